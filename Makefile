@@ -1,0 +1,43 @@
+# `make demo` and `make test` do all the set-up on a machine with Python 3.11+, pip and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# Datasets that may not be shipped are looked for here (see `counterpoise datasets`).
+ifneq ($(wildcard ../shared/data),)
+export COUNTERPOISE_DATA ?= $(abspath ../shared/data)
+endif
+
+.PHONY: demo test lint format bench clean
+
+demo: $(VENV)/core
+	$(BIN)/counterpoise demo
+
+test: $(VENV)/dev
+	$(BIN)/pytest -n 2
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks/run.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/core: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $@
+
+$(VENV)/dev: $(VENV)/core
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

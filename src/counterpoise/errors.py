@@ -1,0 +1,72 @@
+"""What can go wrong, and the words for it: the argument, the rule, what came, and the way out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from typing import Any
+
+
+class CounterpoiseError(Exception):
+    """The root of every error that this package raises on purpose."""
+
+
+class ConfigError(CounterpoiseError, ValueError):
+    """A setting breaks its rule."""
+
+
+class DataError(CounterpoiseError, ValueError):
+    """The data cannot be used as it is."""
+
+
+class RowError(DataError):
+    """One value of the data breaks a rule; knows its column and its row (counted from 0)."""
+
+    def __init__(self, column: str, row: int, reason: str) -> None:
+        super().__init__(f"column {column!r}, row {row}: {reason}")
+        self.column, self.row, self.reason = column, row, reason
+
+    def located(self, source: str, first_row: int) -> DataError:
+        """The same error in the words of a file, where the first row of data is `first_row`."""
+        return DataError(f"{source}: column {self.column!r}, row {self.row + first_row}: {self.reason}")
+
+
+class NotFittedError(CounterpoiseError, AttributeError):
+    """A fitted result was asked for before `fit`."""
+
+
+class ConvergenceWarning(UserWarning):
+    """An iterative method stopped early; the message says what was reached."""
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    integer: bool = False,
+    advice: str = "",
+) -> None:
+    """Raise `ConfigError` unless `value` is a finite number (or an integer) in the stated range."""
+    bounds = [
+        f"{sign} {bound:g}" for sign, bound in ((">", above), (">=", at_least), ("<=", at_most)) if bound is not None
+    ]
+    rule = " ".join(["an integer" if integer else "a number", " and ".join(bounds)]).strip()
+    is_number = not isinstance(value, bool) and (
+        hasattr(value, "__index__") if integer else hasattr(value, "__float__") and math.isfinite(value)
+    )
+    in_range = is_number and (
+        (above is None or value > above)
+        and (at_least is None or value >= at_least)
+        and (at_most is None or value <= at_most)
+    )
+    if not in_range:
+        raise ConfigError(f"`{name}` must be {rule}, got {value!r}. {advice}".rstrip())
+
+
+def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
+    """Raise `ConfigError` unless `value` is one of the words in `choices`."""
+    if value not in choices:
+        raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.")

@@ -1,0 +1,299 @@
+"""The data model: a log of ratings with coded users and items, and a dataset made of three logs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+from numpy.typing import ArrayLike, NDArray
+
+from counterpoise.errors import DataError, RowError, check_choice, check_number
+from counterpoise.vocabulary import Codes, Vocabulary, as_column
+
+Duplicates = Literal["error", "last", "mean"]
+
+
+@dataclass(frozen=True, eq=False)
+class FeedbackLog:
+    """Observed (user, item, rating) rows over a known set of users and items.
+
+    `users` and `items` are codes; `user_ids` and `item_ids` say what they stand for. D, all pairs, is
+    `user_ids x item_ids`: also those that nobody rated.
+    """
+
+    users: Codes  # (rows,)
+    items: Codes  # (rows,)
+    ratings: NDArray[np.float64]  # (rows,) as they came
+    user_ids: Vocabulary
+    item_ids: Vocabulary
+    threshold: float | None = None
+    timestamps: NDArray[np.int64] | None = None  # (rows,)
+    user_features: NDArray[np.float32] | None = None  # (|U|, columns)
+    item_features: NDArray[np.float32] | None = None  # (|I|, columns)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        users: Any,
+        items: Any,
+        ratings: Any,
+        *,
+        timestamps: Any = None,
+        threshold: float | None = None,
+        duplicates: Duplicates = "error",
+        user_ids: Vocabulary | None = None,
+        item_ids: Vocabulary | None = None,
+        user_features: ArrayLike | None = None,
+        item_features: ArrayLike | None = None,
+        names: Mapping[str, str] | None = None,
+    ) -> FeedbackLog:
+        """A log from three columns of equal length.
+
+        `threshold`: ratings at or above it are positive labels; None takes the ratings themselves as labels.
+        `duplicates`: what to do with a pair that occurs twice: "error", keep the "last" (by timestamp where there is
+        one, then by row), or the "mean" of its ratings (and the last timestamp).
+        `user_ids`, `item_ids`: the vocabularies to code with; by default the ids that occur.
+        `names`: what the columns are called, for error messages.
+        """
+        check_choice("duplicates", duplicates, get_args(Duplicates))
+        if threshold is not None:
+            check_number("threshold", threshold, advice="Ratings at or above it count as positive.")
+        name = {"user": "user_id", "item": "item_id", "rating": "rating", "timestamp": "timestamp"} | dict(names or {})
+        user_column, item_column = _ids(users, name["user"]), _ids(items, name["item"])
+        values = _numbers(ratings, name["rating"])
+        times = None if timestamps is None else _times(timestamps, name["timestamp"])
+        sizes = {len(user_column), len(item_column), len(values)} | ({len(times)} if times is not None else set())
+        if len(sizes) > 1:
+            raise DataError(f"users, items, ratings and timestamps must have equal lengths, got {sorted(sizes)}.")
+        if sizes == {0}:
+            raise DataError("a log needs at least one row, got none.")
+        user_ids = user_ids if user_ids is not None else Vocabulary.of(user_column)
+        item_ids = item_ids if item_ids is not None else Vocabulary.of(item_column)
+        log = cls(
+            users=user_ids.require(user_column, "user"),
+            items=item_ids.require(item_column, "item"),
+            ratings=values,
+            user_ids=user_ids,
+            item_ids=item_ids,
+            threshold=threshold,
+            timestamps=times,
+            user_features=_features(user_features, len(user_ids), "user_features"),
+            item_features=_features(item_features, len(item_ids), "item_features"),
+        )
+        return _without_duplicates(log, duplicates, name)
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        *,
+        user_col: str = "user_id",
+        item_col: str = "item_id",
+        rating_col: str = "rating",
+        timestamp_col: str | None = None,
+        **options: Any,
+    ) -> FeedbackLog:
+        """A log from a pandas, polars or pyarrow frame. `options` are those of `from_arrays`."""
+        table = nw.from_native(frame)
+        table = table.collect() if isinstance(table, nw.LazyFrame) else table
+        roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
+        names = {role: column for role, column in roles.items() if column is not None}
+        for column in names.values():
+            if column not in table.columns:
+                raise DataError(
+                    f"there is no column {column!r}; the columns are {', '.join(map(repr, table.columns))}."
+                )
+        columns = {role: _series(table[column], column) for role, column in names.items()}
+        return cls.from_arrays(
+            columns["user"],
+            columns["item"],
+            columns["rating"],
+            timestamps=columns.get("timestamp"),
+            names=names,
+            **options,
+        )
+
+    @classmethod
+    def from_csr(cls, ratings: Any, mask: Any, **options: Any) -> FeedbackLog:
+        """A log from a sparse or dense |U| x |I| matrix; `mask` (same shape) says which entries were observed.
+
+        The mask is asked for because a sparse matrix cannot tell a rating of 0 from no rating.
+        """
+        from scipy import sparse
+
+        if mask is None:
+            raise DataError("`mask` must say which entries were observed: a sparse matrix cannot tell 0 from missing.")
+        matrix, observed = sparse.csr_array(ratings), sparse.coo_array(mask)
+        if matrix.shape != observed.shape:
+            raise DataError(f"`mask` must have the shape of the ratings {matrix.shape}, got {observed.shape}.")
+        present = observed.data != 0
+        rows, columns = observed.coords[0][present], observed.coords[1][present]
+        options = {
+            "user_ids": Vocabulary.numbered(matrix.shape[0]),
+            "item_ids": Vocabulary.numbered(matrix.shape[1]),
+        } | options
+        values = np.asarray(matrix[rows, columns]).ravel()
+        return cls.from_arrays(options["user_ids"].decode(rows), options["item_ids"].decode(columns), values, **options)
+
+    @cached_property
+    def labels(self) -> NDArray[np.float32]:
+        """1 where rating >= threshold, else 0; the ratings themselves where there is no threshold."""
+        values = self.ratings if self.threshold is None else self.ratings >= self.threshold
+        return values.astype(np.float32)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(|U|, |I|)."""
+        return len(self.user_ids), len(self.item_ids)
+
+    @property
+    def n_pairs(self) -> int:
+        """|D| = |U| |I|, the number of all pairs."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def density(self) -> float:
+        """|O| / |D|: the observed share of all pairs."""
+        return len(self) / self.n_pairs
+
+    @cached_property
+    def pairs(self) -> NDArray[np.int64]:
+        """Each row's pair as one number, user * |I| + item."""
+        return self.users.astype(np.int64) * self.shape[1] + self.items
+
+    def take(self, rows: Any) -> FeedbackLog:
+        """The log of some rows (indices or a mask), over the same users and items."""
+        times = None if self.timestamps is None else self.timestamps[rows]
+        return replace(
+            self, users=self.users[rows], items=self.items[rows], ratings=self.ratings[rows], timestamps=times
+        )
+
+    def split(self, fraction: float, rng: np.random.Generator) -> tuple[FeedbackLog, FeedbackLog]:
+        """Two logs: a uniformly drawn share of round(fraction * rows) rows, and the rest; both in the order of rows."""
+        check_number("fraction", fraction, at_least=0, at_most=1)
+        drawn = np.zeros(len(self), dtype=bool)
+        drawn[rng.choice(len(self), round(fraction * len(self)), replace=False)] = True
+        return self.take(drawn), self.take(~drawn)
+
+    def to_frame(self) -> pl.DataFrame:
+        """The rows in original ids: user_id, item_id, rating[, timestamp]."""
+        columns = {
+            "user_id": self.user_ids.decode(self.users),
+            "item_id": self.item_ids.decode(self.items),
+            "rating": pl.Series(self.ratings),
+        }
+        return pl.DataFrame(columns if self.timestamps is None else columns | {"timestamp": self.timestamps})
+
+    def __len__(self) -> int:
+        """The number of rows, |O|."""
+        return len(self.users)
+
+    def __repr__(self) -> str:
+        """Size and label rate."""
+        users, items = self.shape
+        return (
+            f"<FeedbackLog: {len(self):,} rows, {users:,} users x {items:,} items, mean label {self.labels.mean():.3f}>"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A biased log to learn from, a small unbiased sample that methods may use, and an unbiased test."""
+
+    train: FeedbackLog
+    probe: FeedbackLog | None = None
+    test: FeedbackLog | None = None
+    name: str = "unnamed"
+    description: dict[str, Any] = field(default_factory=dict)  # where it came from, and what was removed and why
+
+    def __post_init__(self) -> None:
+        """All three logs must speak of the same users and items."""
+        for part in (self.probe, self.test):
+            if part is not None and (part.user_ids, part.item_ids) != (self.train.user_ids, self.train.item_ids):
+                raise DataError("train, probe and test must share their vocabularies. Build them with the same ids.")
+
+
+def _ids(values: Any, name: str) -> Any:
+    column = as_column(values)
+    nulls = (
+        column.is_null() | (column.is_nan() if column.dtype.is_float() else False)
+        if isinstance(column, pl.Series)
+        else pl.Series([value is None or value != value for value in column], dtype=pl.Boolean)
+    )
+    if nulls.any():
+        raise RowError(name, int(nulls.arg_max() or 0), "the id is missing. Fill it in or drop the row.")
+    return column
+
+
+def _numbers(values: Any, name: str) -> NDArray[np.float64]:
+    """Values as finite floats; an error that names the first that is none."""
+    column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
+    numbers = column.cast(pl.Float64, strict=False)
+    bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
+    if bad.any():
+        row = int(bad.arg_max() or 0)
+        raise RowError(name, row, f"expected a finite number, got {column[row]!r}. Correct or drop the row.")
+    return numbers.to_numpy().copy()
+
+
+def _times(values: Any, name: str) -> NDArray[np.int64]:
+    column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
+    times = column.dt.epoch("us") if column.dtype.is_temporal() else column.cast(pl.Int64, strict=False)
+    if times.has_nulls():
+        row = int(times.is_null().arg_max() or 0)
+        raise RowError(name, row, f"expected a whole number or a date, got {column[row]!r}. Correct or drop the row.")
+    return times.to_numpy().copy()
+
+
+def _features(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.float32] | None:
+    if values is None:
+        return None
+    table = np.asarray(values, dtype=np.float32)
+    if table.ndim != 2 or len(table) != rows:
+        raise DataError(f"`{name}` must be a table with {rows} rows, one for each id, got shape {table.shape}.")
+    if not np.isfinite(table).all():
+        row, column = np.argwhere(~np.isfinite(table))[0]
+        raise DataError(f"`{name}` must be finite, got {table[row, column]} in row {row}, column {column}.")
+    return table
+
+
+def _series(column: nw.Series[Any], name: str) -> Any:
+    """A column of any frame library; nulls stay nulls."""
+    native = column.to_native()
+    if isinstance(native, pl.Series):
+        return native
+    if column.null_count() == 0:
+        return column.to_numpy()
+    return [None if missing else value for value, missing in zip(column.to_list(), column.is_null(), strict=True)]
+
+
+def _without_duplicates(log: FeedbackLog, rule: Duplicates, names: Mapping[str, str]) -> FeedbackLog:
+    """One row for each pair, where its last row stood."""
+    by_time = () if log.timestamps is None else (log.timestamps,)
+    order = np.lexsort((*by_time, log.pairs))  # stable: rows of one pair and time stay in their order
+    sorted_pairs = log.pairs[order]
+    starts = np.flatnonzero(np.r_[True, sorted_pairs[1:] != sorted_pairs[:-1]])
+    if len(starts) == len(log):
+        return log
+    if rule == "error":
+        repeated = np.flatnonzero(sorted_pairs[1:] == sorted_pairs[:-1]) + 1
+        first = int(order[repeated].min())
+        user, item = log.user_ids.decode([log.users[first]])[0], log.item_ids.decode([log.items[first]])[0]
+        raise RowError(
+            names["item"],
+            first,
+            f"{len(log) - len(starts)} rows repeat a pair, the first is user {user!r}, item {item!r}. "
+            'Choose duplicates="last" or duplicates="mean" to keep one row a pair.',
+        )
+    last = order[np.r_[starts[1:], len(log)] - 1]
+    kept = log.take(np.sort(last))
+    if rule == "last":
+        return kept
+    totals = np.add.reduceat(log.ratings[order], starts)
+    means = totals / np.diff(np.r_[starts, len(log)])
+    return replace(kept, ratings=means[np.argsort(last)])

@@ -1,0 +1,70 @@
+"""The convention that all configurable parts share: settings in the constructor, `repr` is the configuration.
+
+Follows scikit-learn (`get_params`, `set_params`, `clone` work) without importing it: that import alone takes longer
+than fitting a small model.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from counterpoise.errors import ConfigError
+
+
+@dataclasses.dataclass
+class Part:
+    """A dataclass whose fields are its settings; what `fit` learns lies in attributes that end in `_`."""
+
+    _known: ClassVar[dict[str, type[Part]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Remember the class, so that `from_config` can name it; nothing else is ever constructed from a file."""
+        Part._known[cls.__name__] = cls
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings; with `deep`, also those of nested parts, as `part__setting`."""
+        params = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if deep:
+            for name, value in list(params.items()):
+                if isinstance(value, Part):
+                    params |= {f"{name}__{inner}": v for inner, v in value.get_params().items()}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings in place, nested ones as `part__setting`."""
+        names = {field.name for field in dataclasses.fields(self)}
+        for name, value in params.items():
+            outer, _, inner = name.partition("__")
+            part = getattr(self, outer, None)
+            if outer not in names or (inner and not isinstance(part, Part)):
+                raise ConfigError(
+                    f"{type(self).__name__} has no setting `{name}`. Its settings: {', '.join(sorted(names))}."
+                )
+            if isinstance(part, Part) and inner:
+                part.set_params(**{inner: value})
+            else:
+                setattr(self, outer, value)
+        return self
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration as JSON-able values: `{"part": class name, setting: value, ...}`."""
+        settings = self.get_params(deep=False).items()
+        return {"part": type(self).__name__} | {k: v.to_config() if isinstance(v, Part) else v for k, v in settings}
+
+
+def from_config(config: Mapping[str, Any]) -> Part:
+    """The part that `to_config` described. Only classes that are parts of this package can be named."""
+    settings = dict(config)
+    name = settings.pop("part", None)
+    if name not in Part._known:
+        raise ConfigError(f"`part` must name a part of counterpoise, got {name!r}. Was it written by a newer version?")
+    values = {
+        k: from_config(v) if isinstance(v, Mapping) else tuple(v) if isinstance(v, list) else v
+        for k, v in settings.items()
+    }
+    try:
+        return Part._known[name](**values)
+    except TypeError as error:
+        raise ConfigError(f"{name} cannot be configured with {sorted(settings)}: {error}.") from error

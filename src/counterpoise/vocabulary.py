@@ -1,0 +1,156 @@
+"""The ids of one side of a log (users or items) and their codes 0, 1, 2, ...
+
+Ids may be integers, text or anything hashable. Numbers and text are handled as columns; other types, which no column
+type can hold, go through a dictionary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from datetime import date
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from counterpoise.errors import DataError
+
+Codes = NDArray[np.int32]
+Column = pl.Series | list[Hashable]
+PLAIN = (bool, int, float, str, bytes, date, np.integer, np.floating, np.str_)
+
+
+class Vocabulary:
+    """Distinct ids in a fixed order; the position of an id is its code."""
+
+    def __init__(self, ids: Any) -> None:
+        self._ids = as_column(ids)
+        distinct = self._ids.n_unique() if isinstance(self._ids, pl.Series) else len(set(self._ids))
+        if distinct != len(self._ids):
+            raise DataError(f"the ids of a vocabulary must be distinct, got {len(self._ids) - distinct} repetitions.")
+
+    @classmethod
+    def of(cls, *columns: Any) -> Vocabulary:
+        """The distinct ids of all columns, sorted, so that the codes do not depend on the order of rows."""
+        parts = [as_column(column) for column in columns]
+        if all(isinstance(part, pl.Series) for part in parts) and len({part.dtype for part in parts}) == 1:  # type: ignore[union-attr]
+            return cls(pl.concat([part.unique() for part in parts]).unique().sort())  # type: ignore[union-attr]
+        distinct: Any = dict.fromkeys(value for part in parts for value in part)
+        try:
+            return cls(sorted(distinct))
+        except TypeError:  # ids that have no order stay in the order of their first appearance
+            return cls(list(distinct))
+
+    @classmethod
+    def numbered(cls, size: int) -> Vocabulary:
+        """The ids 0, 1, ..., size - 1."""
+        return cls(np.arange(size))
+
+    def encode(self, ids: Any) -> Codes:
+        """The code of each id; -1 where the id is unknown."""
+        column = as_column(ids)
+        if len(column) == 0 or len(self) == 0:
+            return np.full(len(column), -1, dtype=np.int32)
+        if isinstance(column, pl.Series) and isinstance(self._ids, pl.Series):
+            if column.dtype != self._ids.dtype:
+                return np.full(len(column), -1, dtype=np.int32)
+            found = column.alias("id").to_frame().join(self._table, on="id", how="left", maintain_order="left")
+            return found["code"].fill_null(-1).to_numpy()
+        return np.fromiter((self._index.get(value, -1) for value in column), np.int32, len(column))
+
+    def decode(self, codes: Any) -> pl.Series:
+        """The ids of the codes, as a column."""
+        if isinstance(self._ids, pl.Series):
+            return self._ids.gather(np.asarray(codes))
+        return pl.Series([self._ids[code] for code in codes], dtype=pl.Object)
+
+    def require(self, ids: Any, kind: str) -> Codes:
+        """The code of each id; an error that names the first unknown one."""
+        codes = self.encode(ids)
+        missing = np.flatnonzero(codes < 0)
+        if missing.size:
+            first = as_column(ids)[int(missing[0])]
+            others = f" (and {missing.size - 1} more)" if missing.size > 1 else ""
+            raise DataError(f"unknown {kind} {first!r}{others}: this log has {self.describe(kind)}.")
+        return codes
+
+    def parse(self, words: Iterable[str]) -> pl.Series:
+        """Words from a command line as ids of this vocabulary's type; words that do not fit stay text."""
+        column = pl.Series(list(words), dtype=pl.String)
+        if isinstance(self._ids, pl.Series):
+            cast = column.cast(self._ids.dtype, strict=False)
+            if not cast.has_nulls():
+                return cast
+        return column
+
+    def describe(self, kind: str) -> str:
+        """For messages: how many ids, and what they look like."""
+        return f"{len(self)} {kind}s" + (f" with ids such as {self._ids[0]!r}" if len(self) else "")
+
+    def to_series(self) -> pl.Series:
+        """The ids as a column that can be written to a file."""
+        if not isinstance(self._ids, pl.Series):
+            kinds = sorted({type(value).__name__ for value in self._ids})
+            raise DataError(
+                f"only numbers, text and dates can be saved as ids, got {', '.join(kinds)}. Convert them to text first."
+            )
+        return self._ids
+
+    def __len__(self) -> int:
+        """How many ids there are."""
+        return len(self._ids)
+
+    def __contains__(self, value: Hashable) -> bool:
+        """Whether the id is known."""
+        return bool(self.encode([value])[0] >= 0)
+
+    def __eq__(self, other: object) -> bool:
+        """The same ids in the same order."""
+        if self is other:
+            return True
+        if not isinstance(other, Vocabulary) or len(self) != len(other):
+            return False
+        if isinstance(self._ids, pl.Series) and isinstance(other._ids, pl.Series):
+            return self._ids.dtype == other._ids.dtype and bool((self._ids == other._ids).all())
+        return list(self._ids) == list(other._ids)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Short: the number of ids and the first."""
+        return f"<Vocabulary of {self.describe('id')}>"
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+        return pl.DataFrame({"id": self._ids, "code": np.arange(len(self), dtype=np.int32)})
+
+    @cached_property
+    def _index(self) -> dict[Hashable, int]:
+        return {value: code for code, value in enumerate(self._ids)}
+
+
+def as_column(values: Any) -> Column:
+    """Ids as a column of 64-bit integers, text or another plain type; a list where no column type can hold them."""
+    if isinstance(values, pl.Series):
+        column = values
+    elif isinstance(values, np.ndarray) and values.dtype != object:
+        column = pl.Series(values)
+    else:
+        listed = list(values)
+        kinds = {type(value) for value in listed if value is not None}
+        # one plain type: a column must not quietly turn 1 and "1" into the same id
+        if len(kinds) > 1 or not all(issubclass(kind, PLAIN) for kind in kinds):
+            return listed
+        try:
+            column = pl.Series(listed)
+        except OverflowError:  # an integer past 64 bits
+            return listed
+    if column.dtype.is_nested() or column.dtype == pl.Object:
+        return [tuple(value) if isinstance(value, list) else value for value in column.to_list()]
+    if column.dtype.is_integer() and column.dtype != pl.UInt64:
+        return column.cast(pl.Int64)
+    if column.dtype in (pl.Categorical, pl.Enum, pl.Null):
+        return column.cast(pl.String)
+    return column
