@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import narwhals as nw
 import numpy as np
@@ -13,9 +13,8 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.errors import DataError, RowError, check_choice, check_number
-from counterpoise.vocabulary import Codes, Vocabulary, as_column
-
-Duplicates = Literal["error", "last", "mean"]
+from counterpoise.vocabulary import Codes, Vocabulary, as_column, from_native
+from counterpoise.words import Duplicates
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +107,7 @@ class FeedbackLog:
                 raise DataError(
                     f"there is no column {column!r}; the columns are {', '.join(map(repr, table.columns))}."
                 )
-        columns = {role: _series(table[column], column) for role, column in names.items()}
+        columns = {role: table[column].to_native() for role, column in names.items()}
         return cls.from_arrays(
             columns["user"],
             columns["item"],
@@ -160,6 +159,12 @@ class FeedbackLog:
     def density(self) -> float:
         """|O| / |D|: the observed share of all pairs."""
         return len(self) / self.n_pairs
+
+    @property
+    def feature_columns(self) -> tuple[int, int]:
+        """How many side features users and items have."""
+        users, items = self.user_features, self.item_features
+        return (0 if users is None else users.shape[1], 0 if items is None else items.shape[1])
 
     @cached_property
     def pairs(self) -> NDArray[np.int64]:
@@ -218,6 +223,11 @@ class Dataset:
                 raise DataError("train, probe and test must share their vocabularies. Build them with the same ids.")
 
 
+def table(**columns: Any) -> pl.DataFrame:
+    """A frame of these columns: what the package hands out where people expect a table."""
+    return pl.DataFrame(columns)
+
+
 def _ids(values: Any, name: str) -> Any:
     column = as_column(values)
     nulls = (
@@ -232,7 +242,9 @@ def _ids(values: Any, name: str) -> Any:
 
 def _numbers(values: Any, name: str) -> NDArray[np.float64]:
     """Values as finite floats; an error that names the first that is none."""
-    column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
+    column = _plain(values, name)
+    if column.dtype.is_temporal():
+        raise DataError(f"column {name!r}: expected numbers, got {column.dtype}.")
     numbers = column.cast(pl.Float64, strict=False)
     bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
     if bad.any():
@@ -242,12 +254,27 @@ def _numbers(values: Any, name: str) -> NDArray[np.float64]:
 
 
 def _times(values: Any, name: str) -> NDArray[np.int64]:
-    column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
-    times = column.dt.epoch("us") if column.dtype.is_temporal() else column.cast(pl.Int64, strict=False)
+    """Whole numbers as they come, dates as microseconds since 1970."""
+    column = _plain(values, name)
+    is_date = column.dtype == pl.Date or column.dtype == pl.Datetime
+    times = column.dt.epoch("us") if is_date else column.cast(pl.Int64, strict=False)
     if times.has_nulls():
         row = int(times.is_null().arg_max() or 0)
         raise RowError(name, row, f"expected a whole number or a date, got {column[row]!r}. Correct or drop the row.")
     return times.to_numpy().copy()
+
+
+def _plain(values: Any, name: str) -> pl.Series:
+    """Values as a column that can be cast to numbers."""
+    values = from_native(values)
+    column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
+    if column.dtype == pl.Object:  # a numpy array of mixed objects
+        column = pl.Series(name, list(values), strict=False)
+    if column.dtype in (pl.Categorical, pl.Enum):
+        return column.cast(pl.String)
+    if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary):
+        raise DataError(f"column {name!r}: expected one number in each row, got {column.dtype}.")
+    return column
 
 
 def _features(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.float32] | None:
@@ -262,24 +289,15 @@ def _features(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.floa
     return table
 
 
-def _series(column: nw.Series[Any], name: str) -> Any:
-    """A column of any frame library; nulls stay nulls."""
-    native = column.to_native()
-    if isinstance(native, pl.Series):
-        return native
-    if column.null_count() == 0:
-        return column.to_numpy()
-    return [None if missing else value for value, missing in zip(column.to_list(), column.is_null(), strict=True)]
-
-
 def _without_duplicates(log: FeedbackLog, rule: Duplicates, names: Mapping[str, str]) -> FeedbackLog:
     """One row for each pair, where its last row stood."""
+    in_order = np.sort(log.pairs)  # ten times faster than the sort of rows below, which few logs need
+    if not (in_order[1:] == in_order[:-1]).any():
+        return log
     by_time = () if log.timestamps is None else (log.timestamps,)
     order = np.lexsort((*by_time, log.pairs))  # stable: rows of one pair and time stay in their order
     sorted_pairs = log.pairs[order]
     starts = np.flatnonzero(np.r_[True, sorted_pairs[1:] != sorted_pairs[:-1]])
-    if len(starts) == len(log):
-        return log
     if rule == "error":
         repeated = np.flatnonzero(sorted_pairs[1:] == sorted_pairs[:-1]) + 1
         first = int(order[repeated].min())

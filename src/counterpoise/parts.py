@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 from counterpoise.errors import ConfigError
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class Part:
     """A dataclass whose fields are its settings; what `fit` learns lies in attributes that end in `_`."""
 

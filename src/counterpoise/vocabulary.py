@@ -6,11 +6,13 @@ type can hold, go through a dictionary.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Hashable, Iterable
 from datetime import date
 from functools import cached_property
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
@@ -43,10 +45,23 @@ class Vocabulary:
         except TypeError:  # ids that have no order stay in the order of their first appearance
             return cls(list(distinct))
 
+    def extended(self, ids: Any) -> Vocabulary:
+        """These ids, and behind them those that are new, sorted; known ids keep their codes."""
+        column = as_column(ids)
+        new = self.of(gather(column, np.flatnonzero(self.encode(column) < 0)))
+        if isinstance(self._ids, pl.Series) and isinstance(new._ids, pl.Series) and self._ids.dtype == new._ids.dtype:
+            return Vocabulary(pl.concat([self._ids, new._ids]))
+        return Vocabulary([*self._ids, *new._ids])
+
     @classmethod
     def numbered(cls, size: int) -> Vocabulary:
         """The ids 0, 1, ..., size - 1."""
         return cls(np.arange(size))
+
+    @property
+    def dtype(self) -> pl.DataType:
+        """The column type of the ids; `Object` where no column type can hold them."""
+        return self._ids.dtype if isinstance(self._ids, pl.Series) else pl.Object()
 
     def encode(self, ids: Any) -> Codes:
         """The code of each id; -1 where the id is unknown."""
@@ -55,16 +70,16 @@ class Vocabulary:
             return np.full(len(column), -1, dtype=np.int32)
         if isinstance(column, pl.Series) and isinstance(self._ids, pl.Series):
             if column.dtype != self._ids.dtype:
-                return np.full(len(column), -1, dtype=np.int32)
+                if not (column.dtype.is_integer() and self._ids.dtype.is_integer()):
+                    return np.full(len(column), -1, dtype=np.int32)
+                column = column.cast(self._ids.dtype, strict=False)
             found = column.alias("id").to_frame().join(self._table, on="id", how="left", maintain_order="left")
-            return found["code"].fill_null(-1).to_numpy()
+            return found["code"].fill_null(-1).to_numpy(writable=True)
         return np.fromiter((self._index.get(value, -1) for value in column), np.int32, len(column))
 
     def decode(self, codes: Any) -> pl.Series:
         """The ids of the codes, as a column."""
-        if isinstance(self._ids, pl.Series):
-            return self._ids.gather(np.asarray(codes))
-        return pl.Series([self._ids[code] for code in codes], dtype=pl.Object)
+        return gather(self._ids, codes)
 
     def require(self, ids: Any, kind: str) -> Codes:
         """The code of each id; an error that names the first unknown one."""
@@ -89,13 +104,28 @@ class Vocabulary:
         """For messages: how many ids, and what they look like."""
         return f"{len(self)} {kind}s" + (f" with ids such as {self._ids[0]!r}" if len(self) else "")
 
-    def to_series(self) -> pl.Series:
-        """The ids as a column that can be written to a file."""
+    def to_parquet(self) -> bytes:
+        """The ids as the content of a Parquet file."""
         if not isinstance(self._ids, pl.Series):
             kinds = sorted({type(value).__name__ for value in self._ids})
             raise DataError(
                 f"only numbers, text and dates can be saved as ids, got {', '.join(kinds)}. Convert them to text first."
             )
+        buffer = io.BytesIO()
+        self._ids.alias("id").to_frame().write_parquet(buffer)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_parquet(cls, content: bytes) -> Vocabulary:
+        """The vocabulary that `to_parquet` wrote."""
+        try:
+            return cls(pl.read_parquet(io.BytesIO(content))["id"])
+        except pl.exceptions.PolarsError as error:
+            raise DataError(f"the ids cannot be read: {error}.") from None
+
+    @property
+    def column(self) -> Column:
+        """All ids, in the order of their codes."""
         return self._ids
 
     def __len__(self) -> int:
@@ -131,8 +161,28 @@ class Vocabulary:
         return {value: code for code, value in enumerate(self._ids)}
 
 
+def from_native(values: Any) -> Any:
+    """A pandas or pyarrow column as numpy, or as a list with None for nulls; anything else as it came."""
+    if hasattr(values, "to_pylist"):  # pyarrow
+        return pl.Series(values)
+    if isinstance(values, pl.Series) or not nw.dependencies.is_into_series(values):
+        return values
+    column = nw.from_native(values, series_only=True)
+    if column.null_count() == 0:
+        return column.to_numpy()
+    return [None if missing else value for value, missing in zip(column.to_list(), column.is_null(), strict=True)]
+
+
+def gather(column: Column, positions: Any) -> pl.Series:
+    """Entries of a column by position, as a column."""
+    if isinstance(column, pl.Series):
+        return column.gather(np.asarray(positions))
+    return pl.Series([column[position] for position in positions], dtype=pl.Object)
+
+
 def as_column(values: Any) -> Column:
     """Ids as a column of 64-bit integers, text or another plain type; a list where no column type can hold them."""
+    values = from_native(values)
     if isinstance(values, pl.Series):
         column = values
     elif isinstance(values, np.ndarray) and values.dtype != object:
@@ -145,12 +195,13 @@ def as_column(values: Any) -> Column:
             return listed
         try:
             column = pl.Series(listed)
-        except OverflowError:  # an integer past 64 bits
+        except (OverflowError, TypeError):  # integers past 64 bits
             return listed
     if column.dtype.is_nested() or column.dtype == pl.Object:
         return [tuple(value) if isinstance(value, list) else value for value in column.to_list()]
-    if column.dtype.is_integer() and column.dtype != pl.UInt64:
-        return column.cast(pl.Int64)
+    if column.dtype.is_integer():
+        narrow = column.cast(pl.Int64, strict=False)
+        return narrow if narrow.null_count() == column.null_count() else column
     if column.dtype in (pl.Categorical, pl.Enum, pl.Null):
         return column.cast(pl.String)
     return column

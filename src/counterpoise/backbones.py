@@ -1,0 +1,266 @@
+"""The models that predict: pairs in, logits out. How they are trained, and on what risk, is not their business."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from counterpoise.errors import ConfigError, check_number
+from counterpoise.feedback import FeedbackLog
+from counterpoise.parts import Part
+
+INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
+
+
+class Scorer(nn.Module):
+    """A built backbone: trainable tables over |U| users and |I| items."""
+
+    n_users: int
+    n_items: int
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        """The logit of each pair. (pairs,)"""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor:
+        """Half the squared parameters, each weighed by its precision: the negative log of the Gaussian prior."""
+        raise NotImplementedError
+
+    def item_vectors(self) -> Tensor:
+        """What is compared when items are called similar. (|I|, dimensions)"""
+        raise NotImplementedError
+
+    def grid(self, users: Tensor) -> Tensor:
+        """The logits of these users with every item. (users, |I|)"""
+        items = torch.arange(self.n_items, device=users.device)
+        logits: Tensor = self(users.repeat_interleave(self.n_items), items.repeat(len(users)))
+        return logits.view(len(users), self.n_items)
+
+
+@dataclass
+class Backbone(Part):
+    """The configuration of a `Scorer`."""
+
+    def build(self, log: FeedbackLog, generator: torch.Generator) -> Scorer:
+        """A fresh scorer for the users and items of the log, drawn from the generator."""
+        raise NotImplementedError
+
+    def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
+        """A scorer of the right shape, to be filled with saved values. `n_columns`: side features of users, items."""
+        raise NotImplementedError
+
+
+@dataclass
+class MatrixFactorization(Backbone):
+    """logit = mean + user bias + item bias + <user factors, item factors> [+ x_u' W y_i with side features].
+
+    `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
+    parameters over the number of observed rows. So they mean the same for a log of any size.
+    (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
+    """
+
+    dim: int = 32
+    biases: bool = True
+    side_features: bool = False
+    l2: float = 4.0
+    l2_biases: float = 2.0
+    l2_features: float = 100.0
+
+    def build(self, log: FeedbackLog, generator: torch.Generator) -> Scorer:
+        """Factors from a narrow normal distribution, biases 0, the mean at the log odds of the log's label rate."""
+        check_number("dim", self.dim, at_least=1, integer=True)
+        for name in ("l2", "l2_biases", "l2_features"):
+            check_number(name, getattr(self, name), at_least=0)
+        scorer = self.empty(*log.shape, n_columns=log.feature_columns)
+        _draw(scorer.user_factors.weight, generator)
+        _draw(scorer.item_factors.weight, generator)
+        if self.biases:
+            scorer.mean.data.fill_(_log_odds(float(log.labels.mean())))
+        if self.side_features:
+            scorer.user_features, scorer.item_features = _side_features(log)
+        return scorer
+
+    def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> _Factors:
+        """All parameters zero."""
+        return _Factors(self, n_users, n_items, n_columns)
+
+
+class _Factors(Scorer):
+    user_features: Tensor
+    item_features: Tensor
+
+    def __init__(self, part: MatrixFactorization, n_users: int, n_items: int, n_columns: tuple[int, int]) -> None:
+        super().__init__()
+        self.part, self.n_users, self.n_items = part, n_users, n_items
+        self.user_factors = _table(n_users, part.dim)
+        self.item_factors = _table(n_items, part.dim)
+        if part.biases:
+            self.mean = nn.Parameter(torch.zeros(()))
+            self.user_bias = _table(n_users, 1)
+            self.item_bias = _table(n_items, 1)
+        if part.side_features:
+            shape = n_columns[0] + 1, n_columns[1] + 1  # a column of ones beside the features
+            self.register_buffer("user_features", torch.zeros(n_users, shape[0]))
+            self.register_buffer("item_features", torch.zeros(n_items, shape[1]))
+            self.feature_weights = nn.Parameter(torch.zeros(shape))
+
+    def vectors(self) -> tuple[Tensor, Tensor]:
+        """Two tables whose inner products are the logits, biases included: (|U|, d) and (|I|, d)."""
+        users, items = [self.user_factors.weight], [self.item_factors.weight]
+        if self.part.biases:
+            one_user, one_item = torch.ones_like(self.user_bias.weight), torch.ones_like(self.item_bias.weight)
+            users += [self.user_bias.weight + self.mean, one_user]
+            items += [one_item, self.item_bias.weight]
+        if self.part.side_features:
+            users.append(self.user_features @ self.feature_weights)
+            items.append(self.item_features)
+        return torch.cat(users, dim=1), torch.cat(items, dim=1)
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        user_table, item_table = self.vectors()
+        return (nn.functional.embedding(users, user_table) * nn.functional.embedding(items, item_table)).sum(dim=1)
+
+    def penalty(self) -> Tensor:
+        part, total = self.part, self.user_factors.weight.square().sum() + self.item_factors.weight.square().sum()
+        total = part.l2 * total
+        if part.biases:
+            total = total + part.l2_biases * (
+                self.user_bias.weight.square().sum() + self.item_bias.weight.square().sum()
+            )
+        if part.side_features:
+            total = total + part.l2_features * self.feature_weights.square().sum()
+        return total / 2
+
+    def item_vectors(self) -> Tensor:
+        return self.item_factors.weight
+
+    def grid(self, users: Tensor) -> Tensor:
+        user_table, item_table = self.vectors()
+        return user_table[users] @ item_table.T
+
+
+@dataclass
+class NeuralCF(Backbone):
+    """logit = mean + linear([p_u * q_i ; mlp([r_u ; s_i])]): a product of embeddings beside a small network.
+
+    (He, Liao, Zhang, Nie, Hu and Chua 2017, Neural Collaborative Filtering.) `l2` as in `MatrixFactorization`, on the
+    embeddings; `l2_network` on the network's weights.
+    """
+
+    dim: int = 16
+    hidden: tuple[int, ...] = (32, 16)
+    l2: float = 4.0
+    l2_network: float = 1.0
+
+    def build(self, log: FeedbackLog, generator: torch.Generator) -> Scorer:
+        """Embeddings from a narrow normal distribution; each layer's weights scaled by its inputs, offsets 0."""
+        check_number("dim", self.dim, at_least=1, integer=True)
+        for width in self.hidden:
+            check_number("hidden", width, at_least=1, integer=True, advice="Give the width of each hidden layer.")
+        for name in ("l2", "l2_network"):
+            check_number(name, getattr(self, name), at_least=0)
+        scorer = self.empty(*log.shape, n_columns=(0, 0))
+        for table in scorer.embeddings():
+            _draw(table, generator)
+        for layer in scorer.layers():
+            _draw(layer.weight, generator, math.sqrt(2 / layer.weight.shape[1]))
+        scorer.output.bias.data.fill_(_log_odds(float(log.labels.mean())))
+        return scorer
+
+    def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> _Network:
+        """All parameters zero."""
+        return _Network(self, n_users, n_items)
+
+
+class _Layer(nn.Module):
+    """An affine map that starts at zero: nn.Linear would draw from torch's global generator."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
+        self.bias = nn.Parameter(torch.zeros(outputs))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return nn.functional.linear(values, self.weight, self.bias)
+
+
+class _Network(Scorer):
+    def __init__(self, part: NeuralCF, n_users: int, n_items: int) -> None:
+        super().__init__()
+        self.part, self.n_users, self.n_items = part, n_users, n_items
+        self.user_table = _table(n_users, 2 * part.dim)  # one half for the product, the other for the network
+        self.item_table = _table(n_items, 2 * part.dim)
+        widths = (2 * part.dim, *part.hidden)
+        self.network = nn.ModuleList(_Layer(*ends) for ends in pairwise(widths))
+        self.output = _Layer(part.dim + widths[-1], 1)
+
+    def embeddings(self) -> list[Tensor]:
+        return [self.user_table.weight, self.item_table.weight]
+
+    def layers(self) -> list[_Layer]:
+        return [layer for layer in self.modules() if isinstance(layer, _Layer)]
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        user_product, user_hidden = self.user_table(users).chunk(2, dim=1)
+        item_product, item_hidden = self.item_table(items).chunk(2, dim=1)
+        hidden = torch.cat([user_hidden, item_hidden], dim=1)
+        for layer in self.network:
+            hidden = torch.relu(layer(hidden))
+        logits: Tensor = self.output(torch.cat([user_product * item_product, hidden], dim=1))
+        return logits.squeeze(1)
+
+    def penalty(self) -> Tensor:
+        tables = torch.stack([table.square().sum() for table in self.embeddings()]).sum()
+        weights = torch.stack([layer.weight.square().sum() for layer in self.layers()]).sum()
+        return (self.part.l2 * tables + self.part.l2_network * weights) / 2
+
+    def item_vectors(self) -> Tensor:
+        return self.item_table.weight
+
+
+BACKBONES: dict[str, type[Backbone]] = {"mf": MatrixFactorization, "ncf": NeuralCF}
+
+
+def as_backbone(choice: Any) -> Backbone:
+    """A backbone from its word or as it is."""
+    if isinstance(choice, Backbone):
+        return choice
+    if choice in BACKBONES:
+        return BACKBONES[choice]()
+    raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
+
+
+def _table(rows: int, columns: int) -> nn.Embedding:
+    return nn.Embedding(rows, columns, _weight=torch.zeros(rows, columns))
+
+
+def _draw(table: Tensor, generator: torch.Generator, scale: float = INITIAL_SCALE) -> None:
+    with torch.no_grad():
+        table.normal_(0.0, scale, generator=generator)
+
+
+def _log_odds(rate: float) -> float:
+    rate = min(max(rate, 1e-3), 1 - 1e-3)
+    return math.log(rate / (1 - rate))
+
+
+def _side_features(log: FeedbackLog) -> tuple[Tensor, Tensor]:
+    """Both sides' features, each column standardised, with a column of ones: x_u' W y_i then holds linear terms."""
+    if log.user_features is None and log.item_features is None:
+        raise ConfigError("`side_features` needs a log with user_features or item_features, and this log has neither.")
+    return _standardised(log.user_features, log.shape[0]), _standardised(log.item_features, log.shape[1])
+
+
+def _standardised(table: np.ndarray | None, rows: int) -> Tensor:
+    ones = torch.ones(rows, 1)
+    if table is None:
+        return ones
+    values = torch.from_numpy(table)
+    spread = values.std(dim=0, correction=0)
+    return torch.cat([ones, (values - values.mean(dim=0)) / torch.where(spread > 0, spread, 1.0)], dim=1)

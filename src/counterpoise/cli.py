@@ -1,0 +1,317 @@
+"""The command line: parse, call, print. No mathematics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from counterpoise import __version__
+from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table
+from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
+from counterpoise.words import Duplicates, EmptyUsers, Protocol, Unknown
+
+# Modules that need torch or a data-frame library are imported by the commands that use them: `--help` stays quick.
+
+app = typer.Typer(
+    name="counterpoise",
+    help="Recommenders that learn the taste, not the selection: debiased collaborative filtering.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Run = Annotated[Path, typer.Argument(help="A folder that `fit` wrote.", show_default=False)]
+UserCol = Annotated[str | None, typer.Option(help="Column of user ids.", show_default="user_id")]
+ItemCol = Annotated[str | None, typer.Option(help="Column of item ids.", show_default="item_id")]
+RatingCol = Annotated[str | None, typer.Option(help="Column of ratings.", show_default="rating")]
+Threshold = Annotated[float | None, typer.Option(help="Ratings at or above it are positive.")]
+TopK = Annotated[int | None, typer.Option("--k", help="Length of the lists that are evaluated.", show_default="5")]
+Empty = Annotated[EmptyUsers | None, typer.Option(help="Users without a positive label.", show_default="skip")]
+UnknownUsers = Annotated[Unknown, typer.Option(help="Unknown users: an error, or the items' rates of positives.")]
+Folder = Annotated[str | None, typer.Option(help="Folder of a named dataset.")]
+INTERRUPTED = 130  # the exit code after Ctrl-C
+OUT_HELP = "Where to write: .parquet, .csv or .tsv."
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the saved run.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the simulation and of the training.")] = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Simulate a biased log with a known truth, fit a recommender, and see how far the log misleads."""
+    from counterpoise.demo import run_demo
+
+    with progress_bar("training", not (as_json or quiet)) as progress:
+        result = run_demo(seed, progress)
+    result.model.save(out, demo=result.to_dict())
+    if as_json:
+        show_json({"run": str(out), **result.to_dict()})
+    if as_json or quiet:
+        return
+    rates = result.label_rates
+    say(f"A simulated log: {result.world.dataset.train}")
+    say(
+        f"Users rate what they like: {rates['log']:.0%} of the logged labels are positive, "
+        f"but only {rates['all pairs']:.0%} of all pairs are (a small uniform probe says {rates['probe']:.0%})."
+    )
+    show_table(
+        ["predictor", "loss on the log", "loss on all pairs (truth)", "AUC, unbiased test", "NDCG@5, unbiased test"],
+        [[row.predictor, row.loss_on_log, row.loss_on_all_pairs, row.auc, row.ndcg] for row in result.rows],
+    )
+    say("What the log says of a model (first column) is not how good it is (second column).\n")
+    say("Recommendations for five users:")
+    show_frame(result.model.recommend(list(range(5)), k=3))
+    say(
+        f"\nSaved in {out}. Try next:\n"
+        f"  counterpoise recommend {out} --k 10 --out recs.csv\n"
+        "  counterpoise fit ratings.csv --threshold 4 --out runs/mine     (columns user_id,item_id,rating)\n"
+        "  counterpoise datasets      counterpoise methods      counterpoise --help"
+    )
+
+
+@app.command()
+def fit(
+    data: Annotated[str | None, typer.Argument(help="A dataset's name, a file with the log, or a folder.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the run.", show_default="runs/DATA-METHOD")] = None,
+    method: Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="mf")] = None,
+    probe: Annotated[str | None, typer.Option(help="File with a small unbiased sample.")] = None,
+    test: Annotated[str | None, typer.Option(help="File with unbiased ratings to evaluate on.")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file, or a run to repeat; flags override it.")] = None,
+    path: Folder = None,
+    protocol: Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")] = None,
+    threshold: Threshold = None,
+    duplicates: Annotated[Duplicates | None, typer.Option(help="Repeated pairs.", show_default="error")] = None,
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    rating_col: RatingCol = None,
+    timestamp_col: Annotated[str | None, typer.Option(help="Column of timestamps, if any.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Draws probe, start and batches.", show_default="0")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the log.")] = None,
+    batch_size: Annotated[str | None, typer.Option(help="Rows a step, full or auto.", show_default="auto")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Adam's.")] = None,
+    patience: Annotated[int | None, typer.Option(help="Stop early after so many worse epochs.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")] = None,
+    backbone: Annotated[str | None, typer.Option(help="mf or ncf.", show_default="mf")] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as name=value.")] = None,
+    k: TopK = None,
+    empty_users: Empty = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Train a recommender on a biased log, evaluate it on unbiased ratings where there are some, and save it."""
+    from counterpoise.config import FitConfig, parse_settings, resolve
+
+    arguments = locals()
+    shortcuts = ("epochs", "batch_size", "learning_rate", "patience", "device", "backbone")
+    given = [f"{name}={arguments[name]}" for name in shortcuts if arguments[name] is not None]
+    flags = {name: arguments[name] for name in FitConfig.model_fields if name in arguments and name != "settings"}
+    configuration = resolve(config, flags, parse_settings([*(settings or []), *given]))
+
+    from counterpoise.fitting import fit_and_evaluate
+
+    with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
+        fitted = fit_and_evaluate(configuration, progress)
+    out = out or Path("runs") / f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
+    fitted.model.save(out, **fitted.facts())
+    if as_json:
+        show_json({"run": str(out), "configuration": fitted.model.to_config(), **fitted.facts()})
+    if as_json or quiet:
+        return
+    say(f"{fitted.dataset.name}: {fitted.dataset.train}")
+    say(f"Fitted {configuration.method} in {fitted.seconds:.1f} s, {fitted.model.history_.best_epoch} epochs.")
+    if fitted.evaluation is None:
+        say("No unbiased ratings to evaluate on. Give some with --test FILE.")
+    else:
+        say(f"On unbiased ratings ({configuration.protocol} protocol):\n\n{fitted.evaluation}\n")
+    say(f"Saved in {out}. Next: counterpoise recommend {out} --out recs.csv")
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    test: Annotated[str, typer.Argument(help="A file with unbiased ratings, or a dataset's name.")],
+    path: Folder = None,
+    protocol: Annotated[Protocol, typer.Option(help="For named datasets.")] = "honest",
+    seed: Annotated[int, typer.Option(help="Which split of a named dataset.")] = 0,
+    threshold: Threshold = None,
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    rating_col: RatingCol = None,
+    k: TopK = None,
+    empty_users: Empty = None,
+    unknown: UnknownUsers = "error",
+    out: Annotated[Path | None, typer.Option(help="Also write the evaluation as JSON.")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Evaluate a saved run on unbiased ratings."""
+    from counterpoise.datasets import load
+    from counterpoise.evaluation import evaluate as evaluate_model
+    from counterpoise.ingest import read_log
+    from counterpoise.persistence import write_text
+    from counterpoise.recommender import load_model
+    from counterpoise.sources import SOURCES
+
+    model = load_model(run)
+    threshold = model.log_facts_["threshold"] if threshold is None else threshold
+    if test in SOURCES:
+        log = load(test, path, protocol, seed, threshold=threshold).test
+        if log is None:
+            raise ConfigError(f"{test!r} has no test.")
+    else:
+        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": unknown != "error"}
+        log = read_log(test, threshold=threshold, **ids, **_columns(user_col, item_col, rating_col))
+    scores = model.predict_log(log, unknown=unknown)
+    result = evaluate_model(scores, log, k=5 if k is None else k, empty_users=empty_users or "skip")
+    if out is not None:
+        write_text(out, json.dumps(result.to_dict(), indent=2) + "\n")
+    if as_json:
+        show_json({"run": str(run), "test": test, **result.to_dict()})
+    elif not quiet:
+        say(str(result))
+
+
+@app.command()
+def predict(
+    run: Run,
+    pairs: Annotated[Path, typer.Argument(help="A file with user and item ids.", show_default=False)],
+    out: Annotated[Path, typer.Option(help=OUT_HELP, show_default=False)],
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    unknown: UnknownUsers = "error",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Predict the probability of a positive rating for the pairs of a file."""
+    from counterpoise.ingest import read_pairs
+    from counterpoise.persistence import check_table_name, write_table
+    from counterpoise.recommender import load_model
+
+    check_table_name(out)
+    model = load_model(run)
+    columns = _columns(user_col, item_col)
+    frame = read_pairs(pairs, user_ids=model.user_ids_, item_ids=model.item_ids_, **columns)
+    scores = model.predict(frame["user_id"], frame["item_id"], unknown=unknown)
+    write_table(frame.with_columns(score=scores), out)
+    _report_rows(len(frame), out, as_json, quiet)
+
+
+@app.command()
+def recommend(
+    run: Run,
+    out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default="print")] = None,
+    k: Annotated[int, typer.Option("--k", help="Items for each user.")] = 10,
+    users: Annotated[str | None, typer.Option(help="Ids, separated by commas.", show_default="all users")] = None,
+    candidates: Annotated[str | None, typer.Option(help="Item ids, separated by commas.", show_default="all")] = None,
+    keep_seen: Annotated[bool, typer.Option("--keep-seen", help="Also recommend what the user already rated.")] = False,
+    unknown: UnknownUsers = "error",
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Recommend the best items for users, in their original ids."""
+    from counterpoise.persistence import check_table_name, write_table
+    from counterpoise.recommender import load_model
+
+    if out is not None:
+        check_table_name(out)
+    model = load_model(run)
+    frame = model.recommend(
+        None if users is None else model.user_ids_.parse(users.split(",")),
+        k=k,
+        filter_seen=not keep_seen,
+        candidates=None if candidates is None else model.item_ids_.parse(candidates.split(",")),
+        unknown=unknown,
+    )
+    if out is not None:
+        write_table(frame, out)
+        _report_rows(len(frame), out, as_json, quiet)
+    elif as_json:
+        show_json(frame.to_dicts())
+    elif not quiet:
+        show_frame(frame)
+
+
+@app.command()
+def datasets(as_json: Json = False) -> None:
+    """List the datasets that are known by name: licence, size, and where to get them."""
+    from counterpoise.datasets import available
+
+    rows = available()
+    if as_json:
+        show_json(rows)
+        return
+    for row in rows:
+        place = f"found in {row['folder']}" if row["folder"] else "built in" if row["ready"] else row["obtain"]
+        say(f"{row['name']}: {row['title']}\n  {row['size']}\n  licence: {row['licence']}\n  {place}\n")
+
+
+@app.command()
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Explain one method.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:
+    """List the methods, or explain one."""
+    from counterpoise.methods import METHODS
+
+    if name is not None:
+        check_choice("name", name, METHODS)
+        facts = METHODS[name].to_dict()
+        if as_json:
+            show_json(facts)
+        else:
+            say(f"{facts['title']} ({facts['family']})\n\n{facts['about']}\n\n  {facts['formula']}\n")
+            say(f"needs: {facts['needs']}\ncitation: {facts['citation']}\n")
+            say(f"settings and their defaults:\n  {METHODS[name].build()!r}")
+        return
+    rows = [method.to_dict() for method in METHODS.values()]
+    if as_json:
+        show_json(rows)
+    else:
+        columns = ["name", "family", "weights", "risk", "needs", "citation"]
+        show_table(columns, [[row[column] for column in columns] for row in rows])
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        say(__version__)
+        raise typer.Exit
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; the exit code. Bad input is one line on standard error and exit code 2."""
+    try:
+        app(arguments)
+        code = 0
+    except CounterpoiseError as error:
+        complain(f"error: {error}")
+        code = 2
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 0
+    if code == INTERRUPTED:
+        complain("stopped before the end: nothing was written")
+    return code
+
+
+def _columns(user_col: str | None, item_col: str | None, rating_col: str | None = None) -> dict[str, Any]:
+    given = {"user_col": user_col, "item_col": item_col, "rating_col": rating_col}
+    return {name: column for name, column in given.items() if column is not None}
+
+
+def _report_rows(rows: int, out: Path, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        show_json({"rows": rows, "out": str(out)})
+    elif not quiet:
+        say(f"{rows:,} rows written to {out}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""What the command line shows: text, tables, JSON and progress bars."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Update = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
+
+
+def say(text: str) -> None:
+    """A piece of text on standard output."""
+    print(text)
+
+
+def complain(text: str) -> None:
+    """One line on standard error."""
+    print(" ".join(text.split()), file=sys.stderr)
+
+
+def show_json(facts: Any) -> None:
+    """One JSON document."""
+    print(json.dumps(facts, indent=2, default=str))
+
+
+def show_table(columns: list[str], rows: list[list[Any]]) -> None:
+    """A table in box-drawing lines; wide where nobody looks at a terminal."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row), style=None)
+    Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table, markup=False)
+
+
+def show_frame(frame: Any) -> None:
+    """A data frame as a table."""
+    show_table(list(frame.columns), [list(row) for row in frame.rows()])
+
+
+@contextmanager
+def progress_bar(title: str, wanted: bool) -> Iterator[Update | None]:
+    """A progress bar on standard error while the block runs; nothing where nobody looks at it."""
+    if not (wanted and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}"))
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, loss=float("nan"))
+        yield lambda done, total, loss: bar.update(task, completed=done, total=total, loss=loss)

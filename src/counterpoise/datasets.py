@@ -1,0 +1,156 @@
+"""`load` a dataset by name or from files, split by a protocol into a biased log, a probe and a test."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from counterpoise.errors import ConfigError, DataError, check_choice, check_number
+from counterpoise.feedback import Dataset, FeedbackLog
+from counterpoise.ingest import AnyPath, read_logs
+from counterpoise.protocols import apply_protocol
+from counterpoise.sources import SOURCES, Reader, Source
+from counterpoise.tables import PARQUET, SEPARATORS, kind_of
+from counterpoise.words import Protocol
+
+PARTS = ("train", "probe", "test")
+
+
+@dataclass
+class Split:
+    """How unbiased ratings are split, and the generator that draws."""
+
+    protocol: Protocol
+    probe_fraction: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Check the settings, also where nothing is to be drawn."""
+        check_choice("protocol", self.protocol, get_args(Protocol))
+        check_number("probe_fraction", self.probe_fraction, at_least=0, at_most=1, advice="0 draws no probe.")
+        check_number("seed", self.seed, at_least=0, integer=True)
+        self.rng = np.random.default_rng(self.seed)
+
+    def dataset(
+        self,
+        name: str,
+        train: FeedbackLog,
+        unbiased: FeedbackLog | None,
+        probe: FeedbackLog | None,
+        about: dict[str, Any],
+    ) -> Dataset:
+        """The dataset, with the settings and the counts of rows in its description."""
+        about = about | asdict(self) | {"train_rows": len(train)}
+        if unbiased is None:
+            return Dataset(train, probe, None, name, about)
+        probe, test, counts = apply_protocol(
+            train, unbiased, self.protocol, self.probe_fraction, rng=self.rng, probe=probe
+        )
+        return Dataset(train, probe, test, name, about | counts)
+
+
+def load(
+    name: AnyPath,
+    path: AnyPath | None = None,
+    protocol: Protocol = "honest",
+    seed: int = 0,
+    *,
+    probe_fraction: float = 0.05,
+    threshold: float | None = None,
+    test: AnyPath | None = None,
+    probe: AnyPath | None = None,
+    **options: Any,
+) -> Dataset:
+    """A dataset by its name (see `available`), or from files of your own.
+
+    `name`: a known name, the file of the biased log (then `test` and `probe` may name two more files), or a folder
+    with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the probe from the test.
+    `path`: the folder of a known dataset; by default $COUNTERPOISE_DATA/<name>, then the user's cache folder.
+    `protocol`: "honest" or "paper", see `apply_protocol`; `seed` draws the probe. What was removed is in `description`.
+    `threshold`: ratings at or above it are positive; by default the dataset's own, for files none.
+    `options`: for files those of `read_logs`, for "simulated" those of `simulate`.
+    """
+    split = Split(protocol, probe_fraction, seed)
+    if str(name) not in SOURCES:
+        if path is not None:
+            raise ConfigError(f"`path` goes with one of the names {_names()}; {str(name)!r} is a path itself.")
+        logs = read_logs(_files(Path(name).expanduser(), test, probe), threshold=threshold, **options)
+        about = {"source": str(name), "threshold": threshold}
+        return split.dataset(Path(name).stem, logs["train"], logs.get("test"), logs.get("probe"), about)
+    source = SOURCES[str(name)]
+    if test is not None or probe is not None:
+        raise ConfigError(f"`test` and `probe` go with files of your own; {source.name!r} has its own.")
+    if source.name == "simulated":
+        if path is not None or threshold is not None or protocol != "honest":
+            raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
+        from counterpoise.simulation import simulate
+
+        return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
+    if options:
+        raise ConfigError(f"{source.name!r} does not take {', '.join(map(repr, options))}.")
+    threshold = source.threshold if threshold is None else threshold
+    folder, read = find(source, path)
+    train, unbiased, notes = read(folder, threshold, split.rng)
+    about = {"source": source.title, "licence": source.licence, "citation": source.citation, "threshold": threshold}
+    return split.dataset(source.name, train, unbiased, None, about | notes)
+
+
+def available() -> list[dict[str, Any]]:
+    """What `load` knows by name: title, licence, size, where to get it, and the folder where it was found or None."""
+    rows = []
+    for source in SOURCES.values():
+        found = next(filter(None, map(source.find, search_folders(source.name))), None)
+        facts = {key: value for key, value in asdict(source).items() if key != "readers"}
+        rows.append(facts | {"folder": str(found[0]) if found else None, "ready": bool(found) or not source.readers})
+    return rows
+
+
+def search_folders(name: str) -> list[Path]:
+    """$COUNTERPOISE_DATA/<name> where that is set, then <cache>/counterpoise/<name>."""
+    folders = [Path(os.environ["COUNTERPOISE_DATA"]) / name] if os.environ.get("COUNTERPOISE_DATA") else []
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return [folder.expanduser() for folder in (*folders, Path(cache) / "counterpoise" / name)]
+
+
+def find(source: Source, path: AnyPath | None = None) -> tuple[Path, Reader]:
+    """The folder with the files of a known dataset, and their reader."""
+    folders = [Path(path).expanduser()] if path is not None else search_folders(source.name)
+    for found in map(source.find, folders):
+        if found is not None:
+            return found
+    needed = " or ".join(" + ".join(files) for files in source.readers)
+    raise DataError(
+        f"{source.name!r} ({needed}) was not found in {' or '.join(map(str, folders))}. {source.obtain}. "
+        "Then give its folder as `path`, or set COUNTERPOISE_DATA to the folder above it."
+    )
+
+
+def _files(path: Path, test: AnyPath | None, probe: AnyPath | None) -> dict[str, AnyPath]:
+    """The file of each part: from a folder with train.*, probe.*, test.*, or as named one by one."""
+    given = {"probe": probe, "test": test}
+    files: dict[str, AnyPath] = {part: file for part, file in given.items() if file is not None}
+    if not path.is_dir():
+        if not path.exists() and path.name == str(path) and kind_of(path) == "":
+            raise ConfigError(f"unknown dataset {str(path)!r}. Use one of {_names()}, or a path to your own files.")
+        return {"train": path, **files}
+    for part in PARTS:
+        found = sorted(
+            file
+            for file in path.glob(f"{part}.*")
+            if file.name.split(".")[0] == part and kind_of(file) in (*SEPARATORS, *PARQUET)
+        )
+        if len(found) > 1:
+            raise DataError(f"{path}: several files are called {part}: {', '.join(file.name for file in found)}.")
+        if found and part not in files:
+            files[part] = found[0]
+    if "train" not in files:
+        raise DataError(f"{path}: there is no train.csv, train.tsv or train.parquet in this folder.")
+    return files
+
+
+def _names() -> str:
+    return ", ".join(map(repr, SOURCES))

@@ -1,0 +1,145 @@
+"""Files to logs: the columns of CSV, TSV and Parquet files, typed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from counterpoise.errors import DataError, RowError
+from counterpoise.feedback import FeedbackLog
+from counterpoise.tables import PARQUET, first_row, kind_of, read_table
+from counterpoise.vocabulary import Vocabulary
+
+INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
+AnyPath = str | PathLike[str]
+
+
+def read_log(path: AnyPath, **options: Any) -> FeedbackLog:
+    """The log in one file. `options` are those of `read_logs`."""
+    return read_logs({"log": path}, **options)["log"]
+
+
+def read_logs(
+    paths: Mapping[str, AnyPath],
+    *,
+    user_col: str = "user_id",
+    item_col: str = "item_id",
+    rating_col: str = "rating",
+    timestamp_col: str | None = None,
+    separator: str | None = None,
+    header: Sequence[str] | None = None,
+    user_ids: Vocabulary | None = None,
+    item_ids: Vocabulary | None = None,
+    new_users: bool = False,
+    **options: Any,
+) -> dict[str, FeedbackLog]:
+    """The logs in several files, over the same users and items: those of all files, unless vocabularies are given.
+
+    `separator`: between the fields of a text file; by default a comma, in .tsv and .tab files a tab.
+    `header`: the names of the columns of text files that have no header.
+    `new_users`: users that `user_ids` does not have are added to it; by default they are an error.
+    `options`: `threshold`, `duplicates` and whatever else `FeedbackLog.from_arrays` takes.
+    """
+    roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
+    names = {role: column for role, column in roles.items() if column is not None}
+    frames = [read_columns(path, names, separator=separator, header=header) for path in paths.values()]
+    users = same_type([frame["user"] for frame in frames], user_ids)
+    items = same_type([frame["item"] for frame in frames], item_ids)
+    if user_ids is not None and new_users:
+        user_ids = user_ids.extended(pl.concat(users))
+    options |= {
+        "names": names,
+        "user_ids": user_ids if user_ids is not None else Vocabulary.of(*users),
+        "item_ids": item_ids if item_ids is not None else Vocabulary.of(*items),
+    }
+    logs = {}
+    for (part, path), frame, user, item in zip(paths.items(), frames, users, items, strict=True):
+        times = frame["timestamp"] if "timestamp" in names else None
+        try:
+            logs[part] = FeedbackLog.from_arrays(user, item, frame["rating"], timestamps=times, **options)
+        except RowError as error:
+            raise error.located(str(path), first_row(_file(path), header)) from None
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+    return logs
+
+
+def read_columns(
+    path: AnyPath, columns: Mapping[str, str], *, separator: str | None = None, header: Sequence[str] | None = None
+) -> pl.DataFrame:
+    """Some columns of a file, named by their role: {"user": "user_id"} reads `user_id` into the column `user`.
+
+    Parquet columns keep their type. In text files the roles "user" and "item" become integers where every id is one
+    and reads the same when written back ("007" stays text), "timestamp" a number or a date; other roles stay text.
+    """
+    frame = read_table(_file(path), columns, separator, header)
+    if kind_of(_file(path)) in PARQUET:
+        return frame
+    typed = {"user": _parse_ids, "item": _parse_ids, "timestamp": _parse_times}
+    return frame.with_columns(typed[role](frame[role]) for role in columns if role in typed)
+
+
+def read_pairs(
+    path: AnyPath,
+    *,
+    user_col: str = "user_id",
+    item_col: str = "item_id",
+    separator: str | None = None,
+    user_ids: Vocabulary | None = None,
+    item_ids: Vocabulary | None = None,
+) -> pl.DataFrame:
+    """The pairs in a file as columns `user_id` and `item_id`, in the types of the vocabularies; no id is missing."""
+    frame = read_columns(path, {"user": user_col, "item": item_col}, separator=separator)
+    for role, name in (("user", user_col), ("item", item_col)):
+        if frame[role].has_nulls():
+            row = int(frame[role].is_null().arg_max() or 0)
+            error = RowError(name, row, "the id is missing. Fill it in or drop the row.")
+            raise error.located(str(path), first_row(_file(path)))
+    users, items = same_type([frame["user"]], user_ids)[0], same_type([frame["item"]], item_ids)[0]
+    return pl.DataFrame({"user_id": users, "item_id": items})
+
+
+def same_type(columns: list[pl.Series], vocabulary: Vocabulary | None = None) -> list[pl.Series]:
+    """Id columns in one type, also that of the vocabulary where there is one: text where they differ."""
+    plain = [_plain_ids(column) for column in columns]
+    kinds = {column.dtype for column in plain} | ({vocabulary.dtype} if vocabulary is not None else set())
+    return [column.cast(pl.String) for column in plain] if len(kinds) > 1 else plain
+
+
+def _plain_ids(column: pl.Series) -> pl.Series:
+    """Integers in 64 bits, also those that a missing id once turned into floats; categories as text."""
+    if column.dtype in (pl.Categorical, pl.Enum, pl.Null):
+        return column.cast(pl.String)
+    if not column.dtype.is_numeric():
+        return column
+    integers = column.cast(pl.Int64, strict=False)
+    return integers if integers.eq_missing(column).all() else column
+
+
+def _file(path: AnyPath) -> Path:
+    return Path(path).expanduser()
+
+
+def _parse_ids(column: pl.Series) -> pl.Series:
+    """Text as 64-bit integers where each is written in the one usual way; an empty id becomes a null."""
+    column = column.replace("", None)
+    if not column.str.contains(INTEGER).all():
+        return column
+    integers = column.cast(pl.Int64, strict=False)
+    return integers if integers.null_count() == column.null_count() else column  # past 64 bits
+
+
+def _parse_times(column: pl.Series) -> pl.Series:
+    for kind in (pl.Int64, pl.Float64):
+        numbers = column.cast(kind, strict=False)
+        if numbers.null_count() == column.null_count():
+            return numbers
+    try:
+        dates = column.str.to_datetime(strict=False, time_unit="us")
+    except pl.exceptions.PolarsError:  # not a way of writing dates
+        return column
+    return dates if dates.null_count() == column.null_count() else column

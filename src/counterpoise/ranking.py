@@ -1,0 +1,60 @@
+"""From scores to lists: the best items of each user, without those already seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from counterpoise.feedback import FeedbackLog
+
+
+def top_items(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k largest scores of each row and their columns, best first; equal scores in the order of columns."""
+    k = min(k, scores.shape[1])
+    values, columns = scores.topk(k, dim=1)
+    tied_rows = (scores >= values[:, -1:]).sum(dim=1) > k  # a tie across the border: topk chose among equals at will
+    if tied_rows.any():
+        ordered, order = scores[tied_rows].sort(dim=1, descending=True, stable=True)
+        values[tied_rows], columns[tied_rows] = ordered[:, :k], order[:, :k]
+    by_column = columns.argsort(dim=1)
+    values, columns = values.gather(1, by_column), columns.gather(1, by_column)
+    best_first = values.argsort(dim=1, descending=True, stable=True)
+    return values.gather(1, best_first), columns.gather(1, best_first)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The items each user has rated, as compressed rows: those of user u are items[starts[u] : starts[u + 1]]."""
+
+    starts: Tensor  # (|U| + 1,)
+    items: Tensor  # (rows,)
+
+    @classmethod
+    def of(cls, log: FeedbackLog) -> Seen:
+        """From a log."""
+        counts = np.bincount(log.users, minlength=log.shape[0])
+        items = log.items[np.argsort(log.users, kind="stable")]
+        return cls(torch.from_numpy(np.r_[0, np.cumsum(counts)]), torch.from_numpy(items.astype(np.int64)))
+
+    def hide(self, scores: Tensor, users: Tensor) -> None:
+        """Set the scores of seen items to minus infinity, in place; row r belongs to users[r], -1 has seen nothing."""
+        first = self.starts[users.clamp(min=0)]
+        counts = torch.where(users >= 0, self.starts[users + 1] - first, 0)
+        rows = torch.arange(len(users)).repeat_interleave(counts)
+        offsets = torch.arange(len(rows)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+        items = self.items[first.repeat_interleave(counts) + offsets]
+        scores[rows, items] = -torch.inf
+
+
+def shrunken_label_rates(log: FeedbackLog) -> Tensor:
+    """Each item's mean label, drawn towards the log's mean as if by one average item's worth of further ratings. (|I|,)
+
+    (sum of labels + m * rate) / (ratings + m), with m the mean number of ratings an item. What an unknown user gets.
+    """
+    counts = np.bincount(log.items, minlength=log.shape[1])
+    sums = np.bincount(log.items, weights=log.labels, minlength=log.shape[1])
+    prior = len(log) / log.shape[1]
+    return torch.from_numpy((sums + prior * log.labels.mean()) / (counts + prior)).float()

@@ -1,0 +1,295 @@
+"""The estimator: weights x risk on a backbone, trained by one loop; predictions and recommendations in your ids."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoise import __version__, risks
+from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
+from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
+from counterpoise.feedback import FeedbackLog, table
+from counterpoise.parts import Part, from_config
+from counterpoise.persistence import read_folder, write_folder
+from counterpoise.ranking import Seen, shrunken_label_rates, top_items
+from counterpoise.threads import one_thread
+from counterpoise.training import Adam, Batch, Batches, History, Progress, Training, train
+from counterpoise.vocabulary import Codes, Vocabulary, as_column, gather
+from counterpoise.weights import Uniform, Weights
+from counterpoise.words import Unknown
+
+BLOCK = 1 << 22  # scores held in memory at a time
+
+
+@dataclass
+class DebiasedRecommender(Part):
+    """A recommender trained on an estimate of its ideal loss.
+
+    `weights` say how much each observed pair counts, `risk` how the ideal loss is estimated from them, `backbone` what
+    predicts and `training` how it learns. `fit` starts over when called again.
+    """
+
+    weights: Weights = field(default_factory=Uniform)
+    risk: str = "ips"
+    backbone: Backbone | str = field(default_factory=MatrixFactorization)
+    training: Training = field(default_factory=Training)
+
+    def fit(self, log: FeedbackLog, probe: FeedbackLog | None = None, *, progress: Progress | None = None) -> Self:
+        """Learn from a log; `probe` is a small unbiased sample for methods that use one.
+
+        `progress` is called after each epoch with (epochs done, epochs planned, loss).
+        """
+        self.training.check()
+        check_choice("risk", self.risk, risks.RISKS)
+        backbone = as_backbone(self.backbone)
+        _check_labels(log)
+        device, seed = self.training.resolve_device(), self.training.seed
+        generator = torch.Generator().manual_seed(seed)
+        held_out_rows = np.zeros(len(log), dtype=bool)
+        if self.training.patience is not None:
+            held_out_rows[_draw_rows(len(log), self.training.validation, seed)] = True
+        fitted_log, held_out = log.take(~held_out_rows), log.take(held_out_rows)
+        batch_size = self.training.rows_a_step(len(fitted_log))
+        ratio = self.weights.fit(log, probe)
+        scorer = backbone.build(fitted_log, generator).to(device)
+        learner = _Learner(
+            scorer=scorer,
+            risk_of=risks.RISKS[self.risk],
+            ratio=ratio[torch.from_numpy(~held_out_rows)].to(device),
+            held_out_ratio=ratio[torch.from_numpy(held_out_rows)].to(device),
+            optimizer=Adam(scorer.parameters(), self.training.learning_rate),
+        )
+        self.history_ = train(
+            learner,
+            Batches(fitted_log, batch_size, device, generator),
+            Batches(held_out, len(held_out), device, generator) if len(held_out) else None,
+            self.training,
+            progress,
+        )
+        self.scorer_ = scorer.requires_grad_(False)
+        self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
+        self.seen_, self.item_rates_ = Seen.of(log), shrunken_label_rates(log).to(device)
+        self.log_facts_ = _facts(log)
+        return self
+
+    def predict(self, users: Any, items: Any, *, unknown: Unknown = "error") -> NDArray[np.float32]:
+        """The probability of a positive label for each (user, item), in original ids.
+
+        `unknown`: a user the log does not have is an "error", or gets the item's rate of positive labels ("popular").
+        An unknown item is always an error.
+        """
+        user_codes = self._user_codes(users, unknown)
+        item_codes = self.item_ids_.require(items, "item")
+        if len(user_codes) != len(item_codes):
+            raise DataError(
+                f"`users` and `items` must have equal lengths, got {len(user_codes)} and {len(item_codes)}."
+            )
+        return self._probabilities(user_codes, item_codes)
+
+    def predict_log(self, log: FeedbackLog, *, unknown: Unknown = "error") -> NDArray[np.float32]:
+        """The probability of a positive label for each row of a log."""
+        self._check_fitted()
+        if (log.user_ids, log.item_ids) == (self.user_ids_, self.item_ids_):
+            return self._probabilities(log.users, log.items)
+        return self.predict(log.user_ids.decode(log.users), log.item_ids.decode(log.items), unknown=unknown)
+
+    def recommend(
+        self,
+        users: Any = None,
+        k: int = 10,
+        filter_seen: bool = True,
+        candidates: Any = None,
+        *,
+        unknown: Unknown = "error",
+    ) -> Any:
+        """The k best items of each user as a frame `user_id, item_id, score, rank`, best first.
+
+        `users`: ids, None for all. `filter_seen` leaves out what the user rated in the log. `candidates`: item ids to
+        choose from, None for all. A user with fewer than k items left gets fewer rows. Equal scores are ranked in the
+        order of the vocabulary. `unknown` as in `predict`.
+        """
+        check_number("k", k, at_least=1, integer=True)
+        codes = torch.from_numpy(self._user_codes(users, unknown)).long()
+        ids = self.user_ids_.column if users is None else as_column(users)
+        columns = self._candidate_columns(candidates)
+        size = max(1, BLOCK // len(self.item_ids_))
+        with one_thread():
+            blocks = [self._top(block, k, filter_seen, columns) for block in torch.split(codes, size)]
+        rows = torch.cat([number * size + block[0] for number, block in enumerate(blocks)])
+        items, scores, ranks = (torch.cat(parts).numpy() for parts in list(zip(*blocks, strict=True))[1:])
+        return table(
+            user_id=gather(ids, rows.numpy()),
+            item_id=self.item_ids_.decode(items),
+            score=scores,
+            rank=ranks.astype(np.int32),
+        )
+
+    def similar_items(self, items: Any = None, k: int = 10) -> Any:
+        """The k items whose vectors are nearest by cosine, as a frame `item_id, similar_id, score, rank`."""
+        check_number("k", k, at_least=1, integer=True)
+        self._check_fitted()
+        codes = np.arange(len(self.item_ids_)) if items is None else self.item_ids_.require(items, "item")
+        vectors = torch.nn.functional.normalize(self.scorer_.item_vectors(), dim=1).cpu()
+        own = torch.from_numpy(codes).long()
+        tops = []
+        for block in torch.split(own, max(1, BLOCK // len(vectors))):
+            similarity = vectors[block] @ vectors.T
+            similarity[torch.arange(len(block)), block] = -torch.inf
+            tops.append(top_items(similarity, min(k, len(vectors) - 1)))
+        scores, similar = (torch.cat(part) for part in zip(*tops, strict=True))
+        width = scores.shape[1]
+        return table(
+            item_id=self.item_ids_.decode(own.repeat_interleave(width).numpy()),
+            similar_id=self.item_ids_.decode(similar.flatten().numpy()),
+            score=scores.flatten().numpy(),
+            rank=torch.arange(1, width + 1).repeat(len(own)).int().numpy(),
+        )
+
+    def save(self, folder: str | Path, **facts: Any) -> None:
+        """Write the fitted model into a folder; an interrupted save leaves the old content whole.
+
+        `facts`: further JSON-able facts for the manifest, such as an evaluation.
+        """
+        from safetensors.torch import save
+
+        self._check_fitted()
+        tensors = {f"scorer.{name}": value.contiguous().cpu() for name, value in self.scorer_.state_dict().items()}
+        tensors |= {"seen.starts": self.seen_.starts, "seen.items": self.seen_.items}
+        tensors["item_rates"] = self.item_rates_.cpu()
+        own_facts = {
+            "version": __version__,
+            "configuration": self.to_config(),
+            "log": self.log_facts_,
+            "history": self.history_.to_dict(),
+        }
+        files = {
+            "tensors.safetensors": save(tensors),
+            "users.parquet": self.user_ids_.to_parquet(),
+            "items.parquet": self.item_ids_.to_parquet(),
+        }
+        write_folder(folder, own_facts | facts, files)
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "scorer_"):
+            raise NotFittedError("this recommender is not fitted. Call fit(log) first.")
+
+    def _user_codes(self, users: Any, unknown: Unknown) -> Codes:
+        """Codes of user ids, None for all users; -1 for an unknown user where that is allowed."""
+        self._check_fitted()
+        check_choice("unknown", unknown, get_args(Unknown))
+        if users is None:
+            return np.arange(len(self.user_ids_), dtype=np.int32)
+        return self.user_ids_.require(users, "user") if unknown == "error" else self.user_ids_.encode(users)
+
+    def _candidate_columns(self, candidates: Any) -> Tensor | None:
+        if candidates is None:
+            return None
+        codes = np.unique(self.item_ids_.require(candidates, "item"))
+        if codes.size == 0:
+            raise ConfigError("`candidates` must name at least one item, got none. Use None for all items.")
+        return torch.from_numpy(codes).long()
+
+    def _probabilities(self, users: Codes, items: Codes) -> NDArray[np.float32]:
+        device, parts = self.item_rates_.device, []
+        for start in range(0, len(users), BLOCK // 16):
+            block = slice(start, start + BLOCK // 16)
+            user, item = (torch.from_numpy(codes[block]).to(device) for codes in (users, items))
+            known = torch.sigmoid(self.scorer_(user.clamp(min=0), item))
+            parts.append(torch.where(user >= 0, known, self.item_rates_[item.long()]).cpu())
+        return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+
+    def _top(self, users: Tensor, k: int, filter_seen: bool, columns: Tensor | None) -> tuple[Tensor, ...]:
+        """(row, item, score, rank) of each recommendation for a block of users (-1: unknown)."""
+        scores = self.scorer_.grid(users.clamp(min=0).to(self.item_rates_.device)).cpu()
+        scores[users < 0] = torch.logit(self.item_rates_.cpu(), eps=1e-6)
+        if filter_seen:
+            self.seen_.hide(scores, users)
+        values, items = top_items(scores if columns is None else scores[:, columns], k)
+        items = items if columns is None else columns[items]
+        row, place = torch.nonzero(values > -torch.inf, as_tuple=True)
+        return row, items[row, place], torch.sigmoid(values[row, place]), place + 1
+
+
+@dataclass
+class _Learner:
+    """What the loop trains: the scorer, on the chosen risk plus its penalty."""
+
+    scorer: Scorer
+    risk_of: risks.Risk
+    ratio: Tensor  # (rows,)
+    held_out_ratio: Tensor  # (held-out rows,)
+    optimizer: Adam
+
+    def step(self, batch: Batch, rate: float) -> Tensor:
+        errors = risks.error(batch.labels, self.scorer(batch.users, batch.items))
+        loss = self.risk_of(errors, self.ratio[batch.rows]) + self.scorer.penalty() / len(self.ratio)
+        self.optimizer.step(loss, rate)
+        return loss.detach()
+
+    def risk(self, batch: Batch) -> Tensor:
+        return self.risk_of(risks.error(batch.labels, self.scorer(batch.users, batch.items)), self.held_out_ratio)
+
+    def state(self) -> list[Tensor]:
+        return [parameter.data for parameter in self.scorer.parameters()]
+
+
+def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
+    """The recommender that `save` wrote. Nothing in the folder is executed."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    manifest, files = read_folder(folder)
+    try:
+        model = from_config(manifest["configuration"])
+        if not isinstance(model, DebiasedRecommender):
+            raise DataError(f"{folder} holds a {type(model).__name__}, not a recommender.")
+        tensors = load(files["tensors.safetensors"])
+        model.user_ids_ = Vocabulary.from_parquet(files["users.parquet"])
+        model.item_ids_ = Vocabulary.from_parquet(files["items.parquet"])
+        model.log_facts_ = manifest["log"]
+        model.history_ = History(**manifest["history"])
+        shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
+        with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
+            scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
+        state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
+        scorer.load_state_dict(state, assign=True)
+        place = Training(device=device).resolve_device()
+        model.scorer_ = scorer.requires_grad_(False).to(place)
+        model.item_rates_ = tensors["item_rates"].to(place)
+        model.seen_ = Seen(tensors["seen.starts"], tensors["seen.items"])
+    except (KeyError, TypeError, RuntimeError, SafetensorError, ConfigError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{folder} cannot be loaded, its parts do not fit together: {reason}") from error
+    return model
+
+
+def _check_labels(log: FeedbackLog) -> None:
+    low, high = float(log.labels.min()), float(log.labels.max())
+    if low < 0 or high > 1:
+        raise DataError(
+            f"labels must lie in [0, 1], got values from {low:g} to {high:g}. "
+            "Give the log a `threshold`: ratings at or above it become 1, others 0."
+        )
+
+
+def _draw_rows(rows: int, fraction: float, seed: int) -> NDArray[np.int64]:
+    """A uniform draw of rows to hold out: at least one, never all."""
+    size = min(max(1, round(fraction * rows)), rows - 1)
+    return np.random.default_rng(seed).choice(rows, size, replace=False)
+
+
+def _facts(log: FeedbackLog) -> dict[str, Any]:
+    return {
+        "rows": len(log),
+        "users": log.shape[0],
+        "items": log.shape[1],
+        "threshold": log.threshold,
+        "mean_label": float(log.labels.mean()),
+        "feature_columns": log.feature_columns,
+    }

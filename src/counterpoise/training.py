@@ -1,0 +1,231 @@
+"""The one training loop: batches of observed pairs beside uniform pairs of D, early stopping, history."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from counterpoise.errors import ConfigError, CounterpoiseError, check_number
+from counterpoise.feedback import FeedbackLog
+from counterpoise.parts import Part
+from counterpoise.threads import one_thread
+
+FULL_BATCH_LIMIT = 1 << 18  # rows up to which "auto" takes the whole log as one batch
+AUTO_BATCH = 1 << 15
+THREADS_PAY = 1 << 17  # rows a step from which a second thread pays
+
+Progress = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
+
+
+class DivergenceError(CounterpoiseError):
+    """The loss stopped being a number."""
+
+
+@dataclass
+class Training(Part):
+    """How a model is trained.
+
+    `batch_size`: rows a step, "full" for the whole log, or "auto": full up to 262,144 rows, 32,768 beyond.
+    `learning_rate`: Adam's, at the start; it falls to 0 along a half cosine, so the last epochs settle.
+    `patience`: stop when the held-out risk has not improved for so many epochs, and restore the best epoch; None
+    trains all epochs on the whole log. `validation` is the share of the log held out, only when there is patience.
+    """
+
+    epochs: int = 150
+    batch_size: int | str = "auto"
+    learning_rate: float = 0.05
+    patience: int | None = None
+    validation: float = 0.1
+    device: str = "auto"
+    seed: int = 0
+
+    def check(self) -> None:
+        """Raise `ConfigError` for the first setting that breaks its rule."""
+        check_number("epochs", self.epochs, at_least=1, integer=True)
+        if self.batch_size not in ("full", "auto"):
+            check_number("batch_size", self.batch_size, at_least=1, integer=True, advice='Or use "full" or "auto".')
+        check_number("learning_rate", self.learning_rate, above=0)
+        if self.patience is not None:
+            check_number("patience", self.patience, at_least=1, integer=True, advice="Use None to train all epochs.")
+            check_number("validation", self.validation, above=0, at_most=0.5)
+        check_number("seed", self.seed, at_least=0, at_most=2**63 - 1, integer=True)
+
+    def rows_a_step(self, rows: int) -> int:
+        """The batch size for a log of so many rows."""
+        if self.batch_size == "full" or (self.batch_size == "auto" and rows <= FULL_BATCH_LIMIT):
+            return rows
+        return min(rows, AUTO_BATCH if self.batch_size == "auto" else int(self.batch_size))
+
+    def resolve_device(self) -> torch.device:
+        """The device that `device` means on this machine."""
+        if self.device == "auto":
+            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise ConfigError(f"`device` must be 'auto', 'cpu' or 'cuda', got {self.device!r}.") from None
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("`device` is 'cuda', but no such device was found. Use device='cpu' or 'auto'.")
+        return device
+
+
+class Batch(NamedTuple):
+    """Some observed rows and, where a method asks for them, uniform pairs of D."""
+
+    rows: Tensor  # positions in the log
+    users: Tensor
+    items: Tensor
+    labels: Tensor
+    pair_users: Tensor
+    pair_items: Tensor
+
+
+class Batches:
+    """Epochs of batches from a log on a device: every row once an epoch, `pairs_a_row` uniform pairs of D for each."""
+
+    def __init__(
+        self,
+        log: FeedbackLog,
+        batch_size: int,
+        device: torch.device,
+        generator: torch.Generator,
+        pairs_a_row: int = 0,
+    ) -> None:
+        self.users = torch.from_numpy(log.users).to(device)
+        self.items = torch.from_numpy(log.items).to(device)
+        self.labels = torch.from_numpy(log.labels).to(device)
+        self.shape, self.batch_size, self.device = log.shape, batch_size, device
+        self.generator, self.pairs_a_row = generator, pairs_a_row
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return math.ceil(len(self.labels) / self.batch_size)
+
+    def whole(self) -> Batch:
+        """All rows, in the order of the log, without uniform pairs."""
+        none = self.users[:0]
+        return Batch(
+            torch.arange(len(self.labels), device=self.device), self.users, self.items, self.labels, none, none
+        )
+
+    def epoch(self) -> Iterator[Batch]:
+        """One pass over the log; in random order unless one batch holds everything."""
+        if len(self) == 1:
+            yield self.whole()._replace(**self._uniform_pairs(len(self.labels)))
+            return
+        order = torch.randperm(len(self.labels), generator=self.generator).to(self.device)
+        for rows in torch.split(order, self.batch_size):
+            pairs = self._uniform_pairs(len(rows))
+            yield Batch(rows, self.users[rows], self.items[rows], self.labels[rows], **pairs)
+
+    def _uniform_pairs(self, rows: int) -> dict[str, Tensor]:
+        """Pairs drawn uniformly, with replacement, from all of D; D itself is never listed."""
+        size = (rows * self.pairs_a_row,)
+        return {
+            name: torch.randint(high, size, generator=self.generator, dtype=torch.int32).to(self.device)
+            for name, high in zip(("pair_users", "pair_items"), self.shape, strict=True)
+        }
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015) with its default betas.
+
+    The same arithmetic as torch.optim.Adam, whose construction imports torch's compiler: longer than a whole fit.
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], learning_rate: float) -> None:
+        self.parameters = list(parameters)
+        self.learning_rate = learning_rate
+        self.steps = 0
+        self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
+
+    def step(self, loss: Tensor, rate: float = 1.0) -> None:
+        """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate."""
+        gradients = torch.autograd.grad(loss, self.parameters)
+        self.steps += 1
+        scale = math.sqrt(1 - 0.999**self.steps)
+        size = rate * self.learning_rate * scale / (1 - 0.9**self.steps)
+        with torch.no_grad():
+            torch._foreach_lerp_(self.first, gradients, 0.1)
+            torch._foreach_mul_(self.second, 0.999)
+            torch._foreach_addcmul_(self.second, gradients, gradients, 0.001)
+            spread = torch._foreach_sqrt(self.second)
+            torch._foreach_add_(spread, 1e-8 * scale)
+            torch._foreach_addcdiv_(self.parameters, self.first, spread, -size)
+
+
+class Learner(Protocol):
+    """What the loop trains."""
+
+    def step(self, batch: Batch, rate: float) -> Tensor:
+        """Learn from a batch; the loss before the step, detached."""
+
+    def risk(self, batch: Batch) -> Tensor:
+        """The risk on held-out rows."""
+
+    def state(self) -> list[Tensor]:
+        """The tensors that make up what was learned, to keep a copy of the best epoch."""
+
+
+@dataclass
+class History:
+    """One record an epoch."""
+
+    loss: list[float] = field(default_factory=list)
+    held_out_risk: list[float] = field(default_factory=list)  # empty without patience
+    seconds: float = 0.0
+    best_epoch: int = 0  # the epoch whose parameters were kept, counted from 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def train(
+    learner: Learner, batches: Batches, held_out: Batches | None, training: Training, progress: Progress | None = None
+) -> History:
+    """Train for `epochs`, or until the held-out risk stops improving, and leave the best parameters in the learner."""
+    with one_thread(batches.batch_size < THREADS_PAY):
+        return _train(learner, batches, held_out, training, progress)
+
+
+def _train(
+    learner: Learner, batches: Batches, held_out: Batches | None, training: Training, progress: Progress | None
+) -> History:
+    history, started = History(), time.perf_counter()
+    total, step = training.epochs * len(batches), 0
+    best, best_state = math.inf, [tensor.clone() for tensor in learner.state()]
+    for epoch in range(1, training.epochs + 1):
+        losses = torch.zeros((), device=batches.device)
+        for batch in batches.epoch():
+            losses += learner.step(batch, rate=(1 + math.cos(math.pi * step / total)) / 2)
+            step += 1
+        history.loss.append(losses.item() / len(batches))
+        if not math.isfinite(history.loss[-1]):
+            raise DivergenceError(
+                f"training diverged in epoch {epoch}: the loss is {history.loss[-1]}. "
+                f"Lower `learning_rate` (now {training.learning_rate:g}) or raise `l2`."
+            )
+        if progress is not None:
+            progress(epoch, training.epochs, history.loss[-1])
+        if held_out is None or training.patience is None:
+            history.best_epoch = epoch
+            continue
+        with torch.no_grad():
+            history.held_out_risk.append(learner.risk(held_out.whole()).item())
+        if history.held_out_risk[-1] < best:
+            best, history.best_epoch = history.held_out_risk[-1], epoch
+            torch._foreach_copy_(best_state, learner.state())
+        elif epoch - history.best_epoch >= training.patience:
+            break
+    if held_out is not None:
+        torch._foreach_copy_(learner.state(), best_state)
+    history.seconds = time.perf_counter() - started
+    return history

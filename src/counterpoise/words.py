@@ -1,0 +1,8 @@
+"""The words that settings are chosen from, in one place and without heavy imports."""
+
+from typing import Literal
+
+Duplicates = Literal["error", "last", "mean"]  # a pair that occurs twice: refuse, keep the last row, average
+Protocol = Literal["honest", "paper"]  # how unbiased ratings become probe and test
+EmptyUsers = Literal["skip", "one", "zero"]  # a test user without a positive label: left out, NDCG 1, NDCG 0
+Unknown = Literal["error", "popular"]  # a user the log does not have: refuse, or score items by their label rate

@@ -1,0 +1,33 @@
+"""Shared fixtures: one small simulated world, fitted once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from counterpoise import Dataset, DebiasedRecommender, World, make, simulate
+
+
+@pytest.fixture(scope="session")
+def world() -> World:
+    return simulate(n_users=60, n_items=50, density=0.2, seed=0)
+
+
+@pytest.fixture(scope="session")
+def dataset(world: World) -> Dataset:
+    return world.dataset
+
+
+@pytest.fixture(scope="session")
+def fitted(dataset: Dataset) -> DebiasedRecommender:
+    return make("mf", dim=4, epochs=20).fit(dataset.train)
+
+
+@pytest.fixture(scope="session")
+def coat_folder() -> Path:
+    folder = Path(os.environ.get("COUNTERPOISE_DATA", "")) / "coat"
+    if not (folder / "train.ascii").is_file():
+        pytest.skip("the Coat files are not there: set COUNTERPOISE_DATA to the folder above `coat`")
+    return folder

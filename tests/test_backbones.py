@@ -1,0 +1,112 @@
+"""Backbones against their formulas, written as loops."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoise import ConfigError, Dataset, MatrixFactorization, NeuralCF
+from counterpoise.backbones import Backbone, Scorer
+
+
+def built(backbone: Backbone, dataset: Dataset) -> Scorer:
+    """A scorer with every parameter away from zero."""
+    generator = torch.Generator().manual_seed(0)
+    scorer = backbone.build(dataset.train, generator)
+    for parameter in scorer.parameters():
+        parameter.data.normal_(0, 0.5, generator=generator)
+    return scorer.requires_grad_(False)
+
+
+def test_matrix_factorization_is_mean_plus_biases_plus_inner_product(dataset: Dataset) -> None:
+    scorer = built(MatrixFactorization(dim=3), dataset)
+    user, item = 4, 7
+    expected = scorer.mean + scorer.user_bias.weight[user, 0] + scorer.item_bias.weight[item, 0]
+    for factor in range(3):
+        expected = expected + scorer.user_factors.weight[user, factor] * scorer.item_factors.weight[item, factor]
+    assert torch.allclose(scorer(torch.tensor([user]), torch.tensor([item])), expected)
+
+
+def test_without_biases_it_is_the_inner_product_alone(dataset: Dataset) -> None:
+    scorer = built(MatrixFactorization(dim=3, biases=False), dataset)
+    assert {name for name, _ in scorer.named_parameters()} == {"user_factors.weight", "item_factors.weight"}
+    expected = scorer.user_factors.weight[4] @ scorer.item_factors.weight[7]
+    assert torch.allclose(scorer(torch.tensor([4]), torch.tensor([7])), expected)
+
+
+def test_side_features_enter_as_a_bilinear_form_of_standardised_columns(dataset: Dataset) -> None:
+    log = dataset.train
+    scorer = built(MatrixFactorization(dim=2, biases=False, side_features=True), dataset)
+    assert log.user_features is not None
+    assert log.item_features is not None
+    rows = []
+    for table, code in ((log.user_features, 4), (log.item_features, 7)):
+        rows.append(np.r_[1.0, (table[code] - table.mean(axis=0)) / table.std(axis=0)])
+    expected = rows[0] @ scorer.feature_weights.numpy() @ rows[1]
+    expected += float(scorer.user_factors.weight[4] @ scorer.item_factors.weight[7])
+    assert float(scorer(torch.tensor([4]), torch.tensor([7]))) == pytest.approx(expected, abs=1e-5)
+
+
+def test_side_features_that_are_not_there_are_an_error(dataset: Dataset) -> None:
+    log = dataset.train.take(slice(None))
+    object.__setattr__(log, "user_features", None)
+    object.__setattr__(log, "item_features", None)
+    with pytest.raises(ConfigError, match="this log has neither"):
+        MatrixFactorization(side_features=True).build(log, torch.Generator())
+
+
+def test_the_penalty_of_matrix_factorization_is_half_the_weighed_squares(dataset: Dataset) -> None:
+    scorer = built(MatrixFactorization(dim=3, l2=2.0, l2_biases=5.0, l2_features=7.0, side_features=True), dataset)
+    precision = {"user_factors": 2, "item_factors": 2, "user_bias": 5, "item_bias": 5, "mean": 0, "feature_weights": 7}
+    expected = sum(
+        precision[name.split(".")[0]] * float(parameter.square().sum()) / 2
+        for name, parameter in scorer.named_parameters()
+    )
+    assert float(scorer.penalty()) == pytest.approx(expected, rel=1e-5)
+
+
+def test_neural_cf_is_a_product_beside_a_network(dataset: Dataset) -> None:
+    scorer = built(NeuralCF(dim=2, hidden=(3,)), dataset)
+    user, item = scorer.user_table.weight[4].numpy(), scorer.item_table.weight[7].numpy()
+    layer, output = scorer.network[0], scorer.output
+    hidden = np.maximum(0, layer.weight.numpy() @ np.r_[user[2:], item[2:]] + layer.bias.numpy())
+    expected = output.weight.numpy()[0] @ np.r_[user[:2] * item[:2], hidden] + output.bias.numpy()[0]
+    assert float(scorer(torch.tensor([4]), torch.tensor([7]))) == pytest.approx(expected, abs=1e-5)
+
+
+def test_the_penalty_of_neural_cf_spares_the_offsets(dataset: Dataset) -> None:
+    scorer = built(NeuralCF(dim=2, hidden=(3,), l2=2.0, l2_network=3.0), dataset)
+    tables = scorer.user_table.weight.square().sum() + scorer.item_table.weight.square().sum()
+    weights = scorer.network[0].weight.square().sum() + scorer.output.weight.square().sum()
+    assert torch.allclose(scorer.penalty(), (2 * tables + 3 * weights) / 2)
+
+
+@pytest.mark.parametrize("backbone", [MatrixFactorization(dim=3), NeuralCF(dim=2), MatrixFactorization(2, False, True)])
+def test_the_grid_holds_the_logits_of_all_items(backbone: Backbone, dataset: Dataset) -> None:
+    scorer = built(backbone, dataset)
+    users = torch.tensor([3, 0, 3])
+    grid = scorer.grid(users)
+    assert grid.shape == (3, dataset.train.shape[1])
+    for row, user in enumerate(users):
+        for item in (0, 11, 49):
+            assert torch.allclose(grid[row, item], scorer(user[None], torch.tensor([item])), atol=1e-5)
+
+
+@pytest.mark.parametrize("backbone", [MatrixFactorization(), NeuralCF()])
+def test_building_draws_from_the_given_generator_alone(backbone: Backbone, dataset: Dataset) -> None:
+    before = torch.random.get_rng_state()
+    first = backbone.build(dataset.train, torch.Generator().manual_seed(1)).state_dict()
+    second = backbone.build(dataset.train, torch.Generator().manual_seed(1)).state_dict()
+    other = backbone.build(dataset.train, torch.Generator().manual_seed(2)).state_dict()
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "backbone", [MatrixFactorization(dim=0), MatrixFactorization(l2=-1), NeuralCF(hidden=(0,)), NeuralCF(dim=1.5)]
+)
+def test_settings_out_of_range_are_refused(backbone: Backbone, dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        backbone.build(dataset.train, torch.Generator())

@@ -1,0 +1,237 @@
+"""The command line as people use it, and as they misuse it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import counterpoise as cp
+from counterpoise import Dataset
+from counterpoise.cli import main
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, dataset: Dataset) -> Path:
+    """The simulated dataset as three files, with text ids as a shop would have."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, log in (("train", dataset.train), ("probe", dataset.probe), ("test", dataset.test)):
+        frame = log.to_frame().with_columns(
+            user_id="u" + pl.col("user_id").cast(pl.String), item_id="i" + pl.col("item_id").cast(pl.String)
+        )
+        frame.write_csv(folder / f"{name}.csv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(files: Path) -> Path:
+    arguments = [
+        "fit",
+        str(files / "train.csv"),
+        "--test",
+        str(files / "test.csv"),
+        "--probe",
+        str(files / "probe.csv"),
+    ]
+    assert main([*arguments, "--out", str(files / "run"), "--epochs", "20", "--quiet"]) == 0
+    return files / "run"
+
+
+def printed_json(capsys: pytest.CaptureFixture[str]) -> object:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("demo", "fit", "evaluate", "predict", "recommend", "datasets", "methods"))
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == cp.__version__
+
+
+def test_demo_compares_with_the_truth_and_saves_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
+    text = capsys.readouterr().out
+    assert "loss on all pairs (truth)" in text
+    assert "Recommendations for five users" in text
+    assert "Try next" in text
+    assert len(cp.load_model(tmp_path / "demo").recommend([0], k=3)) == 3
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--json"]) == 0
+    rows = {row["predictor"]: row for row in printed_json(capsys)["rows"]}
+    truth, naive = rows["the true preference"], rows["mf"]
+    assert truth["loss_on_all_pairs"] < naive["loss_on_all_pairs"]
+    assert naive["loss_on_log"] < naive["loss_on_all_pairs"] - 0.1  # the log flatters the model
+
+
+def test_fit_evaluates_and_keeps_its_configuration(run: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = json.loads((run / "run.json").read_text())
+    assert manifest["fit"]["settings"] == {"epochs": 20}
+    assert manifest["configuration"]["training"]["epochs"] == 20
+    assert manifest["evaluation"]["n_rows"] == manifest["dataset"]["test_rows"]
+    assert main(["evaluate", str(run), str(files / "test.csv"), "--json"]) == 0
+    again = printed_json(capsys)
+    assert again["n_rows"] >= manifest["evaluation"]["n_rows"]
+    assert 0 < again["auc"] < 1
+
+
+def test_fit_prints_its_metrics_and_the_next_step(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(files), "--out", str(tmp_path / "run"), "--epochs", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "NDCG@5" in text
+    assert f"counterpoise recommend {tmp_path / 'run'}" in text
+    assert main(["fit", str(files / "train.csv"), "--out", str(tmp_path / "run"), "--epochs", "3"]) == 0
+    assert "No unbiased ratings to evaluate on" in capsys.readouterr().out
+
+
+def test_flags_override_the_configuration_file(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "fit.toml"
+    config.write_text(f'data = "{files / "train.csv"}"\nseed = 7\nk = 3\n[settings]\ndim = 5\nepochs = 4\n')
+    arguments = ["fit", "--config", str(config), "--out", str(tmp_path / "run"), "--json"]
+    assert main([*arguments, "--seed", "8", "--epochs", "2", "--set", "l2=1.5"]) == 0
+    facts = printed_json(capsys)
+    assert facts["fit"]["seed"] == 8
+    assert facts["fit"]["k"] == 3
+    assert facts["fit"]["settings"] == {"dim": 5, "epochs": 2, "l2": 1.5}
+    assert facts["configuration"]["training"]["seed"] == 8
+    assert facts["configuration"]["backbone"]["dim"] == 5
+
+
+def test_a_run_can_be_repeated_from_its_own_configuration(run: Path, tmp_path: Path) -> None:
+    assert main(["fit", "--config", str(run), "--out", str(tmp_path / "again"), "--quiet"]) == 0
+    first, again = (json.loads((folder / "run.json").read_text()) for folder in (run, tmp_path / "again"))
+    assert first["files"] == again["files"]
+    assert first["evaluation"] == again["evaluation"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_recommendations_are_written_in_original_ids(ending: str, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"recs.{ending}"
+    assert main(["recommend", str(run), "--k", "4", "--out", str(out), "--quiet"]) == 0
+    frame = pl.read_csv(out) if ending == "csv" else pl.read_parquet(out)
+    assert frame.columns == ["user_id", "item_id", "score", "rank"]
+    assert len(frame) == 60 * 4
+    assert frame["user_id"].str.starts_with("u").all()
+    assert frame["item_id"].str.starts_with("i").all()
+
+
+def test_recommendations_for_named_users_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", str(run), "--users", "u3,u5", "--k", "2", "--json"]) == 0
+    assert [row["user_id"] for row in printed_json(capsys)] == ["u3", "u3", "u5", "u5"]
+    assert main(["recommend", str(run), "--users", "nobody", "--k", "2", "--unknown", "popular"]) == 0
+    assert "nobody" in capsys.readouterr().out
+    assert main(["recommend", str(run), "--users", "u3", "--candidates", "i1,i2", "--keep-seen", "--json"]) == 0
+    assert {row["item_id"] for row in printed_json(capsys)} == {"i1", "i2"}
+
+
+def test_predictions_stand_beside_their_pairs(run: Path, files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores.csv"
+    assert main(["predict", str(run), str(files / "test.csv"), "--out", str(out), "--quiet"]) == 0
+    frame, model = pl.read_csv(out), cp.load_model(run)
+    assert frame.columns == ["user_id", "item_id", "score"]
+    assert frame["user_id"].equals(pl.read_csv(files / "test.csv")["user_id"])
+    assert frame["score"].to_list() == pytest.approx(
+        model.predict(frame["user_id"], frame["item_id"]).tolist(), abs=1e-6
+    )
+
+
+def test_unknown_users_of_a_test_are_an_error_or_get_rates(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    test.write_text("user_id,item_id,rating\nu1,i1,1\nu1,i2,0\nstranger,i1,1\nstranger,i3,0\n")
+    assert main(["evaluate", str(run), str(test)]) == 2
+    assert "unknown user 'stranger'" in capsys.readouterr().err
+    assert (
+        main(["evaluate", str(run), str(test), "--unknown", "popular", "--json", "--out", str(tmp_path / "e.json")])
+        == 0
+    )
+    assert printed_json(capsys)["n_users"] == 2
+    assert json.loads((tmp_path / "e.json").read_text())["n_rows"] == 4
+
+
+def test_datasets_say_where_to_get_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["datasets"]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("coat", "yahoo-r3", "kuairec", "simulated", "licence"))
+    assert main(["datasets", "--json"]) == 0
+    assert {row["name"] for row in printed_json(capsys)} == {"coat", "yahoo-r3", "kuairec", "simulated"}
+
+
+def test_methods_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    assert "Koren" in capsys.readouterr().out
+    assert main(["methods", "mf"]) == 0
+    text = capsys.readouterr().out
+    assert "risk = " in text
+    assert "MatrixFactorization(" in text
+    assert main(["methods", "--json"]) == 0
+    assert {row["name"] for row in printed_json(capsys)} == set(cp.METHODS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["fit"], "`data` is missing"),
+        (["fit", "nowhere.csv"], "nowhere.csv"),
+        (["fit", "coatt"], "unknown dataset 'coatt'"),
+        (["fit", "{files}/train.csv", "--method", "magic"], "`name` must be one of"),
+        (["fit", "{files}/train.csv", "--set", "dim"], "`--set` takes name=value"),
+        (["fit", "{files}/train.csv", "--set", "depth=3"], "setting `depth` is unknown"),
+        (["fit", "{files}/train.csv", "--set", "dim=0"], "`dim` must be an integer >= 1, got 0"),
+        (["fit", "{files}/train.csv", "--epochs", "0"], "`epochs` must be an integer >= 1, got 0"),
+        (["fit", "{files}/train.csv", "--device", "cuda:99"], "`device`"),
+        (["fit", "{files}/train.csv", "--batch-size", "some"], "`batch_size`"),
+        (["fit", "{files}/train.csv", "--rating-col", "stars"], "'stars'"),
+        (["fit", "{files}/train.csv", "--config", "{files}/none.toml"], "cannot be read"),
+        (["fit", "--config", "{files}/train.csv"], "is not valid TOML"),
+        (["fit", "--config", "{files}"], "is not a saved run"),
+        (["fit", "{files}/train.csv", "--out", "{files}/test.csv"], "cannot be written"),
+        (["fit", "{files}/ratings.csv"], "Give the log a `threshold`"),
+        (["evaluate", "{files}", "{files}/test.csv"], "is not a saved run"),
+        (["evaluate", "{run}", "{files}/none.csv"], "none.csv"),
+        (["predict", "{run}", "{files}/test.csv", "--out", "{files}/out.xlsx"], "must end in"),
+        (["recommend", "{run}", "--users", "stranger"], "unknown user 'stranger'"),
+        (["recommend", "{run}", "--k", "0"], "`k` must be an integer >= 1, got 0"),
+        (["recommend", "{run}", "--out", "{files}/test.csv/recs.csv"], "cannot be written"),
+        (["methods", "magic"], "`name` must be one of"),
+        (["demo", "--seed", "-1"], "`seed`"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, files: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (files / "ratings.csv").write_text("user_id,item_id,rating\na,x,5\nb,y,1\n")
+    before = sorted(files.rglob("*"))
+    assert main([word.format(files=files, run=run) for word in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("error: ")
+    assert words in captured.err
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(files.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fly"], ["fit", "x", "--k", "five"], ["fit", "--protocol", "secret"], ["predict"]]
+)
+def test_a_wrong_word_on_the_command_line_is_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("counterpoise.demo.run_demo", interrupted)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err.count("\n") == 1

@@ -1,0 +1,84 @@
+"""Imports go one way: each module may import those named above it, and nothing below."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import counterpoise
+
+PACKAGE = Path(counterpoise.__file__).parent
+ORDER = [
+    "errors",
+    "words",
+    "console",
+    "parts",
+    "threads",
+    "vocabulary",
+    "feedback",
+    "tables",
+    "ingest",
+    "protocols",
+    "simulation",
+    "sources",
+    "datasets",
+    "risks",
+    "weights",
+    "backbones",
+    "training",
+    "ranking",
+    "persistence",
+    "recommender",
+    "methods",
+    "metrics",
+    "evaluation",
+    "config",
+    "fitting",
+    "demo",
+    "cli",
+]
+
+
+def imported(module: Path) -> set[str]:
+    """The modules of this package that a module imports, wherever in its text."""
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "counterpoise":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("counterpoise."):
+            found.add(str(node.module).split(".")[1])
+    return found & {path.stem for path in PACKAGE.glob("*.py")}
+
+
+def test_every_module_has_its_place_in_the_order() -> None:
+    assert {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"} == set(ORDER)
+
+
+def test_imports_go_one_way() -> None:
+    for module in ORDER:
+        above = set(ORDER[: ORDER.index(module)])
+        assert imported(PACKAGE / f"{module}.py") <= above, module
+
+
+def test_the_package_and_its_help_import_nothing_heavy() -> None:
+    program = (
+        "import sys, counterpoise, counterpoise.cli;"
+        "print(sorted({'torch', 'sklearn', 'scipy', 'polars', 'pandas', 'numpy'} & set(sys.modules)))"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_only_the_console_prints() -> None:
+    for path in PACKAGE.glob("*.py"):
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        printing = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
+        assert path.stem == "console" or not printing, path.stem
+
+
+def test_every_public_name_can_be_imported() -> None:
+    for name in counterpoise.__all__:
+        assert getattr(counterpoise, name) is not None
+    assert set(counterpoise.__all__) == set(counterpoise._HOME_OF)

@@ -1,0 +1,38 @@
+"""Top lists, seen items and the scores of unknown users."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from counterpoise import Dataset, FeedbackLog
+from counterpoise.ranking import Seen, shrunken_label_rates, top_items
+
+
+@settings(deadline=None)
+@given(arrays(np.float32, (4, 9), elements=st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 2.0])), st.integers(1, 12))
+def test_top_items_is_a_stable_sort_cut_short(scores: np.ndarray, k: int) -> None:
+    values, columns = top_items(torch.from_numpy(scores.copy()), k)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
+    assert np.array_equal(columns.numpy(), expected)
+    assert np.array_equal(values.numpy(), np.take_along_axis(scores, expected, axis=1))
+
+
+def test_seen_items_are_hidden_and_no_others(dataset: Dataset) -> None:
+    log = dataset.train
+    users = torch.tensor([5, -1, 0, 5])
+    scores = torch.zeros(4, log.shape[1])
+    Seen.of(log).hide(scores, users)
+    for row, user in enumerate(users.tolist()):
+        rated = set(log.items[log.users == user].tolist())
+        assert set(torch.nonzero(scores[row] == -torch.inf).flatten().tolist()) == rated
+        assert (scores[row] == 0).sum() == log.shape[1] - len(rated)
+
+
+def test_label_rates_are_drawn_towards_the_mean() -> None:
+    log = FeedbackLog.from_arrays([0, 1, 2, 0], [0, 0, 0, 1], [1, 1, 0, 1])
+    rates = shrunken_label_rates(log).tolist()  # two ratings an item on average, three of four labels are positive
+    assert np.allclose(rates, [(2 + 2 * 0.75) / (3 + 2), (1 + 2 * 0.75) / (1 + 2)])

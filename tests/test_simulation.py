@@ -1,0 +1,107 @@
+"""The simulated world against its own formulas."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from counterpoise import ConfigError, DataError, World, simulate
+
+
+def test_the_truth_follows_the_formulas(world: World) -> None:
+    users, items = world.user_features, world.item_features
+    user, item = 7, 11
+    liking = users[user] @ items[item] / np.sqrt(3) + 0.8 * items[item, 2] + 0.4 * users[user, 2]
+    wave = 0.8 * np.sin(2 * users[user, 0]) * np.cos(2 * items[item, 0])
+    assert world.preference[user, item] == pytest.approx(expit(1.2 * liking - 0.5 + wave))
+    bend = np.abs(users[:, [1]]) * np.tanh(2 * items[:, 1]) + 0.7 * np.sin(2 * users[:, [0]])
+    selection = 1.2 * (users @ items.T / np.sqrt(3) + 0.8 * items[:, 2] + 0.4 * users[:, [2]]) + bend
+    logits = np.log(np.asarray(world.propensity)) - np.log1p(-np.asarray(world.propensity))
+    assert np.allclose(logits - selection, (logits - selection)[0, 0])
+
+
+def test_tables_are_the_same_in_part_and_as_a_whole(world: World) -> None:
+    for table in (world.propensity, world.preference, world.labels):
+        whole = np.asarray(table)
+        assert whole.shape == table.shape == world.dataset.train.shape
+        users, items = np.array([3, 59, 3]), np.array([0, 49, 20])
+        assert np.allclose(table(users, items), whole[users, items])
+        assert table.mean() == pytest.approx(whole.mean())
+
+
+def test_the_log_holds_the_labels_of_the_world(world: World) -> None:
+    for log in (world.dataset.train, world.dataset.probe, world.dataset.test):
+        assert log is not None
+        assert np.array_equal(log.labels, world.labels[log.users, log.items])
+
+
+def test_labels_and_observations_follow_their_probabilities() -> None:
+    world = simulate(n_users=300, n_items=200, density=0.1, seed=3)
+    observed = np.zeros(world.labels.shape)
+    observed[world.dataset.train.users, world.dataset.train.items] = 1
+    for truth, outcome in ((world.preference, np.asarray(world.labels)), (world.propensity, observed)):
+        chance = np.asarray(truth)
+        for part in (chance < np.median(chance), chance >= np.median(chance)):
+            error = np.sqrt((chance * (1 - chance))[part].sum())
+            assert abs((outcome - chance)[part].sum()) < 4 * error
+    labels = np.asarray(world.labels)
+    independent = ((observed - np.asarray(world.propensity)) * (labels - np.asarray(world.preference))).mean()
+    assert abs(independent) < 4 * 0.3 * 0.5 / np.sqrt(labels.size)
+
+
+def test_the_density_is_the_mean_propensity() -> None:
+    assert simulate(n_users=80, n_items=70, density=0.13).propensity.mean() == pytest.approx(0.13, abs=1e-6)
+    assert simulate(n_users=1500, n_items=1000, density=0.02).propensity.mean() == pytest.approx(0.02, rel=0.02)
+
+
+def test_no_strength_means_missing_at_random() -> None:
+    assert np.ptp(np.asarray(simulate(n_users=30, n_items=20, density=0.3, strength=0).propensity)) < 1e-12
+
+
+def test_selection_makes_logged_labels_more_positive(world: World) -> None:
+    assert world.dataset.train.labels.mean() > world.labels.mean() + 0.1
+    assert world.dataset.test is not None
+    assert abs(world.dataset.test.labels.mean() - world.labels.mean()) < 0.1
+
+
+def test_the_ideal_risk_is_the_mean_log_loss_over_all_pairs(world: World) -> None:
+    scores = np.random.default_rng(0).uniform(0.1, 0.9, world.labels.shape)
+    labels = np.asarray(world.labels)
+    expected = -(labels * np.log(scores) + (1 - labels) * np.log(1 - scores)).mean()
+    assert world.ideal_risk(scores) == pytest.approx(expected)
+    assert world.ideal_risk(lambda users, items: scores[users, items]) == pytest.approx(expected)
+    assert world.ideal_risk(world.preference) < world.ideal_risk(np.full(labels.shape, labels.mean()))
+    with pytest.raises(DataError, match=r"must have the shape \(60, 50\)"):
+        world.ideal_risk(scores[0])
+
+
+def test_the_seed_decides_everything() -> None:
+    first, second, other = (simulate(n_users=30, n_items=20, density=0.3, seed=seed) for seed in (1, 1, 2))
+    assert first.dataset.train.to_frame().equals(second.dataset.train.to_frame())
+    assert first.dataset.test.to_frame().equals(second.dataset.test.to_frame())
+    assert not first.dataset.train.to_frame().equals(other.dataset.train.to_frame())
+
+
+def test_probe_test_and_log_share_no_pair(world: World) -> None:
+    data = world.dataset
+    assert not np.isin(data.test.pairs, data.train.pairs).any()
+    assert not np.isin(data.test.pairs, data.probe.pairs).any()
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = simulate(n_users=30, n_items=20, density=0.3)
+    monkeypatch.setattr("counterpoise.simulation.BLOCK", 40 * 20)
+    again = simulate(n_users=30, n_items=20, density=0.3)
+    monkeypatch.setattr("counterpoise.simulation.BLOCK", 45)
+    assert np.allclose(np.asarray(again.labels), np.asarray(whole.labels))
+    assert again.ideal_risk(again.preference) == pytest.approx(whole.ideal_risk(whole.preference))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"n_users": 0}, {"n_items": 1.5}, {"density": 0}, {"density": 1}, {"strength": -1}, {"n_features": 2}],
+)
+def test_settings_out_of_range_are_named(settings: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=f"`{next(iter(settings))}` must be"):
+        simulate(**settings)
