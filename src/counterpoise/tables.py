@@ -196,7 +196,7 @@ def _explain(file: Path, separator: str, error: BaseException) -> DataError:
     odd = lines.str.count_matches('"', literal=True).fill_null(0) % 2 == 1
     if odd.any():
         return DataError(f"{file}: row {int(odd.arg_max() or 0) + 1}: {BAD_QUOTE}")
-    return DataError(f"{file}: cannot be read ({_brief(error)}).")
+    return DataError(f"{file}: cannot be read ({_brief(error)}). Is the file whole?")
 
 
 def _first_ragged(lines: pl.Series, separator: str, breaks: Sequence[int] = ()) -> str | None:

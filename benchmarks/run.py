@@ -1,0 +1,21 @@
+"""All benchmarks, one after the other: `make bench`. Name some to run only those."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    """Run each script in a process of its own, so that none warms another up."""
+    names = sys.argv[1:] or sorted(path.stem for path in HERE.glob("*.py") if path.name != "run.py")
+    for name in names:
+        print(f"== {name}", flush=True)
+        subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=True)
+
+
+if __name__ == "__main__":
+    main()
