@@ -78,6 +78,17 @@ def test_integers_past_63_bits_are_found_again() -> None:
     assert vocabulary.encode([5, -1]).tolist() == [0, -1]
 
 
+@settings(deadline=None)
+@given(values=st.lists(st.integers(-50, 50), min_size=1), others=st.lists(st.integers(-(2**63), 2**63 - 1) | st.none()))
+def test_integers_close_together_are_found_as_a_dictionary_finds_them(
+    values: list[int], others: list[int | None]
+) -> None:
+    vocabulary = Vocabulary.of(values)
+    index = {value: code for code, value in enumerate(sorted(set(values)))}
+    asked = [*others, *values, *range(-60, 60)]
+    assert vocabulary.encode(pl.Series(asked, dtype=pl.Int64)).tolist() == [index.get(value, -1) for value in asked]
+
+
 def test_an_unknown_id_is_named_with_what_is_known() -> None:
     with pytest.raises(DataError, match=r"unknown user 'z' \(and 1 more\): this log has 2 users with ids such as 'a'"):
         Vocabulary(["a", "b"]).require(["a", "z", "y"], "user")

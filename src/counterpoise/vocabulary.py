@@ -73,6 +73,8 @@ class Vocabulary:
                 if not (column.dtype.is_integer() and self._ids.dtype.is_integer()):
                     return np.full(len(column), -1, dtype=np.int32)
                 column = column.cast(self._ids.dtype, strict=False)
+            if self._lookup is not None:
+                return self._look_up(column, *self._lookup)
             found = column.alias("id").to_frame().join(self._table, on="id", how="left", maintain_order="left")
             return found["code"].fill_null(-1).to_numpy(writable=True)
         return np.fromiter((self._index.get(value, -1) for value in column), np.int32, len(column))
@@ -155,6 +157,26 @@ class Vocabulary:
     @cached_property
     def _table(self) -> pl.DataFrame:
         return pl.DataFrame({"id": self._ids, "code": np.arange(len(self), dtype=np.int32)})
+
+    @cached_property
+    def _lookup(self) -> tuple[int, Codes] | None:
+        """(smallest id, code of each integer from there on) for integers close together; None for other ids."""
+        if not isinstance(self._ids, pl.Series) or self._ids.dtype != pl.Int64 or self._ids.has_nulls():
+            return None
+        ids = self._ids.to_numpy()
+        low, high = int(ids.min()), int(ids.max())
+        if high - low > 4 * len(ids) + 1000:
+            return None
+        codes = np.full(high - low + 1, -1, dtype=np.int32)
+        codes[ids - low] = np.arange(len(ids))
+        return low, codes
+
+    @staticmethod
+    def _look_up(column: pl.Series, low: int, codes: Codes) -> Codes:
+        """The codes of integers by position in a table, several times faster than a join."""
+        known = column.is_between(low, low + len(codes) - 1).fill_null(False).to_numpy()
+        positions = np.where(known, column.fill_null(low).to_numpy() - low, 0)
+        return np.where(known, codes[positions], np.int32(-1))
 
     @cached_property
     def _index(self) -> dict[Hashable, int]:
