@@ -1,0 +1,56 @@
+"""Balancing functions at the observed rows, block by block, so that they need never lie in memory at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+CPU_BLOCK = 2**17  # values of a block: 1 MB of float64 stays in a core's cache
+DEVICE_BLOCK = 2**26  # an accelerator wants few, large blocks
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows of J functions; `take(rows)` gives the values (rows, J) for a slice or a tensor of row numbers.
+
+    Everything the solver needs is a sum over rows, added up block by block in a fixed order. A matrix is the
+    trivial case; two kernel tables and the log's codes are another; a shard of a larger log would be a third.
+    """
+
+    n_rows: int
+    n_functions: int
+    device: torch.device
+    take: Callable[[slice | Tensor], Tensor]
+    width: int = 0  # values that `take` holds for one row, where more than J
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """All rows in order: (the slice, its values in float64)."""
+        size = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
+        step = max(64, size // max(1, self.width, self.n_functions))
+        for start in range(0, self.n_rows, step):
+            part = slice(start, min(start + step, self.n_rows))
+            yield part, self.take(part).double()
+
+
+def matrix_rows(matrix: Tensor) -> Rows:
+    """The rows of a matrix (n, J) in memory."""
+    return Rows(len(matrix), matrix.shape[1], matrix.device, lambda rows: matrix[rows])
+
+
+def pair_rows(
+    user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor, mixing: Tensor | None = None
+) -> Rows:
+    """h(x_ui) = user_table[u] * item_table[i], and its product with `mixing` (candidates, J) if that is given.
+
+    For functions that factorise over users and items, such as Gaussian kernels of x_ui = [user row; item row].
+    """
+
+    def take(rows: slice | Tensor) -> Tensor:
+        values = user_table.index_select(0, users[rows]).mul_(item_table.index_select(0, items[rows]))
+        return values if mixing is None else values @ mixing
+
+    width = user_table.shape[1]
+    return Rows(len(users), width if mixing is None else mixing.shape[1], user_table.device, take, width)
