@@ -48,3 +48,10 @@ def quadratic_by_cvxpy(H: Any, targets: Any, matrix: Any, strength: float) -> fl
 def _solved(problem: cvxpy.Problem) -> float:
     problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
     return float(problem.value)
+
+
+def kernel_value(kernel: Any, x: Any, centre: Any) -> float:
+    """One value of a kernel, from its definition."""
+    distance = np.sqrt(sum((a - b) ** 2 for a, b in zip(x, centre, strict=True)))
+    power = {"Gaussian": distance**2, "Exponential": distance}[type(kernel).__name__]
+    return float(np.exp(-power / (2 * kernel.bandwidth)))
