@@ -36,7 +36,7 @@ def ridge_coefficients(rows: Rows, errors: Tensor, norm: Tensor, ridge: float, w
 
 
 def worst_function(rows: Rows, mean: Tensor, norm: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The function k'alpha of largest bias for its norm alpha' norm alpha: alpha = norm^-1 v, v = sum_i w_i k(x_i) - mean."""
+    """The most biased function k'alpha for its norm alpha' norm alpha: alpha = norm^-1 (sum_i w_i k(x_i) - mean)."""
     share = torch.full((rows.n_rows,), 1.0, device=rows.device) if weights is None else weights.to(rows.device)
     share = share.double() / share.double().sum()
     total = torch.zeros_like(mean)
