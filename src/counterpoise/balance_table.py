@@ -63,6 +63,14 @@ def feature_balance(
     return FeatureBalance(name, mean, deviation, *means, *differences, *distances, *ratios)
 
 
+def known_mean_balance(name: str, observed: Vector, before: Vector, after: Vector, target: float) -> FeatureBalance:
+    """The same where only the population's mean is known: differences are in observed standard deviations."""
+    moments = [_moments(observed, weights)[0] for weights in (before, after)]
+    deviation = _moments(observed, before)[1]
+    differences = [standardised_difference(observed, weights, target, deviation) for weights in (before, after)]
+    return FeatureBalance(name, target, deviation, moments[0], moments[1], differences[0], differences[1])
+
+
 def balance_table(
     observed: Points,
     weights: ArrayLike,

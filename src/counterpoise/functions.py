@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
+from counterpoise.fitted_functions import FittedFunctions, FittedGiven, FittedKernels, FittedPowers, powers
 from counterpoise.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.parts import Part
 from counterpoise.population import Points, Population, kernel_rows
-from counterpoise.rows import Rows
 from counterpoise.selection import largest, ridge_coefficients, spectral_basis, worst_function
 
 Select = Literal["random", "worst_case", "worst_case_top", "adaptive", "spectral", "adaptive_spectral"]
-
-
-@dataclass(frozen=True, eq=False)
-class FittedFunctions:
-    """Functions with their population means: what the solver needs, and `values(x)` for rows that come later."""
-
-    values: Callable[[Tensor], Tensor]  # features (rows, columns) -> (rows, functions)
-    rows: Callable[[Points], Rows]
-    targets: Tensor  # (functions,) population means
-    scale: Tensor  # (functions,) population standard deviations
-    names: list[str]
-    matrix: Tensor | None = None  # of the worst-case problem; None for the hinge
 
 
 class Functions(Protocol):
@@ -67,18 +54,12 @@ class Moments(Part):
         deviation = population.mean(lambda x: (x - mean).square_(), columns).sqrt()
         deviation = torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)
 
-        def powers(x: Tensor) -> Tensor:
-            standard = (x - mean.to(x)) / deviation.to(x)
-            return torch.cat([standard**power for power in range(1, order + 1)], 1)
-
-        targets = population.mean(powers, order * columns)
-        spread = population.mean(lambda x: (powers(x) - targets).square_(), order * columns).sqrt()
-        names = [
-            f"x{column}^{power}" if power > 1 else f"x{column}"
-            for power in range(1, order + 1)
-            for column in range(columns)
-        ]
-        return _from_values(powers, targets, spread, names)
+        settings = (mean, deviation, order)
+        targets = population.mean(lambda x: powers(x, *settings), order * columns)
+        spread = population.mean(lambda x: (powers(x, *settings) - targets).square_(), order * columns).sqrt()
+        names = [f"x{column}" for column in range(columns)]
+        names += [f"x{column}^{power}" for power in range(2, order + 1) for column in range(columns)]
+        return FittedPowers(targets=targets, scale=spread, names=names, mean=mean, deviation=deviation, order=order)
 
 
 @dataclasses.dataclass
@@ -100,7 +81,8 @@ class GivenFunctions(Part):
         if targets.ndim != 1:
             raise DataError("`function` must give a matrix (rows, functions).")
         spread = population.mean(lambda x: (self.function(x) - targets).square_(), 64).sqrt()
-        return _from_values(self.function, targets, spread, [f"h{j}" for j in range(len(targets))])
+        names = [f"h{j}" for j in range(len(targets))]
+        return FittedGiven(targets=targets, scale=spread, names=names, function=self.function)
 
 
 @dataclasses.dataclass
@@ -195,27 +177,8 @@ class KernelFunctions(Part):
         mixing = mixing[:, : self.n].contiguous()
         targets = mean @ mixing
         spread = ((mixing * (gram @ mixing)).sum(0) - targets**2).clamp(min=0).sqrt()
-        return FittedFunctions(
-            values=lambda x: kernel(x.to(centres), centres) @ mixing.to(centres),
-            rows=lambda points: kernel_rows(kernel, centres, points, mixing),
-            targets=targets,
-            scale=spread,
-            names=[f"eigenfunction {j}" for j in range(mixing.shape[1])],
-        )
-
-
-def _from_values(
-    values: Callable[[Tensor], Tensor], targets: Tensor, scale: Tensor, names: list[str]
-) -> FittedFunctions:
-    """Functions given by their values at features."""
-
-    def rows(points: Points) -> Rows:
-        def take(part: slice | Tensor) -> Tensor:
-            return values(points.features(part))
-
-        return Rows(points.n_rows, len(targets), points.device, take)
-
-    return FittedFunctions(values, rows, targets, scale, names)
+        names = [f"eigenfunction {j}" for j in range(mixing.shape[1])]
+        return FittedKernels(targets=targets, scale=spread, names=names, kernel=kernel, centres=centres, mixing=mixing)
 
 
 def _kernels(
@@ -229,18 +192,6 @@ def _kernels(
     """Kernels at centres, as they are."""
     mean = population.kernel_mean(kernel, centres) if mean is None else mean
     gram = population.kernel_gram(kernel, centres) if gram is None else gram
-    return FittedFunctions(
-        values=lambda x: kernel(x.to(centres), centres),
-        rows=lambda points: kernel_rows(kernel, centres, points),
-        targets=mean,
-        scale=(gram.diagonal() - mean**2).clamp(min=0).sqrt(),
-        names=[f"kernel {j}" for j in range(len(centres))],
-        matrix=matrix,
-    )
-
-
-def as_generator(seed: Any) -> torch.Generator:
-    """A torch generator from a number, a numpy generator or None (0)."""
-    if hasattr(seed, "integers"):
-        seed = int(seed.integers(2**62))
-    return torch.Generator().manual_seed(0 if seed is None else int(seed))
+    scale = (gram.diagonal() - mean**2).clamp(min=0).sqrt()
+    names = [f"kernel {j}" for j in range(len(centres))]
+    return FittedKernels(targets=mean, scale=scale, names=names, matrix=matrix, kernel=kernel, centres=centres)

@@ -19,7 +19,7 @@ class Solution:
     """Where the iteration stopped, and why."""
 
     point: Point
-    dual: Vector  # in units of the scale
+    dual: Vector  # in the problem's coordinates
     gap: float
     passes: int
     status: str
@@ -27,28 +27,37 @@ class Solution:
 
 @dataclass
 class DualProblem:
-    """min over l of log sum_i q_i exp(-l'(h(x_i) - mu)) + penalty(l), with l in units of 1 / scale."""
+    """min over l of log sum_i q_i exp(-l'(h(x_i) - mu)) + penalty, in coordinates where the functions are like another.
+
+    `transform` (J, R), or (J,) for a diagonal, gives those coordinates: T'h instead of h, with prices l = T dual.
+    """
 
     tilting: Tilting
     penalty: Penalty
-    scale: Vector
+    transform: Vector
     passes: int = 0
 
     def at(self, dual: Vector) -> Point:
         """One pass over the rows."""
         self.passes += 1
-        return self.tilting.at(torch.from_numpy(dual / self.scale))
+        return self.tilting.at(torch.from_numpy(self._prices(dual)))
 
     def imbalance(self, point: Point) -> Vector:
-        """The imbalance tau in units of the scale."""
-        imbalance: Vector = point.imbalance.numpy() / self.scale
-        return imbalance
+        """The imbalance T'tau."""
+        return change_coordinates(self.transform, point.imbalance.numpy())
 
     def covariance(self, point: Point) -> Vector:
-        """The Hessian in units of the scale; one pass."""
+        """The Hessian T' cov T; one pass."""
         self.passes += 1
-        covariance: Vector = point.covariance().numpy() / np.outer(self.scale, self.scale)
-        return covariance
+        covariance, transform = point.covariance().numpy(), self.transform
+        transformed: Vector = (
+            covariance * np.outer(transform, transform) if transform.ndim == 1 else transform.T @ covariance @ transform
+        )
+        return transformed
+
+    def _prices(self, dual: Vector) -> Vector:
+        prices: Vector = self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
+        return prices
 
     def value(self, point: Point, dual: Vector) -> float:
         """The dual objective."""
@@ -92,7 +101,7 @@ class DualProblem:
     def _search(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> float:
         """The length at which the convex objective stops falling along `change`; touches only (n,) vectors."""
         difference = trial.scores - point.scores
-        drift = float(change / self.scale @ self.tilting.targets.numpy())
+        drift = float(self._prices(change) @ self.tilting.targets.numpy())
         low, high, low_slope, high_slope, length = 0.0, 1.0, before, np.inf, 0.5
         for _ in range(SEARCH_STEPS):
             _, mean = self.tilting.line(point.scores + length * difference, difference)
@@ -107,3 +116,9 @@ class DualProblem:
             inner = 0.1 * (high - low)
             length = min(max(secant, low + inner), high - inner) if np.isfinite(high_slope) else (low + high) / 2
         return length
+
+
+def change_coordinates(transform: Vector, imbalance: Vector) -> Vector:
+    """T'tau for a matrix or a diagonal T."""
+    changed: Vector = transform * imbalance if transform.ndim == 1 else imbalance @ transform
+    return changed

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpotrs
 
-from counterpoise.quadratic_program import solve_box_l1
+from counterpoise.errors import DataError
+from counterpoise.quadratic_program import robust_cholesky, solve_box_l1
 
 Vector = NDArray[np.float64]
 
 HARD = 1e6  # a price (for one standard deviation of a function) that no feasible problem needs: exp(1e6) overflows
 NEARLY_HARD = 1e3
+RANK = 1e-12  # eigenvalues below this share of the largest count as zero
 
 
 class Penalty(Protocol):
@@ -91,38 +92,43 @@ class Hinge:
 
 @dataclass(frozen=True)
 class Quadratic:
-    """Is l'A l / (4 strength): the conjugate of strength * v'A^-1 v, the squared bias of the worst function."""
+    """|l|^2 / (4 strength): the conjugate of strength * |v|^2, the squared bias of the worst function.
 
-    matrix: Vector
+    In the coordinates of `whitening`, where v'A^-1 v = |v|^2.
+    """
+
     strength: float
 
-    @cached_property
-    def _factor(self) -> tuple[Vector, bool]:
-        factor: tuple[Vector, bool] = cho_factor(self.matrix)
-        return factor
-
-    def worst_case(self, imbalance: Vector) -> float:
-        """v'A^-1 v = sup of (v'alpha)^2 over alpha'A alpha <= 1."""
-        return float(imbalance @ cho_solve(self._factor, imbalance))
-
     def value(self, dual: Vector) -> float:
-        """Is l'A l / (4 strength)."""
-        return float(dual @ self.matrix @ dual) / (4 * self.strength)
+        """|l|^2 / (4 strength)."""
+        return float(dual @ dual) / (4 * self.strength)
 
     def slope(self, dual: Vector, change: Vector) -> float:
-        """Is l'A change / (2 strength)."""
-        return float(dual @ self.matrix @ change) / (2 * self.strength)
+        """L'change / (2 strength)."""
+        return float(dual @ change) / (2 * self.strength)
 
     def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
-        """Newton's equations: (hessian + A / (2 strength)) step = imbalance - A l / (2 strength)."""
-        pull = self.matrix / (2 * self.strength)
-        step: Vector = cho_solve(cho_factor(hessian + pull), imbalance - pull @ dual)
+        """Newton's equations: (hessian + 1 / (2 strength)) step = imbalance - l / (2 strength)."""
+        factor = robust_cholesky(hessian + np.eye(len(dual)) / (2 * self.strength))
+        assert factor is not None
+        step: Vector = dpotrs(factor, imbalance - dual / (2 * self.strength))[0]
         return dual + step
 
     def gap(self, dual: Vector, imbalance: Vector) -> float:
-        """Is strength * v'A^-1 v - l'v + l'A l / (4 strength)."""
-        return self.strength * self.worst_case(imbalance) - float(dual @ imbalance) + self.value(dual)
+        """Strength * |v|^2 - l'v + |l|^2 / (4 strength) = strength * |v - l / (2 strength)|^2."""
+        difference = imbalance - dual / (2 * self.strength)
+        return self.strength * float(difference @ difference)
 
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float) -> bool:
         """Gap <= accuracy."""
         return self.gap(dual, imbalance) <= accuracy
+
+
+def whitening(matrix: Vector) -> Vector:
+    """W (J, R) with W'A W = 1, so that v'A^-1 v = |W'v|^2; directions of no measurable norm are left out."""
+    values, vectors = np.linalg.eigh(matrix)
+    if values[-1] <= 0 or values[0] < -1e-8 * values[-1]:
+        raise DataError("`matrix` must be positive definite. Add a multiple of the identity or drop columns.")
+    kept = values > RANK * values[-1]
+    whitened: Vector = vectors[:, kept] / np.sqrt(values[kept])
+    return whitened

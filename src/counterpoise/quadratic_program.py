@@ -42,6 +42,20 @@ def solve_box_l1(
     return state.snapped(bound).clip(-bound, bound)
 
 
+def robust_cholesky(matrix: Vector) -> Vector | None:
+    """The upper Cholesky factor of a matrix that is positive definite but for rounding; None if it is far from it."""
+    matrix = matrix.copy()
+    diagonal = matrix.reshape(-1)[:: len(matrix) + 1]
+    ridge = 1e-14 * diagonal.max()
+    for _ in range(6):
+        factor, failed = dpotrf(matrix)
+        if failed == 0 and np.isfinite(factor[-1, -1]):
+            return factor  # type: ignore[no-any-return]
+        diagonal += ridge
+        ridge *= 100
+    return None
+
+
 @dataclass
 class _State:
     """Both parts (2, functions), their slack to the bound, and the multipliers of the two inequalities."""
@@ -98,17 +112,8 @@ class _System:
     @classmethod
     def at(cls, hessian: Vector, state: _State) -> _System | None:
         diagonal = state.lower / state.parts + state.upper / state.slack
-        matrix = hessian.copy()
-        view = matrix.reshape(-1)[:: len(hessian) + 1]
-        view += diagonal[0] * diagonal[1] / diagonal.sum(0)
-        ridge = 1e-14 * view.max()
-        for _ in range(6):
-            factor, failed = dpotrf(matrix)
-            if failed == 0 and np.isfinite(factor[-1, -1]):
-                return cls(hessian, factor, diagonal)
-            view += ridge
-            ridge *= 100
-        return None
+        factor = robust_cholesky(hessian + np.diag(diagonal[0] * diagonal[1] / diagonal.sum(0)))
+        return None if factor is None else cls(hessian, factor, diagonal)
 
     def direction(self, state: _State, residual: Vector, target: float, predictor: Step | None) -> Step:
         """Newton's step on the optimality conditions with complementarity set to `target` (second order if given)."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.newton import Solution
+from counterpoise.newton import Solution, change_coordinates
 from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector
 
 
@@ -58,31 +58,31 @@ class BalanceResult:
         cls,
         solution: Solution,
         penalty: Penalty,
-        unit: Vector,
+        transform: Vector,
         scale: Vector,
         tolerance: Vector,
         strength: Vector,
         before: Vector,
         as_tensor: bool,
     ) -> BalanceResult:
-        """From what the solver reached in units of `unit`."""
+        """From what the solver reached in the coordinates of `transform`."""
         point, tilting = solution.point, solution.point.tilting
         weights, log_base = point.weights, tilting.log_base
         if log_base is not None:
             weights = weights.masked_fill(log_base < np.log(1e-299), 0.0)
         imbalance = point.imbalance.numpy()
         divergence = -point.smooth - float(point.dual.numpy() @ imbalance)
-        given_up, worst, worst_before = np.zeros(len(unit), dtype=bool), None, None
+        given_up, worst, worst_before = np.zeros(len(before), dtype=bool), None, None
         if isinstance(penalty, Hinge):
             excess = (abs(imbalance) - tolerance).clip(min=0)
-            given_up = (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess > 1e-9 * unit)
+            given_up = (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess * transform > 1e-9)
             cost = float(np.sum(np.where(excess > 0, np.minimum(strength, 1e300) * excess, 0.0)[~np.isinf(strength)]))
         elif isinstance(penalty, Quadratic):
-            worst, worst_before = (penalty.worst_case(gap / unit) ** 0.5 for gap in (imbalance, before))
+            worst, worst_before = (float(np.linalg.norm(change_coordinates(transform, v))) for v in (imbalance, before))
             cost = penalty.strength * worst**2
         return cls(
             weights=weights if as_tensor else weights.cpu().numpy(),
-            dual=solution.dual / unit,
+            dual=point.dual.numpy(),
             gap=solution.gap,
             objective=divergence + cost,
             divergence=divergence,

@@ -17,14 +17,13 @@ from torch import Tensor
 
 from counterpoise.arguments import as_float64, as_rows, base_log_weights, each_function, finite_vector
 from counterpoise.errors import ConvergenceWarning, DataError, check_number
-from counterpoise.newton import DualProblem, Solution
-from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector
+from counterpoise.newton import DualProblem
+from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector, whitening
 from counterpoise.results import BalanceResult
 from counterpoise.rows import Rows, matrix_rows
 from counterpoise.tilting import Tilting
 
 WARM_ROWS = 2**15  # a uniform sample of this size finds a start that needs a few passes over all rows
-JITTER = 1e-12  # of the mean diagonal, added to the matrix of the worst case: kernel matrices are singular in floats
 
 
 def entropy_balance(
@@ -80,16 +79,9 @@ def worst_case_balance(
     square = as_float64(matrix)
     if square.shape != (count, count) or not np.isfinite(square).all() or not np.allclose(square, square.T):
         raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
-    square[np.diag_indices(count)] += JITTER * square.trace() / count
     nothing = np.zeros(count)
-    try:
-        np.linalg.cholesky(square)
-    except np.linalg.LinAlgError as error:
-        raise DataError(
-            "`matrix` must be positive definite. Add a multiple of the identity or drop columns."
-        ) from error
-    penalty = (square, float(strength))
-    return _balance(tilting, nothing, nothing, penalty, scale, accuracy, max_passes, isinstance(H, Tensor | Rows))
+    problem = Quadratic(float(strength)), whitening(square)
+    return _balance(tilting, nothing, nothing, problem, scale, accuracy, max_passes, isinstance(H, Tensor | Rows))
 
 
 def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> Tilting:
@@ -106,7 +98,7 @@ def _balance(
     tilting: Tilting,
     tolerance: Vector,
     strength: Vector,
-    quadratic: tuple[Vector, float] | None,
+    quadratic: tuple[Quadratic, Vector] | None,
     scale: Any,
     accuracy: float,
     max_passes: int,
@@ -127,25 +119,22 @@ def _balance(
             f"functions {names} are constant over the observed rows but not on target, so no weights can balance them. "
             "Drop them, or give them a finite `strength`."
         )
+    penalty: Penalty
     if quadratic is None:
-        penalty: Penalty = Hinge(tolerance / unit, strength * unit)
+        penalty, transform = Hinge(tolerance / unit, strength * unit), 1 / unit
     else:
-        penalty = Quadratic(quadratic[0] / np.outer(unit, unit), quadratic[1])
-    solution = _solve(tilting, penalty, unit, accuracy, max_passes)
+        penalty, transform = quadratic
+    start = _warm_start(tilting, penalty, transform)
+    solution = DualProblem(tilting, penalty, transform, passes=1).solve(start, accuracy, max_passes)
     reported = unit if scale is None else finite_vector("scale", scale, len(unit))
-    result = BalanceResult.of(solution, penalty, unit, reported, tolerance, strength, before, as_tensor)
+    result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
     _warn(result, accuracy)
     return result
 
 
-def _solve(tilting: Tilting, penalty: Penalty, unit: Vector, accuracy: float, max_passes: int) -> Solution:
-    problem = DualProblem(tilting, penalty, unit, passes=1)
-    return problem.solve(_warm_start(tilting, penalty, unit), accuracy, max_passes)
-
-
-def _warm_start(tilting: Tilting, penalty: Penalty, unit: Vector) -> Vector:
+def _warm_start(tilting: Tilting, penalty: Penalty, transform: Vector) -> Vector:
     """The solution on a sample of the rows, or zeros where there are few rows or the sample cannot be balanced."""
-    rows, nothing = tilting.rows, np.zeros(len(unit))
+    rows, nothing = tilting.rows, np.zeros(transform.shape[-1])
     size = max(WARM_ROWS, 64 * rows.n_functions)
     if rows.n_rows < 8 * size:
         return nothing
@@ -153,7 +142,7 @@ def _warm_start(tilting: Tilting, penalty: Penalty, unit: Vector) -> Vector:
     base = None if tilting.log_base is None else tilting.log_base[drawn].log_softmax(0)
     cap = None if tilting.max_weight is None else min(1.0, tilting.max_weight * rows.n_rows / size)
     sample = Tilting(matrix_rows(rows.take(drawn)), tilting.targets, base, cap)
-    solution = DualProblem(sample, penalty, unit).solve(nothing, 1e-5, 50)
+    solution = DualProblem(sample, penalty, transform).solve(nothing, 1e-5, 50)
     return solution.dual if solution.status == "solved" else nothing
 
 

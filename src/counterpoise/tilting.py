@@ -117,17 +117,16 @@ class Point:
 
 
 def capped_offset(scores: Tensor, max_weight: float) -> float:
-    """The nu at which sum_i min(max_weight, exp(score_i - nu)) = 1, by filling up the cap row by row.
+    """The nu at which sum_i min(max_weight, exp(score_i - nu)) = 1.
 
-    Rows that exceed the cap are set to it and the rest is normalised again, until no new row exceeds it.
+    With the k largest scores at the cap, nu_k = log sum of the other exp(score) - log(1 - k max_weight); the least k
+    whose next score then stays below the cap is the answer.
     """
-    offset = float(torch.logsumexp(scores, 0))
-    log_cap, capped = math.log(max_weight), -1
-    while True:
-        over = scores - offset >= log_cap
-        count = int(over.sum())
-        left = 1 - count * max_weight
-        if count == capped or left <= 1e-12:
-            return offset
-        capped = count
-        offset = float(torch.logsumexp(scores.masked_fill(over, -torch.inf), 0)) - math.log(left)
+    most = min(len(scores) - 1, math.ceil(1 / max_weight) - 1)  # rows that can be at the cap while others are not
+    ordered = scores.sort(descending=True)[0]
+    rest = ordered.flip(0).logcumsumexp(0).flip(0)[: most + 1]
+    left = 1 - max_weight * torch.arange(most + 1, dtype=torch.float64, device=scores.device)
+    offsets = rest - left.clamp(min=1e-300).log()
+    below = ordered[: most + 1] - offsets <= math.log(max_weight)
+    found = below.nonzero()
+    return float(offsets[found[0, 0]]) if len(found) else float(offsets[-1])
