@@ -15,6 +15,7 @@ from counterpoise.balance_table import FeatureBalance, balance_table
 from counterpoise.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.penalties import whitening
 from counterpoise.population import ObservedPairs, Points, Population, kernel_rows
+from counterpoise.tilting import weighted_sum
 
 Vector = NDArray[np.float64]
 
@@ -65,10 +66,7 @@ def held_out_imbalance(
     centres = population.draw(functions, generator)
     mean, gram = population.kernel_mean(kernel, centres), population.kernel_gram(kernel, centres)
     share = weights.double().to(centres.device) / float(weights.double().sum())
-    total = torch.zeros_like(mean)
-    for part, values in kernel_rows(kernel, centres, observed).blocks():
-        total += share[part] @ values
-    difference = (total - mean).cpu()
+    difference = (weighted_sum(kernel_rows(kernel, centres, observed), share) - mean).cpu()
     scaled = difference / (gram.diagonal() - mean**2).clamp(min=1e-30).sqrt().cpu()
     between = kernel(centres.double(), centres.double()).cpu().numpy()
     return {

@@ -10,7 +10,8 @@ import torch
 from counterpoise.penalties import Penalty, Vector
 from counterpoise.tilting import Point, Tilting
 
-FROZEN = 0.1  # a Newton decrement below which the covariance of the step before is near enough
+SHORT = 0.3  # a step (in standard deviations of the log-weights) after which the covariance is still nearly the same
+SHRINKS = 0.01  # the slope of a good step over that of the step before
 SEARCH_STEPS = 40
 
 
@@ -23,6 +24,7 @@ class Solution:
     gap: float
     passes: int
     status: str
+    covariance: Vector | None  # the latest estimate, in the problem's coordinates
 
 
 @dataclass
@@ -63,37 +65,48 @@ class DualProblem:
         """The dual objective."""
         return point.smooth + self.penalty.value(dual)
 
-    def solve(self, start: Vector, accuracy: float, max_passes: int) -> Solution:
-        """Newton steps until the certificate is good enough, the passes are spent, or rounding ends all progress."""
-        dual, point, covariance = start, self.at(start), None
-        gap = self.penalty.gap(dual, self.imbalance(point))
+    def solve(self, start: Vector, accuracy: float, max_passes: int, covariance: Vector | None = None) -> Solution:
+        """Newton steps until the certificate is good enough, the passes are spent, or rounding ends all progress.
+
+        A covariance (one may be given to begin with) is corrected by what each step showed (Broyden, Fletcher,
+        Goldfarb, Shanno) and kept as long as steps are short and shrink fast; else it is computed anew.
+        """
+        dual, point, last = start, self.at(start), np.inf
         while True:
             imbalance = self.imbalance(point)
+            gap, status = self.penalty.gap(dual, imbalance), None
             if self.penalty.solved(dual, imbalance, accuracy):
-                return Solution(point, dual, gap, self.passes, "solved")
-            if self.passes >= max_passes:
-                return Solution(point, dual, gap, self.passes, "passes spent")
-            if covariance is None:
-                covariance = self.covariance(point)
-            target = self.penalty.minimise(covariance, imbalance, dual)
-            change = target - dual
-            before = self.penalty.slope(dual + 1e-9 * change, change) - float(imbalance @ change)
-            if before >= 0:
-                return Solution(point, dual, gap, self.passes, "stalled")
-            trial = self.at(target)
-            if self._overshoots(point, dual, trial, target, before):
-                length = self._search(point, dual, trial, change, before)
-                target = dual + length * change
-                trial = self.at(target)
-            decrement = max(0.0, float(change @ covariance @ change)) ** 0.5
-            new_gap = self.penalty.gap(target, self.imbalance(trial))
-            if decrement > FROZEN or new_gap > gap / 10:
-                covariance = None
-            point, dual, gap = trial, target, new_gap
+                status = "solved"
+            elif self.passes >= max_passes:
+                status = "passes spent"
+            else:
+                kept = covariance is not None
+                covariance = self.covariance(point) if covariance is None else covariance
+                step, slope = self._step(covariance, imbalance, dual)
+                if kept and abs(slope) > SHRINKS * last:
+                    covariance = self.covariance(point)
+                    step, slope = self._step(covariance, imbalance, dual)
+                if slope >= 0:
+                    status = "stalled"
+            if status is not None:
+                return Solution(point, dual, gap, self.passes, status, covariance)
+            trial = self.at(dual + step)
+            if self._overshoots(point, dual, trial, step, slope):
+                step = step * self._search(point, dual, trial, step, slope)
+                trial = self.at(dual + step)
+            assert covariance is not None
+            short = float(step @ covariance @ step) <= SHORT**2
+            covariance = corrected(covariance, step, imbalance - self.imbalance(trial)) if short else None
+            point, dual, last = trial, dual + step, abs(slope)
 
-    def _overshoots(self, point: Point, dual: Vector, trial: Point, target: Vector, before: float) -> bool:
+    def _step(self, covariance: Vector, imbalance: Vector, dual: Vector) -> tuple[Vector, float]:
+        """The step to the minimum of the quadratic model, and the slope of the objective along it."""
+        step = self.penalty.minimise(covariance, imbalance, dual) - dual
+        return step, self.penalty.slope(dual + 1e-9 * step, step) - float(imbalance @ step)
+
+    def _overshoots(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> bool:
         """Whether the full step goes well past the least value on its line."""
-        change = target - dual
+        target = dual + change
         after = self.penalty.slope(target, change) - float(self.imbalance(trial) @ change)
         rise = self.value(trial, target) - self.value(point, dual)
         return after > 0.5 * abs(before) or rise > 1e-12 * (1 + abs(point.smooth))
@@ -122,3 +135,12 @@ def change_coordinates(transform: Vector, imbalance: Vector) -> Vector:
     """T'tau for a matrix or a diagonal T."""
     changed: Vector = transform * imbalance if transform.ndim == 1 else imbalance @ transform
     return changed
+
+
+def corrected(covariance: Vector, change: Vector, difference: Vector) -> Vector:
+    """B + yy'/(y's) - Bs s'B/(s'Bs): the covariance that also explains the last step (s: change, y: difference)."""
+    curvature, image = float(change @ difference), covariance @ change
+    if not curvature > 1e-10 * float(change @ image) > 0:
+        return covariance
+    update = np.outer(difference, difference) / curvature - np.outer(image, image) / float(change @ image)
+    return covariance + update

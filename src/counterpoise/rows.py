@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 CPU_BLOCK = 2**17  # values of a block: 1 MB of float64 stays in a core's cache
 DEVICE_BLOCK = 2**26  # an accelerator wants few, large blocks
+CHUNKS = 64  # parts of the rows that threads work on
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,37 @@ class Rows:
     take: Callable[[slice | Tensor], Tensor]
     width: int = 0  # values that `take` holds for one row, where more than J
 
-    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """All rows in order: (the slice, its values in float64)."""
-        size = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
-        step = max(64, size // max(1, self.width, self.n_functions))
-        for start in range(0, self.n_rows, step):
-            part = slice(start, min(start + step, self.n_rows))
+    def blocks(self, first: int = 0, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Rows `first` to `last` in order: (the slice, its values in float64)."""
+        last = self.n_rows if last is None else last
+        for start in range(first, last, self._block_rows):
+            part = slice(start, min(start + self._block_rows, last))
             yield part, self.take(part).double()
+
+    def each_chunk(self, work: Callable[[Iterator[tuple[slice, Tensor]]], Result]) -> list[Result]:
+        """`work` on the blocks of every chunk, in order. The chunks do not depend on the number of threads.
+
+        On the CPU as many chunks at a time as torch has threads, each with one: threads inside operations on such
+        tall and narrow blocks gain little, and lose a lot where other programs want the cores too.
+        """
+        step = self._block_rows * max(1, -(-self.n_rows // (self._block_rows * CHUNKS)))
+        chunks = [self.blocks(start, min(start + step, self.n_rows)) for start in range(0, self.n_rows, step)]
+        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
+        if workers == 1:
+            return [work(chunk) for chunk in chunks]
+        torch.set_num_threads(1)
+        try:
+            if len(chunks) == 1:
+                return [work(chunks[0])]
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return list(pool.map(work, chunks))
+        finally:
+            torch.set_num_threads(workers)
+
+    @property
+    def _block_rows(self) -> int:
+        size = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
+        return max(64, size // max(1, self.width, self.n_functions))
 
 
 def matrix_rows(matrix: Tensor) -> Rows:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.rows import Rows
+from counterpoise.tilting import weighted_sum
 
 RANK = 1e-10  # eigenvalues below this share of the largest are rounding, not functions
 
@@ -39,10 +40,7 @@ def worst_function(rows: Rows, mean: Tensor, norm: Tensor, weights: Tensor | Non
     """The most biased function k'alpha for its norm alpha' norm alpha: alpha = norm^-1 (sum_i w_i k(x_i) - mean)."""
     share = torch.full((rows.n_rows,), 1.0, device=rows.device) if weights is None else weights.to(rows.device)
     share = share.double() / share.double().sum()
-    total = torch.zeros_like(mean)
-    for part, values in rows.blocks():
-        total += share[part] @ values
-    return _solve(norm, total - mean)
+    return _solve(norm, weighted_sum(rows, share) - mean)
 
 
 def largest(coefficients: Tensor, count: int) -> Tensor:

@@ -23,7 +23,7 @@ from counterpoise.results import BalanceResult
 from counterpoise.rows import Rows, matrix_rows
 from counterpoise.tilting import Tilting
 
-WARM_ROWS = 2**15  # a uniform sample of this size finds a start that needs a few passes over all rows
+SAMPLE_ROWS, SAMPLE_SHARE = 2**13, 8  # an eighth of the rows, solved first, leaves few passes over all of them
 
 
 def entropy_balance(
@@ -124,26 +124,31 @@ def _balance(
         penalty, transform = Hinge(tolerance / unit, strength * unit), 1 / unit
     else:
         penalty, transform = quadratic
-    start = _warm_start(tilting, penalty, transform)
-    solution = DualProblem(tilting, penalty, transform, passes=1).solve(start, accuracy, max_passes)
+    start, covariance = _warm_start(tilting, penalty, transform)
+    problem = DualProblem(tilting, penalty, transform, passes=1)
+    solution = problem.solve(start, accuracy, max_passes, covariance)
     reported = unit if scale is None else finite_vector("scale", scale, len(unit))
     result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
     _warn(result, accuracy)
     return result
 
 
-def _warm_start(tilting: Tilting, penalty: Penalty, transform: Vector) -> Vector:
-    """The solution on a sample of the rows, or zeros where there are few rows or the sample cannot be balanced."""
+def _warm_start(tilting: Tilting, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
+    """The solution and the covariance on a sample of the rows, which itself starts from a smaller sample.
+
+    Nothing is lost where the sample cannot be balanced: zeros, and no covariance.
+    """
     rows, nothing = tilting.rows, np.zeros(transform.shape[-1])
-    size = max(WARM_ROWS, 64 * rows.n_functions)
-    if rows.n_rows < 8 * size:
-        return nothing
+    size = rows.n_rows // SAMPLE_SHARE
+    if size < max(SAMPLE_ROWS, 50 * rows.n_functions):
+        return nothing, None
     drawn = torch.randint(rows.n_rows, (size,), generator=torch.Generator().manual_seed(0)).sort()[0].to(rows.device)
     base = None if tilting.log_base is None else tilting.log_base[drawn].log_softmax(0)
     cap = None if tilting.max_weight is None else min(1.0, tilting.max_weight * rows.n_rows / size)
     sample = Tilting(matrix_rows(rows.take(drawn)), tilting.targets, base, cap)
-    solution = DualProblem(sample, penalty, transform).solve(nothing, 1e-5, 50)
-    return solution.dual if solution.status == "solved" else nothing
+    start, covariance = _warm_start(sample, penalty, transform)
+    solution = DualProblem(sample, penalty, transform).solve(start, 0.1 / size**0.5, 50, covariance)
+    return (solution.dual, solution.covariance) if solution.status == "solved" else (nothing, None)
 
 
 def _report_bad_value(rows: Rows) -> None:

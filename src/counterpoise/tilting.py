@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from counterpoise.rows import Rows
+from counterpoise.rows import Rows, matrix_rows
+
+Blocks = Iterator[tuple[slice, Tensor]]
+SPREAD_ROWS = 2**16  # enough for a standard deviation to within a percent
 
 
 @dataclass(frozen=True)
@@ -21,53 +25,61 @@ class Tilting:
     log_base: Tensor | None = None  # (n,) log q, sum q = 1; None for uniform
     max_weight: float | None = None
 
-    def scores(self, dual: Tensor, rows: slice, values: Tensor) -> Tensor:
-        """The scores log q_i - l'h(x_i) for a block."""
-        base = -math.log(self.rows.n_rows) if self.log_base is None else self.log_base[rows]
-        return base - values @ dual
-
     def at(self, dual: Tensor) -> Point:
-        """The weights' scores, the smooth part of the dual and the imbalance at `dual`, in one pass over the rows."""
+        """The scores log q_i - l'h(x_i), the smooth part of the dual and the imbalance, in one pass over the rows."""
         scores = torch.empty(self.rows.n_rows, dtype=torch.float64, device=self.rows.device)
-        on_device = dual.to(self.rows.device)
-        tops, masses, sums = [], [], []
-        for part, values in self.rows.blocks():
-            score = self.scores(on_device, part, values)
-            scores[part] = score
-            top = score.max()
-            mass = (score - top).exp_()
-            tops.append(top)
-            masses.append(mass.sum())
-            sums.append(mass @ values)
+        negative = -dual.to(self.rows.device)
+
+        def work(blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
+            tops, masses, sums = [], [], []
+            for part, values in blocks:
+                score = torch.mv(values, negative, out=scores[part])
+                score += self.base(part)
+                top = score.max()
+                mass = (score - top).exp_()
+                tops.append(top)
+                masses.append(mass.sum())
+                sums.append(mass @ values)
+            return _joined(tops, masses, sums)
+
+        top, mass, total = _joined(*zip(*self.rows.each_chunk(work), strict=True))
         if self.max_weight is not None:
             return self._capped(dual, scores)
-        top = torch.stack(tops)
-        rescale = (top - top.max()).exp()
-        total = rescale @ torch.stack(masses)
-        log_partition = float(top.max() + total.log())
-        means = (rescale @ torch.stack(sums) / total).cpu()
-        return Point(
-            self, dual, scores, log_partition, log_partition + float(dual @ self.targets), means - self.targets
-        )
+        log_partition = float(top + mass.log())
+        imbalance = (total / mass).cpu() - self.targets
+        return Point(self, dual, scores, log_partition, log_partition + float(dual @ self.targets), imbalance)
+
+    def base(self, rows: slice) -> Tensor | float:
+        """The logarithm of the base weights of a block."""
+        return -math.log(self.rows.n_rows) if self.log_base is None else self.log_base[rows]
+
+    def base_weights(self) -> Tensor:
+        """q, (n,)."""
+        count = self.rows.n_rows
+        uniform = torch.full((), 1 / count, dtype=torch.float64, device=self.rows.device)
+        return uniform.expand(count) if self.log_base is None else self.log_base.exp()
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
-        """The mean and the standard deviation of every function under the base weights."""
-        base = torch.full((), 1 / self.rows.n_rows) if self.log_base is None else self.log_base.exp()
-        shift, first, second = None, torch.zeros(()), torch.zeros(())
-        for part, values in self.rows.blocks():
-            shift = values.mean(0) if shift is None else shift  # against cancellation where the mean is large
-            values = values - shift
-            weights = base.expand(len(values)).to(values) if base.ndim == 0 else base[part]
-            first, second = first + weights @ values, second + weights @ values.square_()
-        assert shift is not None
-        return (shift + first).cpu(), (second - first**2).clamp(min=0).sqrt().cpu()
+        """The mean and the standard deviation of every function under the base weights.
+
+        The deviation comes from a sample of the rows where there are many, unless that makes a function constant.
+        """
+        base = self.base_weights()
+        mean, rows = weighted_sum(self.rows, base), self.rows
+        if rows.n_rows > 2 * SPREAD_ROWS:
+            drawn = torch.randint(rows.n_rows, (SPREAD_ROWS,), generator=torch.Generator().manual_seed(1))
+            sample = matrix_rows(rows.take(drawn.to(rows.device)))
+            spread = _spread(sample, base[drawn.to(rows.device)], mean)
+            if bool((spread > 0).all()):
+                return mean.cpu(), spread.cpu()
+        return mean.cpu(), _spread(rows, base, mean).cpu()
 
     def _capped(self, dual: Tensor, scores: Tensor) -> Point:
         """The same under the cap: the weights are known only after all scores are, so it takes a second pass."""
         assert self.max_weight is not None
         offset = capped_offset(scores, self.max_weight)
         weights = (scores - offset).exp_().clamp_(max=self.max_weight)
-        means = sum((weights[part] @ values for part, values in self.rows.blocks()), torch.zeros(())).cpu()
+        means = weighted_sum(self.rows, weights).cpu()
         smooth = float((weights * scores).sum() - torch.special.xlogy(weights, weights).sum())
         return Point(self, dual, scores, offset, smooth + float(dual @ self.targets), means - self.targets)
 
@@ -102,18 +114,46 @@ class Point:
         """The Hessian of the smooth part: the covariance of h under w (over the rows below the cap)."""
         cap, weights = self.tilting.max_weight, self.weights
         free = weights if cap is None else weights.masked_fill(self.scores - self.offset >= math.log(cap), 0.0)
-        root = free.sqrt()[:, None]
-        size = self.tilting.rows.n_functions
-        centre = (self.imbalance + self.tilting.targets).to(root.device)
-        second = torch.zeros(size, size, dtype=torch.float64, device=root.device)
-        first = torch.zeros(size, dtype=torch.float64, device=root.device)
-        for part, values in self.tilting.rows.blocks():
-            scaled = (values - centre).mul_(root[part])
-            second.addmm_(scaled.T, scaled)
-            if cap is not None:
-                first += root[part, 0] @ scaled
+        root, centre = free.sqrt()[:, None], (self.imbalance + self.tilting.targets).to(free.device)
+
+        def work(blocks: Blocks) -> tuple[Tensor, Tensor]:
+            first, second = torch.zeros_like(centre), torch.zeros(len(centre), len(centre)).to(centre)
+            for part, values in blocks:
+                scaled = (values - centre).mul_(root[part])
+                second.addmm_(scaled.T, scaled)
+                if cap is not None:
+                    first += root[part, 0] @ scaled
+            return first, second
+
+        chunks = zip(*self.tilting.rows.each_chunk(work), strict=True)
+        first, second = (torch.stack(sums).sum(0) for sums in chunks)
         mass = float(free.sum())
         return (second - torch.outer(first, first) / mass if mass > 0 else second).cpu()
+
+
+def _spread(rows: Rows, weights: Tensor, centre: Tensor) -> Tensor:
+    """The root of sum_i w_i (h(x_i) - centre)^2 / sum_i w_i."""
+
+    def work(blocks: Blocks) -> Tensor:
+        return torch.stack([weights[part] @ (values - centre).square_() for part, values in blocks]).sum(0)
+
+    return (torch.stack(rows.each_chunk(work)).sum(0) / weights.sum()).sqrt()
+
+
+def weighted_sum(rows: Rows, weights: Tensor) -> Tensor:
+    """sum_i w_i h(x_i), (functions,)."""
+
+    def work(blocks: Blocks) -> Tensor:
+        return torch.stack([weights[part] @ values for part, values in blocks]).sum(0)
+
+    return torch.stack(rows.each_chunk(work)).sum(0)
+
+
+def _joined(tops: Sequence[Tensor], masses: Sequence[Tensor], sums: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """(largest score, mass, weighted sum) of parts that each were taken relative to their own largest score."""
+    top = torch.stack(list(tops))
+    rescale = (top - top.max()).exp()
+    return top.max(), rescale @ torch.stack(list(masses)), rescale @ torch.stack(list(sums))
 
 
 def capped_offset(scores: Tensor, max_weight: float) -> float:
