@@ -114,21 +114,30 @@ class Point:
         """The Hessian of the smooth part: the covariance of h under w (over the rows below the cap)."""
         cap, weights = self.tilting.max_weight, self.weights
         free = weights if cap is None else weights.masked_fill(self.scores - self.offset >= math.log(cap), 0.0)
-        root, centre = free.sqrt()[:, None], (self.imbalance + self.tilting.targets).to(free.device)
+        first, second = self._second_moments(free, None)
+        mass = max(float(free.sum()), 1e-300)
+        result = second - torch.outer(first, first) / mass
+        if bool((result.diagonal() < 1e-6 * second.diagonal()).any()):  # the digits have cancelled: centre first
+            first, second = self._second_moments(free, first / mass)
+            result = second - torch.outer(first, first) / mass
+        return result.cpu()
+
+    def _second_moments(self, weights: Tensor, centre: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(sum_i w_i h_i, sum_i w_i h_i h_i') of the functions, minus `centre` if given."""
+        root, size = weights.sqrt()[:, None], self.tilting.rows.n_functions
 
         def work(blocks: Blocks) -> tuple[Tensor, Tensor]:
-            first, second = torch.zeros_like(centre), torch.zeros(len(centre), len(centre)).to(centre)
+            first, second = (
+                torch.zeros(shape, dtype=torch.float64, device=root.device) for shape in (size, (size, size))
+            )
             for part, values in blocks:
-                scaled = (values - centre).mul_(root[part])
+                scaled = values * root[part] if centre is None else (values - centre).mul_(root[part])
                 second.addmm_(scaled.T, scaled)
-                if cap is not None:
-                    first += root[part, 0] @ scaled
+                first += root[part, 0] @ scaled
             return first, second
 
-        chunks = zip(*self.tilting.rows.each_chunk(work), strict=True)
-        first, second = (torch.stack(sums).sum(0) for sums in chunks)
-        mass = float(free.sum())
-        return (second - torch.outer(first, first) / mass if mass > 0 else second).cpu()
+        first, second = (torch.stack(sums).sum(0) for sums in zip(*self.tilting.rows.each_chunk(work), strict=True))
+        return first, second
 
 
 def _spread(rows: Rows, weights: Tensor, centre: Tensor) -> Tensor:
