@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -172,9 +173,46 @@ def test_methods_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) ->
     assert {row["name"] for row in printed_json(capsys)} == set(cp.METHODS)
 
 
+@pytest.fixture(scope="module")
+def samples(files: Path) -> tuple[str, str]:
+    """A sample selected by its first feature, and the population it came from."""
+    rng = np.random.default_rng(0)
+    population, drawn = rng.normal(size=(400, 2)), rng.normal(size=(600, 2))
+    observed = drawn[rng.random(600) < 1 / (1 + np.exp(-1.5 * drawn[:, 0]))]
+    pl.DataFrame(population, schema=["age", "income"]).write_csv(files / "population.csv")
+    pl.DataFrame(observed, schema=["age", "income"]).write_parquet(files / "observed.parquet")
+    return str(files / "observed.parquet"), str(files / "population.csv")
+
+
+def test_balance_writes_weights_and_says_what_they_did(
+    samples: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "weights.parquet"
+    assert main(["balance", *samples, "--out", str(out), "--n-functions", "10"]) == 0
+    text = capsys.readouterr().out
+    assert all(words in text for words in ("design effect", "before", "No function was given up", "SMD after"))
+    frame, population = pl.read_parquet(out), pl.read_csv(samples[1])
+    assert frame.columns == ["age", "income", "weight"]
+    assert frame["weight"].sum() == pytest.approx(1)
+    weighted, before = (frame["age"] * frame["weight"]).sum(), frame["age"].mean()
+    assert abs(weighted - population["age"].mean()) < 0.2 * abs(before - population["age"].mean())
+    assert main(["balance", *samples, "--out", str(out), "--moments", "1", "--tolerance", "0", "--json"]) == 0
+    facts = printed_json(capsys)
+    assert facts["solver"]["status"] == "solved"
+    assert max(abs(row["smd_after"]) for row in facts["diagnosis"]["table"]) < 1e-6
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["balance", "{files}/observed.parquet", "{files}/none.csv", "--out", "w.csv"], "there is no such file"),
+        (["balance", "{files}/observed.parquet", "{files}/train.csv", "--out", "w.csv"], "there is no column 'age'"),
+        (["balance", "{files}/train.csv", "{files}/train.csv", "--out", "w.csv"], "expected a finite number, got 'u"),
+        (["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.doc"], "must end in"),
+        (
+            ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--tolerance", "-1"],
+            "`tolerance` must be a number >= 0, got -1.0",
+        ),
         (["fit"], "`data` is missing"),
         (["fit", "nowhere.csv"], "nowhere.csv"),
         (["fit", "coatt"], "unknown dataset 'coatt'"),
@@ -202,8 +240,8 @@ def test_methods_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(
-    arguments: list[str], words: str, files: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str], words: str, files: Path, run: Path, samples: object, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     (files / "ratings.csv").write_text("user_id,item_id,rating\na,x,5\nb,y,1\n")

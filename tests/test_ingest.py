@@ -332,7 +332,7 @@ def test_text_that_is_not_utf8_is_named_by_its_row(tmp_path: Path) -> None:
         (b"", "a.csv", "the file is empty."),
         (b"", "a.parquet", "the file is empty."),
         (b"\n\n", "a.csv", "the file is empty."),
-        (gzip.compress(b""), "a.csv.gz", "the file is empty."),
+        (gzip.compress(b"", mtime=0), "a.csv.gz", "the file is empty."),
         (HEADER.encode(), "a.csv", "there are no rows of data."),
         (HEADER.encode() + b"\n\n", "a.csv", "there are no rows of data."),
     ],

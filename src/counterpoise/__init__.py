@@ -7,30 +7,42 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from counterpoise.backbones import MatrixFactorization, NeuralCF
+    from counterpoise.balancer import KernelBalancer, MomentBalancer
     from counterpoise.datasets import load as load_dataset
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation import Evaluation, evaluate
     from counterpoise.feedback import Dataset, FeedbackLog
+    from counterpoise.functions import GivenFunctions, KernelFunctions, Moments
     from counterpoise.ingest import read_log, read_logs
+    from counterpoise.kernels import Exponential, Gaussian
     from counterpoise.methods import METHODS, make
     from counterpoise.recommender import DebiasedRecommender, load_model
+    from counterpoise.results import BalanceResult
     from counterpoise.simulation import World, simulate
+    from counterpoise.solver import entropy_balance, worst_case_balance
     from counterpoise.training import History, Training
+    from counterpoise.two_samples import balance_samples
     from counterpoise.weights import Uniform
 
 # Where each public name lives. It is imported when it is first used: torch alone takes longer to import than a model
 # of a small log takes to fit.
 _HOMES = {
     "backbones": ("MatrixFactorization", "NeuralCF"),
+    "balancer": ("KernelBalancer", "MomentBalancer"),
     "datasets": ("load_dataset",),
     "errors": ("ConfigError", "ConvergenceWarning", "CounterpoiseError", "DataError"),
     "evaluation": ("Evaluation", "evaluate"),
     "feedback": ("Dataset", "FeedbackLog"),
+    "functions": ("GivenFunctions", "KernelFunctions", "Moments"),
     "ingest": ("read_log", "read_logs"),
+    "kernels": ("Exponential", "Gaussian"),
     "methods": ("METHODS", "make"),
     "recommender": ("DebiasedRecommender", "load_model"),
+    "results": ("BalanceResult",),
     "simulation": ("World", "simulate"),
+    "solver": ("entropy_balance", "worst_case_balance"),
     "training": ("History", "Training"),
+    "two_samples": ("balance_samples",),
     "weights": ("Uniform",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -38,6 +50,7 @@ _ALIASES = {"load_dataset": "load"}
 
 __all__ = [
     "METHODS",
+    "BalanceResult",
     "ConfigError",
     "ConvergenceWarning",
     "CounterpoiseError",
@@ -45,13 +58,22 @@ __all__ = [
     "Dataset",
     "DebiasedRecommender",
     "Evaluation",
+    "Exponential",
     "FeedbackLog",
+    "Gaussian",
+    "GivenFunctions",
     "History",
+    "KernelBalancer",
+    "KernelFunctions",
     "MatrixFactorization",
+    "MomentBalancer",
+    "Moments",
     "NeuralCF",
     "Training",
     "Uniform",
     "World",
+    "balance_samples",
+    "entropy_balance",
     "evaluate",
     "load_dataset",
     "load_model",
@@ -59,6 +81,7 @@ __all__ = [
     "read_log",
     "read_logs",
     "simulate",
+    "worst_case_balance",
 ]
 
 

@@ -11,8 +11,8 @@ import typer
 
 from counterpoise import __version__
 from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table
-from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
-from counterpoise.words import Duplicates, EmptyUsers, Protocol, Unknown
+from counterpoise.errors import ConfigError, CounterpoiseError, check_choice, check_number
+from counterpoise.words import Duplicates, EmptyUsers, KernelName, Protocol, SelectForSamples, Unknown
 
 # Modules that need torch or a data-frame library are imported by the commands that use them: `--help` stays quick.
 
@@ -35,6 +35,7 @@ TopK = Annotated[int | None, typer.Option("--k", help="Length of the lists that 
 Empty = Annotated[EmptyUsers | None, typer.Option(help="Users without a positive label.", show_default="skip")]
 UnknownUsers = Annotated[Unknown, typer.Option(help="Unknown users: an error, or the items' rates of positives.")]
 Folder = Annotated[str | None, typer.Option(help="Folder of a named dataset.")]
+TABLE_FIELDS = ("name", "population_mean", "mean_before", "mean_after", "smd_before", "smd_after")
 INTERRUPTED = 130  # the exit code after Ctrl-C
 OUT_HELP = "Where to write: .parquet, .csv or .tsv."
 
@@ -237,6 +238,48 @@ def recommend(
         show_json(frame.to_dicts())
     elif not quiet:
         show_frame(frame)
+
+
+@app.command()
+def balance(
+    observed: Annotated[Path, typer.Argument(help="A file with the observed rows.", show_default=False)],
+    population: Annotated[Path, typer.Argument(help="A file with the rows to resemble.", show_default=False)],
+    out: Annotated[Path, typer.Option(help=OUT_HELP, show_default=False)],
+    features: Annotated[str | None, typer.Option(help="Columns, separated by commas.", show_default="all")] = None,
+    moments: Annotated[int | None, typer.Option(help="Balance moments up to this order, not kernels.")] = None,
+    kernel: Annotated[KernelName, typer.Option(help="Kernel of the balanced functions.")] = "gaussian",
+    n_functions: Annotated[int, typer.Option(help="How many kernel functions.")] = 50,
+    select: Annotated[SelectForSamples, typer.Option(help="How they are chosen.")] = "spectral",
+    tolerance: Annotated[float, typer.Option(help="Imbalance allowed, in standard deviations.")] = 1e-3,
+    strength: Annotated[float | None, typer.Option(help="What one SD of imbalance is worth.")] = None,
+    max_weight: Annotated[float | None, typer.Option(help="Cap on a weight; weights sum to 1.")] = None,
+    seed: Annotated[int, typer.Option(help="Draws the candidate kernels.")] = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Weight observed rows so that they resemble a population: balancing without any recommender."""
+    from counterpoise.functions import KernelFunctions, Moments
+    from counterpoise.ingest import read_features
+    from counterpoise.kernels import KERNELS
+    from counterpoise.persistence import check_table_name, write_table
+    from counterpoise.two_samples import balance_samples
+
+    check_table_name(out)
+    check_number("seed", seed, at_least=0, integer=True)
+    first = read_features(observed, None if features is None else features.split(","))
+    second = read_features(population, first.columns)
+    chosen = Moments(moments) if moments is not None else KernelFunctions(KERNELS[kernel](), n_functions, select)
+    report = balance_samples(
+        first, second, chosen, tolerance=tolerance, strength=strength, max_weight=max_weight, seed=seed
+    )
+    write_table(first.with_columns(weight=report.weights), out)
+    if as_json:
+        show_json({"out": str(out), **report.to_dict()})
+    elif not quiet:
+        columns = ["feature", "population mean", "mean before", "mean after", "SMD before", "SMD after"]
+        rows = [[getattr(row, name) for name in TABLE_FIELDS] for row in report.diagnosis.table]
+        show_table(columns, rows)
+        say(f"{report.summary()}\n{len(first):,} weights, which sum to 1, written to {out}")
 
 
 @app.command()

@@ -64,7 +64,7 @@ class FeedbackLog:
             check_number("threshold", threshold, advice="Ratings at or above it count as positive.")
         name = {"user": "user_id", "item": "item_id", "rating": "rating", "timestamp": "timestamp"} | dict(names or {})
         user_column, item_column = _ids(users, name["user"]), _ids(items, name["item"])
-        values = _numbers(ratings, name["rating"])
+        values = finite_numbers(ratings, name["rating"])
         times = None if timestamps is None else _times(timestamps, name["timestamp"])
         sizes = {len(user_column), len(item_column), len(values)} | ({len(times)} if times is not None else set())
         if len(sizes) > 1:
@@ -240,8 +240,8 @@ def _ids(values: Any, name: str) -> Any:
     return column
 
 
-def _numbers(values: Any, name: str) -> NDArray[np.float64]:
-    """Values as finite floats; an error that names the first that is none."""
+def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
+    """A column as finite floats; an error that names the first that is none."""
     column = _plain(values, name)
     if column.dtype.is_temporal():
         raise DataError(f"column {name!r}: expected numbers, got {column.dtype}.")

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from counterpoise.errors import DataError, RowError
-from counterpoise.feedback import FeedbackLog
-from counterpoise.tables import PARQUET, first_row, kind_of, read_table
+from counterpoise.feedback import FeedbackLog, finite_numbers
+from counterpoise.tables import PARQUET, column_names, first_row, kind_of, read_table
 from counterpoise.vocabulary import Vocabulary
 
 INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
@@ -101,6 +101,17 @@ def read_pairs(
             raise error.located(str(path), first_row(_file(path)))
     users, items = same_type([frame["user"]], user_ids)[0], same_type([frame["item"]], item_ids)[0]
     return pl.DataFrame({"user_id": users, "item_id": items})
+
+
+def read_features(path: AnyPath, columns: Sequence[str] | None = None, *, separator: str | None = None) -> pl.DataFrame:
+    """Columns of finite numbers, all of them unless some are named."""
+    file = _file(path)
+    names = list(columns) if columns is not None else column_names(file, separator)
+    frame = read_table(file, {name: name for name in names}, separator)
+    try:
+        return pl.DataFrame({name: finite_numbers(frame[name], name) for name in names})
+    except RowError as error:
+        raise error.located(str(path), first_row(file)) from None
 
 
 def same_type(columns: list[pl.Series], vocabulary: Vocabulary | None = None) -> list[pl.Series]:

@@ -18,6 +18,7 @@ from counterpoise.errors import ConfigError, DataError
 
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
+ROLES = ("user", "item", "rating", "timestamp")  # of columns that the caller can name
 COMPRESSED = (".gz", ".zst")
 FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 BLANK, SHORT, BREAKS = "\0blank", "\0short", "\0breaks"  # names that no file gives to a column
@@ -68,6 +69,17 @@ def first_fields(file: Path, separator: str) -> list[str]:
         raise DataError(f"{file}: cannot be read ({_brief(error)}).") from None
 
 
+def column_names(file: Path, separator: str | None = None) -> list[str]:
+    """The names of a file's columns."""
+    if kind_of(file) not in PARQUET:
+        return first_fields(file, SEPARATORS.get(kind_of(file), ",") if separator is None else separator)
+    _check_readable(file)
+    try:
+        return list(pl.read_parquet_schema(file))
+    except FAILURES as error:
+        raise _broken_parquet(file, error) from None
+
+
 def _check_readable(file: Path) -> None:
     if file.is_dir():
         raise DataError(f"{file}: is a folder, expected a file.")
@@ -94,7 +106,11 @@ def _read_parquet(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
                 raise DataError(f"{file}: column {name!r}: expected numbers, text or dates, got {schema[name]}.")
         return scan.select(pl.col(name).alias(role) for role, name in columns.items()).collect()
     except FAILURES as error:
-        raise DataError(f"{file}: not a whole Parquet file ({_brief(error)}). Write or copy it again.") from None
+        raise _broken_parquet(file, error) from None
+
+
+def _broken_parquet(file: Path, error: BaseException) -> DataError:
+    return DataError(f"{file}: not a whole Parquet file ({_brief(error)}). Write or copy it again.")
 
 
 def _read_text(file: Path, columns: Mapping[str, str], separator: str, header: Sequence[str] | None) -> pl.DataFrame:
@@ -159,7 +175,7 @@ def _check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str
             raise DataError(f"{file}: column {name!r}, row 1: the header has this name twice. Rename one.")
         if name not in present:
             shown = ", ".join(map(repr, present[:20])) + (", ..." if len(present) > 20 else "")
-            way_out = f"Name yours with `{role}_col` (--{role}-col)."
+            way_out = f"Name yours with `{role}_col` (--{role}-col)." if role in ROLES else "Name columns that it has."
             if len(present) == 1 and any(mark in present[0] for mark in ",;|\t "):
                 way_out = "Give the `separator` that the file uses."
             raise DataError(f"{file}: there is no column {name!r}; the columns are {shown}. {way_out}")

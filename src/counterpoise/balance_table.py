@@ -1,0 +1,107 @@
+"""Balance feature by feature: means, standardised differences and distributions before and after weighting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from counterpoise.errors import DataError
+from counterpoise.population import Pairs, Points, Population, Sample
+
+Vector = NDArray[np.float64]
+
+
+def standardised_difference(observed: Vector, weights: Vector, mean: float, deviation: float) -> float:
+    """(weighted mean - population mean) / population standard deviation; 0 where that is constant and equal."""
+    difference = float(weights @ observed / weights.sum()) - mean
+    return difference / deviation if deviation > 0 else 0.0 if abs(difference) <= 1e-9 * (1 + abs(mean)) else np.inf
+
+
+def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, second_weights: Vector) -> float:
+    """The largest distance of two weighted distribution functions."""
+    points = np.unique(np.concatenate([first, second]))
+    return float(abs(_distribution(first, first_weights, points) - _distribution(second, second_weights, points)).max())
+
+
+def _distribution(values: Vector, weights: Vector, points: Vector) -> Vector:
+    order = np.argsort(values)
+    total = np.concatenate([[0.0], np.cumsum(weights[order])])
+    shares: Vector = total[np.searchsorted(values[order], points, side="right")] / total[-1]
+    return shares
+
+
+@dataclass(frozen=True)
+class FeatureBalance:
+    """One feature under the base weights and under the weights found, against the population."""
+
+    name: str
+    population_mean: float
+    population_sd: float
+    mean_before: float
+    mean_after: float
+    smd_before: float
+    smd_after: float
+    ks_before: float | None = None
+    ks_after: float | None = None
+    sd_ratio_before: float | None = None
+    sd_ratio_after: float | None = None
+
+
+def feature_balance(
+    name: str, observed: Vector, before: Vector, after: Vector, population: Vector, population_weights: Vector
+) -> FeatureBalance:
+    """Means, standardised differences, Kolmogorov-Smirnov distances and ratios of standard deviations."""
+    mean, deviation = _moments(population, population_weights)
+    moments = [_moments(observed, weights) for weights in (before, after)]
+    distances = [kolmogorov_smirnov(observed, w, population, population_weights) for w in (before, after)]
+    ratios = [spread / deviation if deviation > 0 else None for _, spread in moments]
+    differences = [standardised_difference(observed, w, mean, deviation) for w in (before, after)]
+    means = [moment for moment, _ in moments]
+    return FeatureBalance(name, mean, deviation, *means, *differences, *distances, *ratios)
+
+
+def known_mean_balance(name: str, observed: Vector, before: Vector, after: Vector, target: float) -> FeatureBalance:
+    """The same where only the population's mean is known: differences are in observed standard deviations."""
+    moments = [_moments(observed, weights)[0] for weights in (before, after)]
+    deviation = _moments(observed, before)[1]
+    differences = [standardised_difference(observed, weights, target, deviation) for weights in (before, after)]
+    return FeatureBalance(name, target, deviation, moments[0], moments[1], differences[0], differences[1])
+
+
+def balance_table(
+    observed: Points,
+    weights: ArrayLike,
+    population: Population,
+    names: Sequence[str] | None = None,
+    base_weights: ArrayLike | None = None,
+) -> list[FeatureBalance]:
+    """A row for each feature; over all pairs, the columns of users and of items have the tables' own distributions."""
+    after = np.asarray(weights, dtype=np.float64)
+    before = np.ones(len(after)) if base_weights is None else np.asarray(base_weights, dtype=np.float64)
+    if len(after) != observed.n_rows:
+        raise DataError(f"`weights` must have one value for each of the {observed.n_rows} rows, got {len(after)}.")
+    columns = _population_columns(population)
+    names = list(names) if names is not None else [f"x{column}" for column in range(len(columns))]
+    features = observed.features(slice(None)).cpu().numpy().astype(np.float64)
+    return [
+        feature_balance(name, features[:, column], before, after, *columns[column]) for column, name in enumerate(names)
+    ]
+
+
+def _population_columns(population: Population) -> list[tuple[Vector, Vector]]:
+    """Each feature's values and weights over the population."""
+    if isinstance(population, Pairs):
+        tables = [population.users.cpu().numpy(), population.items.cpu().numpy()]
+        return [(column.astype(np.float64), np.ones(len(column))) for table in tables for column in table.T]
+    assert isinstance(population, Sample)
+    weights = np.ones(population.n_rows) if population.weights is None else population.weights.cpu().numpy()
+    return [(column.astype(np.float64), weights) for column in population.matrix.cpu().numpy().T]
+
+
+def _moments(values: Vector, weights: Vector) -> tuple[float, float]:
+    share = weights / weights.sum()
+    mean = float(share @ values)
+    return mean, float(share @ (values - mean) ** 2) ** 0.5

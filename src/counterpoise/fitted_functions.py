@@ -1,0 +1,104 @@
+"""Balancing functions with their population means, and the weights that balance them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from counterpoise.errors import check_number
+from counterpoise.kernels import Kernel
+from counterpoise.population import Points, kernel_rows
+from counterpoise.results import BalanceResult
+from counterpoise.rows import Rows
+from counterpoise.solver import entropy_balance, worst_case_balance
+
+HINGE_STRENGTH = 100.0  # a function is given up when a standard deviation of it costs more than this in divergence
+WORST_CASE_STRENGTH = 1e4
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedFunctions:
+    """Functions with their population means: what the solver needs, and `values(x)` for rows that come later."""
+
+    targets: Tensor  # (functions,) population means
+    scale: Tensor  # (functions,) population standard deviations
+    names: list[str]
+    matrix: Tensor | None = None  # of the worst-case problem; None for the hinge
+
+    def values(self, x: Tensor) -> Tensor:
+        """Features (rows, columns) -> (rows, functions)."""
+        raise NotImplementedError
+
+    def rows(self, points: Points) -> Rows:
+        """The functions at some points, computed when needed."""
+        return Rows(points.n_rows, len(self.targets), points.device, lambda part: self.values(points.features(part)))
+
+    def balance(
+        self, points: Points, tolerance: float = 0.0, strength: float | None = None, **options: Any
+    ) -> BalanceResult:
+        """Weights on `points` under which every function averages to its target.
+
+        `tolerance` and `strength` are in population standard deviations of each function; the default strength is
+        100, or 10,000 for the worst-case problem. `options` are those of `entropy_balance`.
+        """
+        check_number("tolerance", tolerance, at_least=0, advice="It is in standard deviations.")
+        scale = torch.where(self.scale > 1e-12, self.scale, 1.0).cpu()
+        if self.matrix is not None:
+            price = WORST_CASE_STRENGTH if strength is None else strength
+            return worst_case_balance(self.rows(points), self.targets, self.matrix, price, scale=scale, **options)
+        price = HINGE_STRENGTH if strength is None else strength
+        return entropy_balance(
+            self.rows(points), self.targets, tolerance * scale.numpy(), price / scale.numpy(), scale=scale, **options
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedPowers(FittedFunctions):
+    """((x - mean) / deviation)^m for every column, m = 1 .. order."""
+
+    mean: Tensor
+    deviation: Tensor
+    order: int
+
+    def values(self, x: Tensor) -> Tensor:
+        """Powers side by side."""
+        return powers(x, self.mean, self.deviation, self.order)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedGiven(FittedFunctions):
+    """A caller's own functions."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def values(self, x: Tensor) -> Tensor:
+        """What the function says."""
+        return self.function(x)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedKernels(FittedFunctions):
+    """Kernels at centres, or the mixtures k(x)' mixing of them."""
+
+    kernel: Kernel
+    centres: Tensor  # (candidates, columns)
+    mixing: Tensor | None = None  # (candidates, functions)
+
+    def values(self, x: Tensor) -> Tensor:
+        """Kernel values, mixed."""
+        values = self.kernel(x.to(self.centres), self.centres)
+        return values if self.mixing is None else values @ self.mixing.to(values)
+
+    def rows(self, points: Points) -> Rows:
+        """By two tables and a gather, where the points are pairs and the kernel is Gaussian."""
+        return kernel_rows(self.kernel, self.centres, points, self.mixing)
+
+
+def powers(x: Tensor, mean: Tensor, deviation: Tensor, order: int) -> Tensor:
+    """((x - mean) / deviation)^m, m = 1 .. order, side by side."""
+    standard = (x - mean.to(x)) / deviation.to(x)
+    return torch.cat([standard**power for power in range(1, order + 1)], 1)

@@ -1,0 +1,196 @@
+"""What is balanced: moments of the features, or kernel functions and the rules that choose them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Protocol, get_args
+
+import torch
+from torch import Tensor
+
+from counterpoise.errors import ConfigError, DataError, check_choice, check_number
+from counterpoise.fitted_functions import FittedFunctions, FittedGiven, FittedKernels, FittedPowers, powers
+from counterpoise.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
+from counterpoise.parts import Part
+from counterpoise.population import Points, Population, kernel_rows
+from counterpoise.selection import largest, ridge_coefficients, spectral_basis, worst_function
+from counterpoise.words import Select
+
+
+class Functions(Protocol):
+    """A recipe for balancing functions."""
+
+    def fit(
+        self,
+        population: Population,
+        observed: Points | None = None,
+        errors: Tensor | None = None,
+        weights: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> FittedFunctions:
+        """The functions for this population."""
+
+
+@dataclasses.dataclass
+class Moments(Part):
+    """Every feature, standardised over the population, to the powers 1 .. `order` (MB in the paper)."""
+
+    order: int = 1
+
+    def fit(
+        self,
+        population: Population,
+        observed: Points | None = None,
+        errors: Tensor | None = None,
+        weights: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> FittedFunctions:
+        """Means and standard deviations of the powers over the population."""
+        check_number("order", self.order, at_least=1, integer=True)
+        order, columns = int(self.order), population.n_columns
+        mean = population.mean(lambda x: x, columns)
+        deviation = population.mean(lambda x: (x - mean).square_(), columns).sqrt()
+        deviation = torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)
+
+        settings = (mean, deviation, order)
+        targets = population.mean(lambda x: powers(x, *settings), order * columns)
+        spread = population.mean(lambda x: (powers(x, *settings) - targets).square_(), order * columns).sqrt()
+        names = [f"x{column}" for column in range(columns)]
+        names += [f"x{column}^{power}" for power in range(2, order + 1) for column in range(columns)]
+        return FittedPowers(targets=targets, scale=spread, names=names, mean=mean, deviation=deviation, order=order)
+
+
+@dataclasses.dataclass
+class GivenFunctions(Part):
+    """Your own functions: `function` takes features (rows, columns) as a tensor and gives (rows, functions)."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def fit(
+        self,
+        population: Population,
+        observed: Points | None = None,
+        errors: Tensor | None = None,
+        weights: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> FittedFunctions:
+        """Their means over the population, by enumeration in blocks."""
+        targets = population.mean(self.function, 64)
+        if targets.ndim != 1:
+            raise DataError("`function` must give a matrix (rows, functions).")
+        spread = population.mean(lambda x: (self.function(x) - targets).square_(), 64).sqrt()
+        names = [f"h{j}" for j in range(len(targets))]
+        return FittedGiven(targets=targets, scale=spread, names=names, function=self.function)
+
+
+@dataclasses.dataclass
+class KernelFunctions(Part):
+    """`n` functions made of kernels at `candidates` rows drawn from the population, chosen by `select`.
+
+    "random": kernels at n of the candidates (RKB).
+    "spectral": the n leading eigenfunctions of the kernel over the population, orthonormal there: whatever the error
+    is, they carry the most of it. The default.
+    "adaptive_spectral": of these eigenfunctions, the n with the largest coefficients of the error.
+    "adaptive": the n kernels with the largest |alpha| in the ridge regression of the error (AKB as printed).
+    "worst_case": all candidates, in the quadratic problem that minimises the bias of the worst function (WKB).
+    "worst_case_top": the n kernels with the largest |alpha| of the worst function (WKB as printed).
+    `ridge` is the penalty of the regression and of the worst function's norm, relative to the mean of the diagonal.
+    """
+
+    kernel: Kernel = dataclasses.field(default_factory=Gaussian)
+    n: int = 50
+    select: Select = "spectral"
+    candidates: int | None = None
+    ridge: float = 0.1
+
+    def fit(
+        self,
+        population: Population,
+        observed: Points | None = None,
+        errors: Tensor | None = None,
+        weights: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> FittedFunctions:
+        """Draw candidates, compute their exact population means, choose.
+
+        The adaptive rules need `errors` at the observed points; `weights` (default uniform) are those of the
+        regression, or those whose worst function is sought.
+        """
+        self._check(observed, errors)
+        generator = generator or torch.Generator().manual_seed(0)
+        kernel = self.kernel.with_bandwidth(population.draw(2 * BANDWIDTH_PAIRS, generator))
+        centres = population.draw(self.n_candidates, generator)
+        if self.select == "random":
+            return _kernels(kernel, centres[: self.n], population)
+        gram, mean = population.kernel_gram(kernel, centres), population.kernel_mean(kernel, centres)
+        if self.select in ("spectral", "adaptive_spectral"):
+            return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
+        between = kernel(centres.double(), centres.double())
+        norm = gram + self.ridge * gram.diagonal().mean() * between
+        if self.select == "worst_case":
+            return _kernels(kernel, centres, population, gram, mean, norm)
+        assert observed is not None
+        rows = kernel_rows(kernel, centres, observed)
+        if self.select == "adaptive":
+            assert errors is not None
+            alpha = ridge_coefficients(rows, errors, between, self.ridge, weights)
+        else:
+            alpha = worst_function(rows, mean, norm, weights)
+        return _kernels(kernel, centres[largest(alpha, self.n)], population)
+
+    @property
+    def n_candidates(self) -> int:
+        """M: by default four for each function, at least 300."""
+        return max(300, 4 * self.n) if self.candidates is None else self.candidates
+
+    def _check(self, observed: Points | None, errors: Tensor | None) -> None:
+        check_number("n", self.n, at_least=1, integer=True)
+        check_number("candidates", self.n_candidates, at_least=self.n, integer=True, advice="It must be at least `n`.")
+        check_number("ridge", self.ridge, above=0)
+        check_choice("select", self.select, get_args(Select))
+        if self.select.startswith("adaptive") and errors is None:
+            raise ConfigError(f'`errors` must be given for select="{self.select}". Or use "spectral".')
+        if self.select in ("adaptive", "adaptive_spectral", "worst_case_top") and observed is None:
+            raise ConfigError(f'`observed` must be given for select="{self.select}". Or use "spectral".')
+
+    def _spectral(
+        self,
+        kernel: Kernel,
+        centres: Tensor,
+        gram: Tensor,
+        mean: Tensor,
+        observed: Points | None,
+        errors: Tensor | None,
+        weights: Tensor | None,
+    ) -> FittedFunctions:
+        mixing = spectral_basis(gram, mean)
+        if self.select == "adaptive_spectral":
+            assert observed is not None
+            assert errors is not None
+            mixing = mixing[:, : 4 * self.n + 20]
+            rows = kernel_rows(kernel, centres, observed, mixing)
+            norm = mixing.T @ kernel(centres.double(), centres.double()) @ mixing  # rough functions cost more
+            alpha = ridge_coefficients(rows, errors, norm, self.ridge, weights)
+            mixing = mixing[:, largest(alpha, self.n)]
+        mixing = mixing[:, : self.n].contiguous()
+        targets = mean @ mixing
+        spread = ((mixing * (gram @ mixing)).sum(0) - targets**2).clamp(min=0).sqrt()
+        names = [f"eigenfunction {j}" for j in range(mixing.shape[1])]
+        return FittedKernels(targets=targets, scale=spread, names=names, kernel=kernel, centres=centres, mixing=mixing)
+
+
+def _kernels(
+    kernel: Kernel,
+    centres: Tensor,
+    population: Population,
+    gram: Tensor | None = None,
+    mean: Tensor | None = None,
+    matrix: Tensor | None = None,
+) -> FittedFunctions:
+    """Kernels at centres, as they are."""
+    mean = population.kernel_mean(kernel, centres) if mean is None else mean
+    gram = population.kernel_gram(kernel, centres) if gram is None else gram
+    scale = (gram.diagonal() - mean**2).clamp(min=0).sqrt()
+    names = [f"kernel {j}" for j in range(len(centres))]
+    return FittedKernels(targets=mean, scale=scale, names=names, matrix=matrix, kernel=kernel, centres=centres)

@@ -1,0 +1,146 @@
+"""Proximal Newton on the dual: log-partition function plus penalty, with a certificate at every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from counterpoise.penalties import Penalty, Vector
+from counterpoise.tilting import Point, Tilting
+
+SHORT = 0.3  # a step (in standard deviations of the log-weights) after which the covariance is still nearly the same
+SHRINKS = 0.01  # the slope of a good step over that of the step before
+SEARCH_STEPS = 40
+
+
+@dataclass
+class Solution:
+    """Where the iteration stopped, and why."""
+
+    point: Point
+    dual: Vector  # in the problem's coordinates
+    gap: float
+    passes: int
+    status: str
+    covariance: Vector | None  # the latest estimate, in the problem's coordinates
+
+
+@dataclass
+class DualProblem:
+    """min over l of log sum_i q_i exp(-l'(h(x_i) - mu)) + penalty, in coordinates where the functions are like another.
+
+    `transform` (J, R), or (J,) for a diagonal, gives those coordinates: T'h instead of h, with prices l = T dual.
+    """
+
+    tilting: Tilting
+    penalty: Penalty
+    transform: Vector
+    passes: int = 0
+
+    def at(self, dual: Vector) -> Point:
+        """One pass over the rows."""
+        self.passes += 1
+        return self.tilting.at(torch.from_numpy(self._prices(dual)))
+
+    def imbalance(self, point: Point) -> Vector:
+        """The imbalance T'tau."""
+        return change_coordinates(self.transform, point.imbalance.numpy())
+
+    def covariance(self, point: Point) -> Vector:
+        """The Hessian T' cov T; one pass."""
+        self.passes += 1
+        covariance, transform = point.covariance().numpy(), self.transform
+        transformed: Vector = (
+            covariance * np.outer(transform, transform) if transform.ndim == 1 else transform.T @ covariance @ transform
+        )
+        return transformed
+
+    def _prices(self, dual: Vector) -> Vector:
+        prices: Vector = self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
+        return prices
+
+    def value(self, point: Point, dual: Vector) -> float:
+        """The dual objective."""
+        return point.smooth + self.penalty.value(dual)
+
+    def solve(self, start: Vector, accuracy: float, max_passes: int, covariance: Vector | None = None) -> Solution:
+        """Newton steps until the certificate is good enough, the passes are spent, or rounding ends all progress.
+
+        A covariance (one may be given to begin with) is corrected by what each step showed (Broyden, Fletcher,
+        Goldfarb, Shanno) and kept as long as steps are short and shrink fast; else it is computed anew.
+        """
+        dual, point, last = start, self.at(start), np.inf
+        while True:
+            imbalance = self.imbalance(point)
+            gap, status = self.penalty.gap(dual, imbalance), None
+            if self.penalty.solved(dual, imbalance, accuracy):
+                status = "solved"
+            elif self.passes >= max_passes:
+                status = "passes spent"
+            else:
+                kept = covariance is not None
+                covariance = self.covariance(point) if covariance is None else covariance
+                step, slope = self._step(covariance, imbalance, dual)
+                if kept and abs(slope) > SHRINKS * last:
+                    covariance = self.covariance(point)
+                    step, slope = self._step(covariance, imbalance, dual)
+                if slope >= 0:
+                    status = "stalled"
+            if status is not None:
+                return Solution(point, dual, gap, self.passes, status, covariance)
+            trial = self.at(dual + step)
+            if self._overshoots(point, dual, trial, step, slope):
+                step = step * self._search(point, dual, trial, step, slope)
+                trial = self.at(dual + step)
+            assert covariance is not None
+            short = float(step @ covariance @ step) <= SHORT**2
+            covariance = corrected(covariance, step, imbalance - self.imbalance(trial)) if short else None
+            point, dual, last = trial, dual + step, abs(slope)
+
+    def _step(self, covariance: Vector, imbalance: Vector, dual: Vector) -> tuple[Vector, float]:
+        """The step to the minimum of the quadratic model, and the slope of the objective along it."""
+        step = self.penalty.minimise(covariance, imbalance, dual) - dual
+        return step, self.penalty.slope(dual + 1e-9 * step, step) - float(imbalance @ step)
+
+    def _overshoots(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> bool:
+        """Whether the full step goes well past the least value on its line."""
+        target = dual + change
+        after = self.penalty.slope(target, change) - float(self.imbalance(trial) @ change)
+        rise = self.value(trial, target) - self.value(point, dual)
+        return after > 0.5 * abs(before) or rise > 1e-12 * (1 + abs(point.smooth))
+
+    def _search(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> float:
+        """The length at which the convex objective stops falling along `change`; touches only (n,) vectors."""
+        difference = trial.scores - point.scores
+        drift = float(self._prices(change) @ self.tilting.targets.numpy())
+        low, high, low_slope, high_slope, length = 0.0, 1.0, before, np.inf, 0.5
+        for _ in range(SEARCH_STEPS):
+            _, mean = self.tilting.line(point.scores + length * difference, difference)
+            slope = mean + drift + self.penalty.slope(dual + length * change, change)
+            if abs(slope) <= 0.1 * abs(before):
+                break
+            if slope < 0:
+                low, low_slope = length, slope
+            else:
+                high, high_slope = length, slope
+            secant = low - low_slope * (high - low) / (high_slope - low_slope) if np.isfinite(high_slope) else 0.0
+            inner = 0.1 * (high - low)
+            length = min(max(secant, low + inner), high - inner) if np.isfinite(high_slope) else (low + high) / 2
+        return length
+
+
+def change_coordinates(transform: Vector, imbalance: Vector) -> Vector:
+    """T'tau for a matrix or a diagonal T."""
+    changed: Vector = transform * imbalance if transform.ndim == 1 else imbalance @ transform
+    return changed
+
+
+def corrected(covariance: Vector, change: Vector, difference: Vector) -> Vector:
+    """B + yy'/(y's) - Bs s'B/(s'Bs): the covariance that also explains the last step (s: change, y: difference)."""
+    curvature, image = float(change @ difference), covariance @ change
+    if not curvature > 1e-10 * float(change @ image) > 0:
+        return covariance
+    update = np.outer(difference, difference) / curvature - np.outer(image, image) / float(change @ image)
+    return covariance + update

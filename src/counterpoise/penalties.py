@@ -1,0 +1,134 @@
+"""What the dual pays for its prices: the hinge of the paper, and the quadratic form of the worst case."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.lapack import dpotrs
+
+from counterpoise.errors import DataError
+from counterpoise.quadratic_program import robust_cholesky, solve_box_l1
+
+Vector = NDArray[np.float64]
+
+HARD = 1e6  # a price (for one standard deviation of a function) that no feasible problem needs: exp(1e6) overflows
+NEARLY_HARD = 1e3
+RANK = 1e-12  # eigenvalues below this share of the largest count as zero
+
+
+class Penalty(Protocol):
+    """A convex function of the dual vector l, added to the log-partition function."""
+
+    def value(self, dual: Vector) -> float:
+        """The penalty at `dual`."""
+
+    def slope(self, dual: Vector, change: Vector) -> float:
+        """Its derivative at `dual` when arriving there along `change`."""
+
+    def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
+        """The argmin over l of penalty(l) - imbalance'(l - dual) + (l - dual)' hessian (l - dual) / 2."""
+
+    def gap(self, dual: Vector, imbalance: Vector) -> float:
+        """The duality gap at `dual`: how far the objective is from its least value, at most."""
+
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float) -> bool:
+        """Whether the certificate is good enough."""
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """sum_j C_j |l_j| in the box |l_j| <= gamma_j: the conjugate of sum_j gamma_j max(0, |tau_j| - C_j)."""
+
+    tolerance: Vector
+    strength: Vector
+
+    @property
+    def bound(self) -> Vector:
+        """The box: |l_j| <= gamma_j, and a large number where gamma_j is infinite."""
+        return np.minimum(self.strength, HARD)
+
+    def value(self, dual: Vector) -> float:
+        """sum_j C_j |l_j|."""
+        return float(self.tolerance @ abs(dual))
+
+    def slope(self, dual: Vector, change: Vector) -> float:
+        """sum_j C_j sign(l_j) change_j; at l_j = 0, where `change` came down to the kink, -C_j |change_j|."""
+        return float(self.tolerance @ np.where(dual == 0, -abs(change), np.sign(dual) * change))
+
+    def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
+        """A quadratic program with L1 in a box."""
+        return solve_box_l1(hessian, -imbalance, dual, self.tolerance, self.bound, accuracy=1e-14)
+
+    def gap(self, dual: Vector, imbalance: Vector) -> float:
+        """sum_j [gamma_j (|tau_j| - C_j)+ - l_j tau_j + C_j |l_j|].
+
+        For an infinite gamma_j, |l_j| stands in its place: the gap to the least divergence among all weights that
+        are balanced as well as these.
+        """
+        strength = np.where(np.isinf(self.strength), abs(dual), self.strength)
+        return self._gap(strength, dual, imbalance)
+
+    def _gap(self, strength: Vector, dual: Vector, imbalance: Vector) -> float:
+        excess = (abs(imbalance) - self.tolerance).clip(min=0)
+        return float(np.sum(strength * excess - dual * imbalance + self.tolerance * abs(dual)))
+
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float) -> bool:
+        """gap <= accuracy, where hard constraints count at their price in use and must hold to `accuracy`.
+
+        For those, gamma_j times the last digits of tau_j would never be small.
+        """
+        hard = self.strength > NEARLY_HARD
+        kept = hard & (abs(dual) < self.bound)
+        if (abs(imbalance) > self.tolerance + accuracy)[kept].any():
+            return False
+        strength = np.where(hard, abs(dual), self.strength)
+        cost = float(strength @ (abs(imbalance) - self.tolerance).clip(min=0))
+        rounding = 1e-13 * float(self.bound[~hard].sum()) + accuracy * float(abs(dual[hard]).sum()) + 1e-9 * cost
+        return self._gap(strength, dual, imbalance) <= accuracy + rounding
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """|l|^2 / (4 strength): the conjugate of strength * |v|^2, the squared bias of the worst function.
+
+    In the coordinates of `whitening`, where v'A^-1 v = |v|^2.
+    """
+
+    strength: float
+
+    def value(self, dual: Vector) -> float:
+        """|l|^2 / (4 strength)."""
+        return float(dual @ dual) / (4 * self.strength)
+
+    def slope(self, dual: Vector, change: Vector) -> float:
+        """l'change / (2 strength)."""
+        return float(dual @ change) / (2 * self.strength)
+
+    def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
+        """Newton's equations: (hessian + 1 / (2 strength)) step = imbalance - l / (2 strength)."""
+        factor = robust_cholesky(hessian + np.eye(len(dual)) / (2 * self.strength))
+        assert factor is not None
+        step: Vector = dpotrs(factor, imbalance - dual / (2 * self.strength))[0]
+        return dual + step
+
+    def gap(self, dual: Vector, imbalance: Vector) -> float:
+        """strength * |v|^2 - l'v + |l|^2 / (4 strength) = strength * |v - l / (2 strength)|^2."""
+        difference = imbalance - dual / (2 * self.strength)
+        return self.strength * float(difference @ difference)
+
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float) -> bool:
+        """gap <= accuracy."""
+        return self.gap(dual, imbalance) <= accuracy
+
+
+def whitening(matrix: Vector) -> Vector:
+    """W (J, R) with W'A W = 1, so that v'A^-1 v = |W'v|^2; directions of no measurable norm are left out."""
+    values, vectors = np.linalg.eigh(matrix)
+    if values[-1] <= 0 or values[0] < -1e-8 * values[-1]:
+        raise DataError("`matrix` must be positive definite. Add a multiple of the identity or drop columns.")
+    kept = values > RANK * values[-1]
+    whitened: Vector = vectors[:, kept] / np.sqrt(values[kept])
+    return whitened

@@ -1,0 +1,198 @@
+"""Where functions are averaged: a sample of rows, or all user-item pairs as two tables; never |D| rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from counterpoise.kernels import Gaussian, Kernel, pair_gram, pair_means, pair_tables
+from counterpoise.rows import Rows, pair_rows
+
+BLOCK = 2**20  # values held at once while averaging over a population
+
+
+class Points(Protocol):
+    """Rows of features that can be weighted."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+
+    def features(self, rows: slice | Tensor) -> Tensor:
+        """The features (rows, columns) of some rows."""
+
+
+class Population(Protocol):
+    """What the weighted rows should resemble."""
+
+    @property
+    def n_columns(self) -> int:
+        """The number of features."""
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """`count` rows drawn by their weight, without repetition where there are enough."""
+
+    def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
+        """The mean in float64 of `function` (features -> (rows, functions)), which holds `width` values a row."""
+
+    def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """The mean of k(x, c) for every centre."""
+
+    def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """The mean of k(x, c) k(x, c') for all centres."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows of a matrix (n, columns), weighted or not: points to be weighted, or a population."""
+
+    matrix: Tensor
+    weights: Tensor | None = None  # (n,) any scale
+
+    @property
+    def n_rows(self) -> int:
+        """The rows of the matrix."""
+        return len(self.matrix)
+
+    @property
+    def n_columns(self) -> int:
+        """The columns of the matrix."""
+        return self.matrix.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """The matrix's."""
+        return self.matrix.device
+
+    def features(self, rows: slice | Tensor) -> Tensor:
+        """Rows of the matrix."""
+        return self.matrix[rows]
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Rows drawn by weight, without repetition."""
+        if self.weights is None:
+            return self.matrix[torch.randperm(self.n_rows, generator=generator)[:count].to(self.device)]
+        positive = int((self.weights > 0).sum())
+        chosen = torch.multinomial(self.weights.double().cpu(), min(count, positive), generator=generator)
+        return self.matrix[chosen.to(self.device)]
+
+    def _blocks(self, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+        step = max(1, BLOCK // max(1, width))
+        total = self.n_rows if self.weights is None else self.weights.double().sum()
+        for start in range(0, self.n_rows, step):
+            values = self.matrix[start : start + step].double()
+            ones = torch.ones(len(values), dtype=torch.float64, device=self.device)
+            weights = ones if self.weights is None else self.weights[start : start + step].double()
+            yield values, weights / total
+
+    def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
+        """The weighted sum, block by block."""
+        return torch.stack([weights @ function(values) for values, weights in self._blocks(width)]).sum(0)
+
+    def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """The weighted mean of every kernel."""
+        return self.mean(lambda x: kernel(x, centres.double()), len(centres))
+
+    def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """The weighted mean of all products of two kernels."""
+        total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=self.device)
+        for values, weights in self._blocks(len(centres)):
+            scaled = kernel(values, centres.double()).mul_(weights.sqrt()[:, None])
+            total.addmm_(scaled.T, scaled)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """All pairs D = U x I with features x_ui = [users[u]; items[i]], as two tables."""
+
+    users: Tensor  # (|U|, user columns)
+    items: Tensor  # (|I|, item columns)
+
+    @property
+    def n_columns(self) -> int:
+        """User columns plus item columns."""
+        return self.users.shape[1] + self.items.shape[1]
+
+    def at(self, users: Tensor, items: Tensor) -> ObservedPairs:
+        """The pairs with these codes."""
+        return ObservedPairs(self, users, items)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Pairs drawn uniformly from D; without repetition, so at most |D|."""
+        total = len(self.users) * len(self.items)
+        if count * 20 >= total:
+            chosen = torch.randperm(total, generator=generator)[:count]
+        else:
+            chosen = torch.randint(total, (2 * count + 20,), generator=generator)
+            _, first = torch.unique(chosen, return_inverse=True)
+            seen = torch.full((int(first.max()) + 1,), len(chosen)).scatter_reduce(
+                0, first, torch.arange(len(chosen)), "amin"
+            )
+            chosen = chosen[seen.sort()[0]][:count]
+        chosen = chosen.to(self.users.device)
+        return self.at(chosen // len(self.items), chosen % len(self.items)).features(slice(None))
+
+    def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
+        """Over all pairs, a few users at a time."""
+        step = max(1, BLOCK // max(1, width * len(self.items)))
+        total = torch.zeros((), dtype=torch.float64, device=self.users.device)
+        for start in range(0, len(self.users), step):
+            part = self.users[start : start + step].double()
+            users = part.repeat_interleave(len(self.items), 0)
+            total = total + function(torch.cat([users, self.items.double().repeat(len(part), 1)], 1)).sum(0)
+        return total / (len(self.users) * len(self.items))
+
+    def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """Exact, in O((|U| + |I|) M)."""
+        return pair_means(kernel, centres, self.users, self.items)
+
+    def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """Exact, in O((|U| + |I|) M^2) for a Gaussian."""
+        return pair_gram(kernel, centres, self.users, self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedPairs:
+    """Some pairs of `pairs`, by their codes; features are gathered when needed."""
+
+    pairs: Pairs
+    users: Tensor  # (n,)
+    items: Tensor  # (n,)
+
+    @property
+    def n_rows(self) -> int:
+        """The number of pairs."""
+        return len(self.users)
+
+    @property
+    def device(self) -> torch.device:
+        """The tables'."""
+        return self.pairs.users.device
+
+    def features(self, rows: slice | Tensor) -> Tensor:
+        """[user row; item row]."""
+        return torch.cat([self.pairs.users[self.users[rows]], self.pairs.items[self.items[rows]]], 1)
+
+
+def kernel_rows(kernel: Kernel, centres: Tensor, points: Points, mixing: Tensor | None = None) -> Rows:
+    """The kernels at the points, times `mixing` if given; for a Gaussian over pairs by two tables and a gather."""
+    if isinstance(points, ObservedPairs) and isinstance(kernel, Gaussian):
+        user_table, item_table = pair_tables(kernel, centres, points.pairs.users, points.pairs.items)
+        mixed = mixing if mixing is None else mixing.to(user_table)
+        return pair_rows(user_table, item_table, points.users, points.items, mixed)
+
+    def take(rows: slice | Tensor) -> Tensor:
+        values = kernel(points.features(rows).to(centres), centres)
+        return values if mixing is None else values @ mixing.to(values)
+
+    count = len(centres) if mixing is None else mixing.shape[1]
+    return Rows(points.n_rows, count, points.device, take, len(centres))

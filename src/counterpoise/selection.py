@@ -1,0 +1,54 @@
+"""How balancing functions are chosen among candidates: regressions, the worst function, eigenfunctions."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from counterpoise.rows import Rows
+from counterpoise.tilting import weighted_sum
+
+RANK = 1e-10  # eigenvalues below this share of the largest are rounding, not functions
+
+
+def spectral_basis(gram: Tensor, mean: Tensor) -> Tensor:
+    """(M, R) so that psi = k V S^-1/2 is orthonormal over the population, leading functions first; gram = V S V'."""
+    values, vectors = torch.linalg.eigh(gram)
+    values, vectors = values.flip(0), vectors.flip(1)
+    kept = values > RANK * values[0]
+    basis = vectors[:, kept] / values[kept].sqrt()
+    signed: Tensor = basis * torch.where(mean @ basis < 0, -1.0, 1.0)  # a sign that does not depend on the library
+    return signed
+
+
+def ridge_coefficients(rows: Rows, errors: Tensor, norm: Tensor, ridge: float, weights: Tensor | None = None) -> Tensor:
+    """The argmin over alpha of sum_i w_i (e_i - alpha'k(x_i))^2 + ridge * t * alpha' norm alpha, sum w = 1.
+
+    t, the mean diagonal of the left side, makes `ridge` a number without units.
+    """
+    left, right, errors = torch.zeros_like(norm), torch.zeros_like(norm[0]), errors.double().to(rows.device)
+    share = torch.full_like(errors, 1 / len(errors)) if weights is None else weights.double().to(rows.device)
+    share = share / share.sum()
+    for part, values in rows.blocks():
+        scaled = values * share[part].sqrt()[:, None]
+        left.addmm_(scaled.T, scaled)
+        right += (share[part] * errors[part]) @ values
+    return _solve(left + ridge * left.diagonal().mean() * norm, right)
+
+
+def worst_function(rows: Rows, mean: Tensor, norm: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The most biased function k'alpha for its norm alpha' norm alpha: alpha = norm^-1 (sum_i w_i k(x_i) - mean)."""
+    share = torch.full((rows.n_rows,), 1.0, device=rows.device) if weights is None else weights.to(rows.device)
+    share = share.double() / share.double().sum()
+    return _solve(norm, weighted_sum(rows, share) - mean)
+
+
+def largest(coefficients: Tensor, count: int) -> Tensor:
+    """The positions of the `count` largest |coefficient|, largest first."""
+    return coefficients.abs().argsort(descending=True, stable=True)[:count]
+
+
+def _solve(matrix: Tensor, right: Tensor) -> Tensor:
+    jitter = 1e-12 * matrix.diagonal().mean() * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+    solution: Tensor = torch.linalg.solve(matrix + jitter, right)
+    return solution

@@ -1,0 +1,176 @@
+"""Entropy balancing: the weights nearest to the base weights whose means match given targets. No recommender in sight.
+
+    min over the simplex   KL(w || q) + sum_j gamma_j max(0, |tau_j(w)| - C_j),     tau_j = sum_i w_i h_j(x_i) - mu_j
+
+solved by its dual in as many dimensions as there are functions, to a duality gap that is always reported.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from counterpoise.arguments import as_float64, as_rows, base_log_weights, each_function, finite_vector
+from counterpoise.errors import ConvergenceWarning, DataError, check_number
+from counterpoise.newton import DualProblem
+from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector, whitening
+from counterpoise.results import BalanceResult
+from counterpoise.rows import Rows, matrix_rows
+from counterpoise.tilting import Tilting
+
+SAMPLE_ROWS, SAMPLE_SHARE = 2**13, 8  # an eighth of the rows, solved first, leaves few passes over all of them
+
+
+def entropy_balance(
+    H: ArrayLike | Tensor | Rows,
+    targets: ArrayLike | Tensor,
+    tolerance: ArrayLike = 0.0,
+    strength: ArrayLike = np.inf,
+    base_weights: ArrayLike | Tensor | None = None,
+    max_weight: float | None = None,
+    *,
+    scale: ArrayLike | Tensor | None = None,
+    accuracy: float = 1e-8,
+    max_passes: int = 200,
+) -> BalanceResult:
+    """Weights (sum 1) on the rows of `H` (n, J) whose column means are within `tolerance` of `targets` (J,).
+
+    `tolerance` (the paper's C) and `strength` (gamma) are numbers or one number for each function. A function whose
+    balance would cost more than `strength` is given up, and the result says which and by how much; an infinite
+    strength asks for hard constraints. The problem always has a solution.
+    `base_weights` (n,) are where the weights start from (default: uniform); `max_weight` caps every weight.
+    `scale` (J,): the standard deviations in which violations are reported; by default those under the base weights.
+    Stops when the duality gap, or for hard constraints the violation in standard deviations, is at most `accuracy`.
+    `H` may be a numpy array, a frame, a torch tensor on any device, or `Rows` that are computed when needed.
+    """
+    tilting = _tilting(H, targets, base_weights, max_weight)
+    count = tilting.rows.n_functions
+    allowed = each_function("tolerance", tolerance, count)
+    price = each_function("strength", strength, count, infinite=True)
+    return _balance(tilting, allowed, price, None, scale, accuracy, max_passes, isinstance(H, Tensor | Rows))
+
+
+def worst_case_balance(
+    H: ArrayLike | Tensor | Rows,
+    targets: ArrayLike | Tensor,
+    matrix: ArrayLike | Tensor,
+    strength: float = 1.0,
+    base_weights: ArrayLike | Tensor | None = None,
+    max_weight: float | None = None,
+    *,
+    scale: ArrayLike | Tensor | None = None,
+    accuracy: float = 1e-8,
+    max_passes: int = 200,
+) -> BalanceResult:
+    """The least KL(w || q) + strength * v'A^-1 v over the simplex, v = tau(w), A the positive definite `matrix`.
+
+    v'A^-1 v is the largest squared bias (v'alpha)^2 over all functions h'alpha with alpha'A alpha <= 1. With candidate
+    kernels h, A = G + lambda K makes that the norm in L2 of the population plus an RKHS penalty; A = K is the MMD.
+    The result carries `worst_case_bias`, the root of v'A^-1 v, before and after. Other arguments: `entropy_balance`.
+    """
+    check_number("strength", strength, above=0, advice="Small values keep the base weights.")
+    tilting = _tilting(H, targets, base_weights, max_weight)
+    count = tilting.rows.n_functions
+    square = as_float64(matrix)
+    if square.shape != (count, count) or not np.isfinite(square).all() or not np.allclose(square, square.T):
+        raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
+    nothing = np.zeros(count)
+    problem = Quadratic(float(strength)), whitening(square)
+    return _balance(tilting, nothing, nothing, problem, scale, accuracy, max_passes, isinstance(H, Tensor | Rows))
+
+
+def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> Tilting:
+    rows = as_rows(H)
+    mu = torch.from_numpy(finite_vector("targets", targets, rows.n_functions))
+    if max_weight is not None:
+        advice = f"No weights on {rows.n_rows} rows that sum to 1 stay below it."
+        check_number("max_weight", max_weight, at_least=1 / rows.n_rows, advice=advice)
+        max_weight = min(float(max_weight), 1.0)
+    return Tilting(rows, mu, base_log_weights(base_weights, rows), max_weight)
+
+
+def _balance(
+    tilting: Tilting,
+    tolerance: Vector,
+    strength: Vector,
+    quadratic: tuple[Quadratic, Vector] | None,
+    scale: Any,
+    accuracy: float,
+    max_passes: int,
+    as_tensor: bool,
+) -> BalanceResult:
+    """Measure, scale, solve, report: the way that both problems share."""
+    check_number("accuracy", accuracy, above=0)
+    check_number("max_passes", max_passes, at_least=1, integer=True)
+    mean, spread = (moment.numpy() for moment in tilting.base_moments())
+    if not np.isfinite(mean).all():
+        _report_bad_value(tilting.rows)
+    before = mean - tilting.targets.numpy()
+    unit = np.where(spread > 1e-12 * (1e-300 + abs(mean)), spread, 1.0)
+    stuck = (spread <= 1e-12 * abs(mean)) & (abs(before) > tolerance + 1e-12 * abs(mean)) & np.isinf(strength)
+    if stuck.any():
+        names = np.flatnonzero(stuck).tolist()
+        raise DataError(
+            f"functions {names} are constant over the observed rows but not on target, so no weights can balance them. "
+            "Drop them, or give them a finite `strength`."
+        )
+    penalty: Penalty
+    if quadratic is None:
+        penalty, transform = Hinge(tolerance / unit, strength * unit), 1 / unit
+    else:
+        penalty, transform = quadratic
+    start, covariance = _warm_start(tilting, penalty, transform)
+    problem = DualProblem(tilting, penalty, transform, passes=1)
+    solution = problem.solve(start, accuracy, max_passes, covariance)
+    reported = unit if scale is None else finite_vector("scale", scale, len(unit))
+    result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
+    _warn(result, accuracy)
+    return result
+
+
+def _warm_start(tilting: Tilting, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
+    """The solution and the covariance on a sample of the rows, which itself starts from a smaller sample.
+
+    Nothing is lost where the sample cannot be balanced: zeros, and no covariance.
+    """
+    rows, nothing = tilting.rows, np.zeros(transform.shape[-1])
+    size = rows.n_rows // SAMPLE_SHARE
+    if size < max(SAMPLE_ROWS, 50 * rows.n_functions):
+        return nothing, None
+    drawn = torch.randint(rows.n_rows, (size,), generator=torch.Generator().manual_seed(0)).sort()[0].to(rows.device)
+    base = None if tilting.log_base is None else tilting.log_base[drawn].log_softmax(0)
+    cap = None if tilting.max_weight is None else min(1.0, tilting.max_weight * rows.n_rows / size)
+    sample = Tilting(matrix_rows(rows.take(drawn)), tilting.targets, base, cap)
+    start, covariance = _warm_start(sample, penalty, transform)
+    solution = DualProblem(sample, penalty, transform).solve(start, 0.1 / size**0.5, 50, covariance)
+    return (solution.dual, solution.covariance) if solution.status == "solved" else (nothing, None)
+
+
+def _report_bad_value(rows: Rows) -> None:
+    for part, values in rows.blocks():
+        bad = ~values.isfinite()
+        if bool(bad.any()):
+            row, column = (int(index) for index in bad.nonzero()[0])
+            value = float(values[row, column])
+            raise DataError(f"`H` must be finite, got {value} in row {part.start + row}, function {column}.")
+    raise DataError("`H` holds values too large to average. Scale its columns.")
+
+
+def _warn(result: BalanceResult, accuracy: float) -> None:
+    reached = f"duality gap {result.gap:.2e}, largest violation {result.max_violation:.2e} standard deviations"
+    if result.status != "solved":
+        message = (
+            f"balancing stopped after {result.passes} passes ({result.status}) with {reached}, asked {accuracy:.0e}."
+        )
+        warnings.warn(message + " Raise `max_passes`, `tolerance` or `accuracy`.", ConvergenceWarning, stacklevel=4)
+    elif (result.given_up & np.isinf(result.strength)).any():
+        names = np.flatnonzero(result.given_up & np.isinf(result.strength)).tolist()
+        message = f"no weights balance all functions: {names} were given up with {reached}."
+        warnings.warn(
+            message + " Use a finite `strength` to say what balance is worth.", ConvergenceWarning, stacklevel=4
+        )

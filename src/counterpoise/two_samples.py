@@ -1,0 +1,138 @@
+"""Weight one sample so that it resembles another: from two tables of numbers to weights and all facts about them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoise.arguments import as_matrix
+from counterpoise.diagnostics import Diagnosis, diagnose
+from counterpoise.errors import DataError, RowError
+from counterpoise.fitted_functions import FittedFunctions
+from counterpoise.functions import Functions, KernelFunctions
+from counterpoise.population import Sample
+from counterpoise.results import BalanceResult
+
+
+@dataclass(frozen=True, eq=False)
+class Standardised:
+    """Two samples on one scale: every column minus its population mean, over its population standard deviation."""
+
+    observed: Sample
+    population: Sample
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, observed: Tensor, population: Tensor, weights: Tensor | None = None) -> Standardised:
+        """By the (weighted) moments of the population; a constant column becomes 0."""
+        whole = Sample(population, weights)
+        mean = whole.mean(lambda x: x, whole.n_columns)
+        spread = whole.mean(lambda x: (x - mean).square_(), whole.n_columns).sqrt()
+        spread = torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)
+        tables = [(matrix.double() - mean) / spread for matrix in (observed, population)]
+        return cls(Sample(tables[0]), Sample(tables[1], weights), mean, spread)
+
+
+@dataclass(frozen=True, eq=False)
+class BalanceReport:
+    """Weights for the observed rows (sum 1) with their certificate and diagnosis."""
+
+    weights: NDArray[np.float64]
+    result: BalanceResult
+    diagnosis: Diagnosis
+    function_names: list[str]
+
+    @property
+    def given_up(self) -> list[str]:
+        """The names of the functions whose balance cost too much."""
+        return [self.function_names[j] for j in np.flatnonzero(self.result.given_up)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able values, without the weights."""
+        return {"solver": self.result.to_dict(), "given_up": self.given_up, "diagnosis": self.diagnosis.to_dict()}
+
+    def summary(self) -> str:
+        """In words."""
+        before, after = (abs(v / self.result.scale) for v in (self.result.imbalance_before, self.result.imbalance))
+        lost = f"Given up: {', '.join(self.given_up)}." if self.given_up else "No function was given up."
+        lines = [
+            f"{len(self.function_names)} functions balanced ({self.result.status} in {self.result.passes} passes, "
+            f"duality gap {self.result.gap:.1e}): largest imbalance {before.max():.3f} SD before, "
+            f"{after.max():.2e} SD after. {lost}",
+            self.diagnosis.summary(),
+        ]
+        return "\n".join(lines)
+
+
+def balance_samples(
+    observed: Any,
+    population: Any,
+    functions: Functions | None = None,
+    *,
+    tolerance: float = 1e-3,
+    strength: float | None = None,
+    base_weights: Any = None,
+    population_weights: Any = None,
+    max_weight: float | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> BalanceReport:
+    """Weights on the rows of `observed` that make it resemble `population`; both are numeric frames or arrays.
+
+    Frames are matched by column names. `functions` is what is balanced (default: 50 leading kernel functions);
+    `tolerance` and `strength` are in population standard deviations of each function. `options`: `entropy_balance`.
+    """
+    names, columns = shared_columns(observed, population)
+    tables = [numbers(name, table, columns) for name, table in (("observed", observed), ("population", population))]
+    weights = None if population_weights is None else torch.from_numpy(np.array(population_weights, dtype=np.float64))
+    if weights is not None and weights.shape != (len(tables[1]),):
+        raise DataError(f"`population_weights` must have {len(tables[1])} values, got shape {tuple(weights.shape)}.")
+    scaled = Standardised.of(tables[0], tables[1], weights)
+    fitted: FittedFunctions = (functions or KernelFunctions()).fit(
+        scaled.population, scaled.observed, generator=torch.Generator().manual_seed(seed)
+    )
+    result = fitted.balance(
+        scaled.observed, tolerance, strength, base_weights=base_weights, max_weight=max_weight, **options
+    )
+    mass = result.weights.cpu().numpy()
+    diagnosis = diagnose(Sample(tables[0]), mass, Sample(tables[1], weights), names, base_weights)
+    return BalanceReport(mass, result, diagnosis, fitted.names)
+
+
+def shared_columns(observed: Any, population: Any) -> tuple[list[str], list[str] | None]:
+    """(names of the features, columns to take): those of the observed frame, which the population must have too."""
+    first, second = (_column_names(table) for table in (observed, population))
+    if first is None or second is None:
+        width = np.shape(observed)[1] if np.ndim(observed) == 2 else 0
+        return first or [f"x{column}" for column in range(width)], None
+    missing = [name for name in first if name not in second]
+    if missing:
+        listed = ", ".join(map(repr, missing))
+        raise DataError(f"`population` has no column {listed}. Both samples must have the same features.")
+    return first, first
+
+
+def numbers(name: str, table: Any, columns: Sequence[str] | None = None) -> Tensor:
+    """A finite float matrix; an error names the column and the row of the first value that is none."""
+    matrix = as_matrix(name, table[list(columns)] if columns is not None else table)
+    if len(matrix) == 0:
+        raise DataError(f"`{name}` must have at least one row, got none.")
+    bad = ~matrix.isfinite()
+    if bool(bad.any()):
+        row, column = (int(index) for index in bad.nonzero()[0])
+        label = columns[column] if columns is not None else f"{name}[:, {column}]"
+        value = float(matrix[row, column])
+        raise RowError(label, row, f"expected a finite number in `{name}`, got {value}. Fill it in or drop the row.")
+    return matrix
+
+
+def _column_names(table: Any) -> list[str] | None:
+    columns = getattr(table, "columns", None)
+    return None if columns is None else [str(column) for column in columns]

@@ -1,0 +1,167 @@
+"""Balancing functions: their population means, how they are chosen, and what balancing them does."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+from selection import balanced, design, relative_error
+
+from counterpoise.errors import ConfigError
+from counterpoise.functions import GivenFunctions, KernelFunctions, Moments
+from counterpoise.kernels import Exponential, Gaussian
+from counterpoise.population import Pairs, Sample
+from counterpoise.rows import matrix_rows
+from counterpoise.selection import largest, ridge_coefficients, worst_function
+from counterpoise.solver import entropy_balance, worst_case_balance
+
+RECIPES = [
+    Moments(2),
+    GivenFunctions(lambda x: torch.stack([x[:, 0], x.sum(1).sin()], 1)),
+    KernelFunctions(Gaussian(), 4, "random", 30),
+    KernelFunctions(Gaussian(), 4, "spectral", 30),
+    KernelFunctions(Exponential(), 4, "spectral", 30),
+    KernelFunctions(Gaussian(), 4, "adaptive", 30),
+    KernelFunctions(Gaussian(), 4, "adaptive_spectral", 30),
+    KernelFunctions(Gaussian(), 4, "worst_case", 30),
+    KernelFunctions(Gaussian(), 4, "worst_case_top", 30),
+]
+
+
+def world(seed=0):
+    rng = np.random.default_rng(seed)
+    pairs = Pairs(torch.tensor(rng.normal(size=(40, 2))), torch.tensor(rng.normal(size=(30, 2))))
+    everything = pairs.at(torch.arange(40).repeat_interleave(30), torch.arange(30).repeat(40))
+    chosen = torch.tensor(rng.random(1200) < 1 / (1 + np.exp(1 - everything.features(slice(None))[:, 0].numpy())))
+    return pairs, everything, pairs.at(everything.users[chosen], everything.items[chosen]), chosen
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: getattr(r, "select", type(r).__name__))
+def test_targets_and_scales_are_means_and_deviations_over_all_pairs(recipe):
+    pairs, everything, observed, _ = world()
+    fitted = recipe.fit(pairs, observed, torch.rand(observed.n_rows))
+    values = fitted.values(everything.features(slice(None)))
+    assert torch.allclose(fitted.targets, values.mean(0), atol=1e-6)
+    assert torch.allclose(fitted.scale, values.std(0, correction=0), atol=1e-5)
+    rows = fitted.rows(observed)
+    assert torch.allclose(rows.take(slice(None)), fitted.values(observed.features(slice(None))), atol=1e-9)
+    assert len(fitted.names) == rows.n_functions == len(fitted.targets)
+
+
+@pytest.mark.parametrize("recipe", RECIPES[2:], ids=lambda r: r.select)
+def test_a_matrix_population_gives_the_same_functions_as_tables_of_pairs(recipe):
+    """Given the same candidates: the exact means over D do not depend on how D is written down."""
+    pairs, everything, _, _ = world()
+    whole = Sample(everything.features(slice(None)))
+    centres = pairs.draw(30, torch.Generator().manual_seed(1))
+    kernel = recipe.kernel.with_bandwidth(centres)
+    assert torch.allclose(pairs.kernel_mean(kernel, centres), whole.kernel_mean(kernel, centres), atol=1e-6)
+    assert torch.allclose(pairs.kernel_gram(kernel, centres), whole.kernel_gram(kernel, centres), atol=1e-6)
+
+
+def test_the_spectral_basis_is_orthonormal_over_the_population():
+    pairs, everything, _, _ = world()
+    fitted = KernelFunctions(Gaussian(), 12, "spectral", 60).fit(pairs)
+    values = fitted.values(everything.features(slice(None)))
+    assert torch.allclose(values.T @ values / len(values), torch.eye(12).double(), atol=1e-6)
+
+
+def test_ridge_coefficients_are_the_weighted_least_squares_solution():
+    rng = np.random.default_rng(0)
+    values, errors, weights = rng.normal(size=(50, 4)), rng.normal(size=50), rng.random(50)
+    share, norm = np.diag(weights / weights.sum()), np.diag([1.0, 2.0, 3.0, 4.0])
+    gram = values.T @ share @ values
+    expected = np.linalg.solve(gram + 0.3 * np.trace(gram) / 4 * norm, values.T @ share @ errors)
+    rows = matrix_rows(torch.tensor(values))
+    found = ridge_coefficients(rows, torch.tensor(errors), torch.tensor(norm), 0.3, torch.tensor(weights))
+    assert np.allclose(found, expected)
+
+
+def test_no_function_of_the_same_norm_is_more_biased_than_the_worst():
+    rng = np.random.default_rng(0)
+    values, mean = rng.normal(size=(50, 4)), rng.normal(size=4)
+    norm = np.cov(rng.normal(size=(4, 30)))
+    alpha = worst_function(matrix_rows(torch.tensor(values)), torch.tensor(mean), torch.tensor(norm)).numpy()
+    bias = values.mean(0) - mean
+    worst = (alpha @ bias) ** 2 / (alpha @ norm @ alpha)
+    others = rng.normal(size=(1000, 4))
+    assert ((others @ bias) ** 2 / np.einsum("ij,jk,ik->i", others, norm, others) <= worst * (1 + 1e-9)).all()
+
+
+def test_planted_kernels_are_found_by_the_adaptive_rule():
+    pairs, _, observed, _ = world()
+    generator = torch.Generator().manual_seed(0)
+    kernel = Gaussian(0.3)
+    centres = pairs.draw(30, generator)
+    values = kernel(observed.features(slice(None)), centres)
+    truth = torch.tensor([3, 11, 20])
+    errors = values[:, truth] @ torch.tensor([3.0, -2.0, 2.5]).double()
+    alpha = ridge_coefficients(matrix_rows(values), errors, kernel(centres, centres), 1e-6)
+    assert set(largest(alpha, 3).tolist()) == set(truth.tolist())
+
+
+def test_an_error_in_the_span_is_estimated_without_bias_by_ips_and_dr():
+    """Theorem 1: balanced functions carry any error in their span, whatever its coefficients."""
+    pairs, everything, observed, chosen = world()
+    fitted = KernelFunctions(Gaussian(), 8, "spectral", 60).fit(pairs)
+    on_all = fitted.values(everything.features(slice(None)))
+    weights = entropy_balance(fitted.rows(observed), fitted.targets, accuracy=1e-11).weights
+    for seed in range(20):
+        coefficients = torch.randn(8, 2, generator=torch.Generator().manual_seed(seed)).double()
+        error, imputed = (on_all @ coefficients + torch.randn(2, generator=torch.Generator().manual_seed(seed))).T
+        assert float(weights @ error[chosen]) == pytest.approx(float(error.mean()), abs=1e-8)
+        doubly_robust = imputed.mean() + weights @ (error - imputed)[chosen]
+        assert float(doubly_robust) == pytest.approx(float(error.mean()), abs=1e-8)
+
+
+def test_eight_seeds_of_a_known_log_spectral_functions_remove_nine_tenths_of_the_bias():
+    unweighted, spectral = [], []
+    for seed in range(8):
+        log = design(seed)
+        unweighted.append(relative_error(log, torch.ones(len(log.errors)).double()))
+        weights = balanced(log, KernelFunctions(Gaussian(3.0), 10, "spectral", 300), seed).weights
+        spectral.append(relative_error(log, weights))
+    assert np.mean(spectral) <= 0.01
+    assert np.mean(spectral) <= 0.1 * np.mean(unweighted)
+
+
+def test_weights_stay_uniform_where_selection_ignores_the_features():
+    pairs, everything, _, _ = world()
+    chosen = torch.rand(1200, generator=torch.Generator().manual_seed(0)) < 0.5
+    observed = pairs.at(everything.users[chosen], everything.items[chosen])
+    fitted = KernelFunctions(Gaussian(), 10, "spectral", 60).fit(pairs)
+    weights = entropy_balance(fitted.rows(observed), fitted.targets).weights
+    assert 1 / float((weights**2).sum()) > 0.95 * len(weights)
+
+
+def test_worst_case_weights_have_a_smaller_worst_bias_than_uniform_ones():
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(Gaussian(), 4, "worst_case", 40).fit(pairs)
+    result = worst_case_balance(fitted.rows(observed), fitted.targets, fitted.matrix, strength=1e4)
+    assert result.worst_case_bias < 0.2 * result.worst_case_bias_before
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (KernelFunctions(select="best"), "`select` must be one of 'random'"),
+        (KernelFunctions(n=0), "`n` must be an integer >= 1, got 0"),
+        (KernelFunctions(n=10, candidates=5), "`candidates` must be an integer >= 10, got 5"),
+        (KernelFunctions(select="adaptive"), "`errors` must be given"),
+        (KernelFunctions(select="worst_case_top"), "`observed` must be given"),
+        (Moments(0), "`order` must be an integer >= 1"),
+    ],
+)
+def test_bad_settings_are_named(recipe, words):
+    with pytest.raises(ConfigError, match=words):
+        recipe.fit(world()[0])
+
+
+def test_the_configuration_is_the_repr():
+    settings = "n=50, select='spectral', candidates=None, ridge=0.1"
+    assert repr(KernelFunctions()) == f"KernelFunctions(kernel=Gaussian(bandwidth='median'), {settings})"
