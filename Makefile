@@ -1,6 +1,7 @@
 # `make demo` and `make test` do all the set-up on a machine with Python 3.11+, pip and make.
 PYTHON ?= python3
 VENV   := .venv
+CONSTRAINTS ?= -c constraints.txt
 BIN    := $(VENV)/bin
 
 # Datasets that may not be shipped are looked for here (see `counterpoise datasets`).
@@ -32,11 +33,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/core: $(BIN)/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e .
 	touch $@
 
 $(VENV)/dev: $(VENV)/core
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[dev]"
 	touch $@
 
 clean:

@@ -73,8 +73,74 @@ def test_fit_evaluates_and_keeps_its_configuration(run: Path, files: Path, capsy
     assert manifest["evaluation"]["n_rows"] == manifest["dataset"]["test_rows"]
     assert main(["evaluate", str(run), str(files / "test.csv"), "--json"]) == 0
     again = printed_json(capsys)
-    assert again["n_rows"] >= manifest["evaluation"]["n_rows"]
-    assert 0 < again["auc"] < 1
+    assert again["rows_seen_in_training"] == 0
+    assert {name: again[name] for name in manifest["evaluation"]} == manifest["evaluation"]
+
+
+def test_evaluate_leaves_out_what_the_model_has_seen(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    unbiased = pl.concat([pl.read_csv(files / "test.csv"), pl.read_csv(files / "train.csv").head(30)])
+    unbiased.write_csv(tmp_path / "unbiased.csv")
+    arguments = ["fit", str(files / "train.csv"), "--test", str(tmp_path / "unbiased.csv"), "--epochs", "3"]
+    assert main([*arguments, "--out", run, "--quiet"]) == 0
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert main(["evaluate", run, str(tmp_path / "unbiased.csv"), "--json"]) == 0
+    honest = printed_json(capsys)
+    assert honest["n_rows"] == manifest["evaluation"]["n_rows"] == len(unbiased) - honest["rows_seen_in_training"]
+    assert honest["auc"] == manifest["evaluation"]["auc"]
+    assert main(["evaluate", run, str(tmp_path / "unbiased.csv"), "--protocol", "paper", "--json"]) == 0
+    assert printed_json(capsys)["n_rows"] == len(unbiased)
+    assert main(["evaluate", run, str(files / "train.csv")]) == 2
+    assert "pairs were seen in training" in capsys.readouterr().err
+
+
+def test_evaluate_takes_the_split_of_the_run(
+    tmp_path: Path, coat_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    assert (
+        main(["fit", "coat", "--path", str(coat_folder), "--seed", "3", "--epochs", "2", "--out", run, "--json"]) == 0
+    )
+    fitted = printed_json(capsys)
+    assert main(["evaluate", run, "coat", "--json"]) == 0
+    again = printed_json(capsys)
+    assert (again["auc"], again["n_rows"]) == (fitted["evaluation"]["auc"], fitted["evaluation"]["n_rows"])
+
+
+def test_one_text_id_does_not_make_the_others_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text(
+        "user_id,item_id,rating\n" + "".join(f"{n % 5},{n % 7},{n % 2}\n" for n in range(35))
+    )
+    run = str(tmp_path / "run")
+    assert main(["fit", str(tmp_path / "log.csv"), "--epochs", "3", "--out", run, "--quiet"]) == 0
+    scores = {}
+    for name, rows in {"plain": "1,2\n", "mixed": "1,2\nnew,2\n"}.items():
+        (tmp_path / f"{name}.csv").write_text("user_id,item_id\n" + rows)
+        out = str(tmp_path / f"{name}.parquet")
+        arguments = ["predict", run, str(tmp_path / f"{name}.csv"), "--out", out, "--unknown", "popular", "--quiet"]
+        assert main(arguments) == 0
+        scores[name] = pl.read_parquet(out)["score"][0]
+    assert scores["plain"] == scores["mixed"]
+    assert main(["predict", run, str(tmp_path / "mixed.csv"), "--out", str(tmp_path / "x.csv")]) == 2
+    assert "unknown user 'new':" in capsys.readouterr().err
+    assert (
+        main(["recommend", run, "--users", "1, new", "--unknown", "popular", "--k", "1", "--keep-seen", "--json"]) == 0
+    )
+    assert printed_json(capsys)[0]["score"] == pytest.approx(cp.load_model(run).recommend([1], 1, False)["score"][0])
+
+
+def test_nested_tables_of_a_configuration_are_settings(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "fit.toml"
+    config.write_text(
+        f'data = "{files / "train.csv"}"\n[settings.training]\nepochs = 2\n[settings.backbone]\ndim = 3\n'
+    )
+    assert main(["fit", "--config", str(config), "--out", str(tmp_path / "run"), "--json"]) == 0
+    facts = printed_json(capsys)["configuration"]
+    assert (facts["training"]["epochs"], facts["backbone"]["dim"]) == (2, 3)
 
 
 def test_fit_prints_its_metrics_and_the_next_step(
@@ -220,6 +286,12 @@ def test_balance_writes_weights_and_says_what_they_did(
         (["fit", "{files}/train.csv", "--set", "dim"], "`--set` takes name=value"),
         (["fit", "{files}/train.csv", "--set", "depth=3"], "setting `depth` is unknown"),
         (["fit", "{files}/train.csv", "--set", "dim=0"], "`dim` must be an integer >= 1, got 0"),
+        (["fit", "{files}/train.csv", "--set", "seed=3"], "use --seed"),
+        (["fit", "{files}/train.csv", "--set", "biases=no"], "`biases` must be true or false, got 'no'"),
+        (["fit", "{files}/train.csv", "--set", "training=3"], "`training` must be a Training part"),
+        (["fit", "{files}/train.csv", "--set", "dim=1000000000000"], "memory"),
+        (["fit", "{files}/train.csv", "--k", "0"], "`k` must be greater than or equal to 1, got 0"),
+        (["fit", "{files}/train.csv", "--config", "{files}/settings.toml"], "`settings` must be a table"),
         (["fit", "{files}/train.csv", "--epochs", "0"], "`epochs` must be an integer >= 1, got 0"),
         (["fit", "{files}/train.csv", "--device", "cuda:99"], "`device`"),
         (["fit", "{files}/train.csv", "--batch-size", "some"], "`batch_size`"),
@@ -244,6 +316,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    (files / "settings.toml").write_text("settings = 3\n")
     (files / "ratings.csv").write_text("user_id,item_id,rating\na,x,5\nb,y,1\n")
     before = sorted(files.rglob("*"))
     assert main([word.format(files=files, run=run) for word in arguments]) == 2

@@ -17,7 +17,7 @@ from scipy import sparse
 from counterpoise.errors import ConfigError, DataError, RowError
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.protocols import apply_protocol
-from counterpoise.vocabulary import Vocabulary
+from counterpoise.vocabulary import Vocabulary, as_column
 
 COLUMNS = {"user_id": ["b", "a", "b"], "item_id": [7, 7, 5], "rating": [4, 2, 5]}
 
@@ -58,9 +58,23 @@ def test_the_codes_do_not_depend_on_the_order_of_rows(values: list[int], data: s
     assert Vocabulary.of(values[:3], values) == Vocabulary.of(values)
 
 
-def test_the_number_1_and_the_text_1_are_two_ids() -> None:
+def test_the_number_1_and_the_text_1_are_two_ids_of_one_vocabulary() -> None:
     assert len(Vocabulary.of([1, "1"])) == 2
-    assert Vocabulary([1, 2]).encode(["1", "2"]).tolist() == [-1, -1]
+    assert Vocabulary.of([1, "1"]).encode(["1", 1]).tolist() in ([1, 0], [0, 1])
+
+
+def test_ids_of_another_type_match_where_they_are_written_the_same() -> None:
+    assert Vocabulary([1, 2]).encode(["1", "2", "abc", "007", "+1", "1.0"]).tolist() == [0, 1, -1, -1, -1, -1]
+    assert Vocabulary(["1", "02"]).encode([1, 2]).tolist() == [0, -1]
+    assert Vocabulary([1, 2]).encode([2.0, 1.0]).tolist() == [1, 0]
+    assert Vocabulary([1, 2]).encode([2.5]).tolist() == [-1]
+    assert Vocabulary([dt.date(2020, 1, 1)]).encode(["2020-01-01", "2020"]).tolist() == [0, -1]
+    assert Vocabulary([True, False]).encode(["false", "no"]).tolist() == [1, -1]
+
+
+def test_an_unknown_id_is_the_one_that_is_named() -> None:
+    with pytest.raises(DataError, match="unknown user 'new': "):
+        Vocabulary([1, 2]).require(["1", "2", "new"], "user")
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
@@ -99,10 +113,55 @@ def test_a_vocabulary_with_a_repeated_id_is_refused() -> None:
         Vocabulary(["a", "b", "a"])
 
 
-def test_words_of_a_command_line_become_ids_of_the_right_type() -> None:
-    assert Vocabulary([1, 2]).parse(["2", "1"]).to_list() == [2, 1]
-    assert Vocabulary(["1", "b"]).parse(["1"]).to_list() == ["1"]
-    assert Vocabulary([1, 2]).parse(["2", "x"]).to_list() == ["2", "x"]
+def test_a_vocabulary_grows_behind_its_known_ids() -> None:
+    grown = Vocabulary(["b", "a"]).extended(["c", "a", "aa", "c"])
+    assert list(grown.column) == ["b", "a", "aa", "c"]
+    mixed = Vocabulary([1, 2]).extended(["2", "x"])
+    assert mixed.encode([1, 2, "x"]).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("ids", [3, "ann", None, b"x"])
+def test_a_single_id_is_not_a_column(ids: object) -> None:
+    with pytest.raises(DataError, match="Wrap a single id in a list"):
+        as_column(ids)
+
+
+def test_numpy_scalars_are_plain_ids() -> None:
+    assert Vocabulary.of([1, np.int64(2)]).to_parquet()
+    assert Vocabulary.of(["a", np.str_("b")]).encode(["b"]).tolist() == [1]
+
+
+def test_vocabularies_can_be_given_as_sequences() -> None:
+    log = FeedbackLog.from_arrays([1, 3], ["a", "b"], [1, 0], user_ids=[1, 2, 3], item_ids=["b", "a"])
+    assert log.shape == (3, 2)
+    assert log.items.tolist() == [1, 0]
+    with pytest.raises(DataError, match="unknown user 9"):
+        FeedbackLog.from_arrays([9], ["a"], [1], user_ids=[1, 2, 3])
+    with pytest.raises(DataError, match="must be distinct"):
+        FeedbackLog.from_arrays([1], ["a"], [1], user_ids=[1, 1])
+
+
+@pytest.mark.parametrize("frame", [None, 3, {"user_id": [1]}, [1, 2]])
+def test_what_is_no_frame_is_refused(frame: object) -> None:
+    with pytest.raises(DataError, match="`frame` must be a pandas, polars or pyarrow frame"):
+        FeedbackLog.from_frame(frame)
+
+
+def test_a_matrix_that_does_not_fit_is_refused() -> None:
+    matrix = np.array([[0.0, 1.0], [1.0, 0.0]])
+    with pytest.raises(DataError, match="at least one row"):
+        FeedbackLog.from_csr(matrix, np.zeros((2, 2)))
+    with pytest.raises(DataError, match="`user_ids` must hold 2 ids"):
+        FeedbackLog.from_csr(matrix, matrix > 0, user_ids=["a"])
+    with pytest.raises(DataError, match="must be"):
+        FeedbackLog.from_csr(matrix[0], matrix[0] > 0)
+    assert FeedbackLog.from_csr(matrix, matrix > 0, user_ids=["a", "b"]).to_frame()["user_id"].to_list() == ["a", "b"]
+
+
+def test_timestamps_of_any_resolution_are_read() -> None:
+    times = np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[s]")
+    log = FeedbackLog.from_arrays([1, 2], [1, 2], [1, 0], timestamps=times)
+    assert np.diff(log.timestamps).tolist() == [86_400 * 10**6]
 
 
 # ---- building a log

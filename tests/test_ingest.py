@@ -171,8 +171,6 @@ def test_pairs_are_read_from_a_file_without_ratings(tmp_path: Path) -> None:
         "user_id": [1, 2],
         "item_id": [10, 20],
     }
-    typed = read_pairs(file, user_col="u", item_col="i", user_ids=Vocabulary(["1", "2"]), item_ids=Vocabulary([10]))
-    assert typed.schema == {"user_id": pl.String, "item_id": pl.Int64}
     file = write(tmp_path, "u,i\n1,10\n,20\n")
     with pytest.raises(DataError, match=r"log.csv: column 'u', row 3: the id is missing"):
         read_pairs(file, user_col="u", item_col="i")

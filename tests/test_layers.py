@@ -11,7 +11,7 @@ import counterpoise
 
 PACKAGE = Path(counterpoise.__file__).parent
 ORDER = [
-    *("errors", "words", "console", "parts", "threads"),
+    *("errors", "words", "console", "options", "parts", "threads"),
     *("vocabulary", "feedback", "tables", "ingest", "protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),

@@ -6,6 +6,7 @@ import contextlib
 import json
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -27,12 +28,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_a_second_write_replaces_the_first_and_leaves_nothing_behind(tmp_path: Path) -> None:
     store.write_folder(tmp_path, {}, {"x.bin": b"old", "z.bin": b"same"})
-    (tmp_path / ".x.bin.abc.partial").write_bytes(b"left by an interrupted write")
-    (tmp_path / "notes.txt").write_text("the user's own")
+    (tmp_path / ".x.0123456789ab.bin.abc.partial").write_bytes(b"left by an interrupted write")
+    (tmp_path / "x.0123456789ab.bin").write_bytes(b"left by another")
+    own = {"notes.txt", ".mine.partial", "x.bin"}
+    for name in own:
+        (tmp_path / name).write_text("the user's own")
     store.write_folder(tmp_path, {}, {"x.bin": b"new", "z.bin": b"same"})
     assert store.read_folder(tmp_path)[1] == {"x.bin": b"new", "z.bin": b"same"}
-    assert len(files_of(tmp_path)) == 4
-    assert (tmp_path / "notes.txt").read_text() == "the user's own"
+    assert len(files_of(tmp_path)) == 3 + len(own)
+    assert all((tmp_path / name).read_text() == "the user's own" for name in own)
 
 
 @pytest.mark.parametrize("fail_at", range(8))
@@ -153,7 +157,8 @@ def test_saving_over_a_manifest_that_points_outside_deletes_nothing(
     "changes",
     [
         {"files": []}, {"files": {"users.parquet": 3}}, {"files": {}}, {"configuration": {"part": "Popen"}},
-        {"configuration": {"part": "Training"}}, {"configuration": None}, {"log": {}}, {"history": {"x": 1}},
+        {"configuration": {"part": "Training"}}, {"configuration": None}, {"configuration": "x"}, {"log": {}},
+        {"history": {"x": 1}},
         {"configuration": {"part": "DebiasedRecommender", "backbone": {"part": "MatrixFactorization", "dim": 9}}},
     ],
 )  # fmt: skip
@@ -167,6 +172,11 @@ def test_a_manifest_that_does_not_fit_is_one_clear_error(changes: dict[str, obje
 def test_facts_are_kept_with_the_model(fitted: DebiasedRecommender, tmp_path: Path) -> None:
     fitted.save(tmp_path, evaluation={"auc": 0.7})
     assert store.read_manifest(tmp_path)["evaluation"] == {"auc": 0.7}
+    for facts in ({"auc": float("nan")}, {"auc": np.float32(0.5)}, {"files": {}}, {"configuration": 1}):
+        with pytest.raises(ConfigError):
+            fitted.save(tmp_path, **facts)
+    assert store.read_manifest(tmp_path)["evaluation"] == {"auc": 0.7}
+    assert len(files_of(tmp_path)) == 4
 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])

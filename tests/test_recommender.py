@@ -152,8 +152,63 @@ def test_blocks_of_users_change_nothing(fitted: DebiasedRecommender, monkeypatch
     assert np.allclose(fitted.predict([1] * 40, range(40)), scores)
 
 
+def test_settings_changed_after_the_fit_change_nothing_until_the_next(dataset: Dataset, tmp_path: Path) -> None:
+    model = cp.make("mf", dim=4, **FAST).fit(dataset.train)
+    before = model.predict_log(dataset.test)
+    model.set_params(backbone__biases=False, backbone__dim=8)
+    assert np.array_equal(model.predict_log(dataset.test), before)
+    model.save(tmp_path)
+    loaded = cp.load_model(tmp_path)
+    assert loaded.backbone.dim == 4
+    assert np.array_equal(loaded.predict_log(dataset.test), before)
+
+
+def test_a_model_knows_what_it_has_seen(dataset: Dataset, tmp_path: Path) -> None:
+    model = cp.make("mf", **FAST).fit(dataset.train, probe=dataset.probe)
+    model.save(tmp_path)
+    for knowing in (model, cp.load_model(tmp_path)):
+        assert knowing.has_seen(dataset.train).all()
+        assert knowing.has_seen(dataset.probe).all()
+        assert not knowing.has_seen(dataset.test).any()
+    elsewhere = FeedbackLog.from_arrays([0, "stranger"], [dataset.train.items[dataset.train.users == 0][0]] * 2, [1, 1])
+    assert model.has_seen(elsewhere).tolist() == [True, False]
+
+
+def test_numpy_numbers_are_settings_like_others(dataset: Dataset, tmp_path: Path) -> None:
+    model = cp.make("mf", dim=np.int64(3), seed=np.int64(1), l2=np.float32(2), **FAST).fit(dataset.train)
+    model.save(tmp_path)
+    assert cp.load_model(tmp_path) == model
+
+
+@pytest.mark.parametrize("log", [None, 3, [1, 2], {"user_id": [1]}])
+def test_what_is_no_log_is_refused(log: object, dataset: Dataset) -> None:
+    with pytest.raises(DataError, match="`log` must be a FeedbackLog"):
+        cp.make("mf").fit(log)
+    with pytest.raises(DataError, match="`log` must be a FeedbackLog"):
+        cp.evaluate([0.5], log)
+    if log is not None:
+        with pytest.raises(DataError, match="`probe` must be a FeedbackLog"):
+            cp.make("mf").fit(dataset.train, probe=log)
+
+
+def test_an_empty_log_is_refused(dataset: Dataset) -> None:
+    with pytest.raises(DataError, match="`log` must have at least one row"):
+        cp.make("mf").fit(dataset.train.take([]))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"biases": "no"}, {"side_features": 1}, {"backbone": ["mf"]}, {"backbone": "ncf", "hidden": 32}, {"weights": "u"},
+     {"training": 3}, {"risk": ["ips"]}, {"device": None}, {"device": "mps"}, {"device": "cuda:99"}, {"device": [1]}],
+)  # fmt: skip
+def test_settings_of_the_wrong_type_are_named(settings: dict[str, object], dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match=f"`{list(settings)[-1]}`"):
+        cp.make("mf", **settings).fit(dataset.train)
+
+
 def test_nobody_asked_means_no_rows(fitted: DebiasedRecommender) -> None:
     assert len(fitted.recommend([])) == 0
+    assert fitted.recommend([]).schema == fitted.recommend([0]).schema
     assert len(fitted.predict([], [])) == 0
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from counterpoise import ConfigError, DataError, World, simulate
+from counterpoise import ConfigError, DataError, DebiasedRecommender, World, simulate
 
 
 def test_the_truth_follows_the_formulas(world: World) -> None:
@@ -28,6 +28,8 @@ def test_tables_are_the_same_in_part_and_as_a_whole(world: World) -> None:
         users, items = np.array([3, 59, 3]), np.array([0, 49, 20])
         assert np.allclose(table(users, items), whole[users, items])
         assert table.mean() == pytest.approx(whole.mean())
+        for part in ((slice(None), 3), (5, slice(2, 9)), (slice(None), slice(None)), 7, ([1, 2], slice(None))):
+            assert np.allclose(table[part], whole[part])
 
 
 def test_the_log_holds_the_labels_of_the_world(world: World) -> None:
@@ -55,6 +57,11 @@ def test_the_density_is_the_mean_propensity() -> None:
     assert simulate(n_users=1500, n_items=1000, density=0.02).propensity.mean() == pytest.approx(0.02, rel=0.02)
 
 
+def test_strong_selection_can_be_simulated() -> None:
+    world = simulate(n_users=40, n_items=30, density=0.1, strength=100)
+    assert world.propensity.mean() == pytest.approx(0.1, abs=1e-6)
+
+
 def test_no_strength_means_missing_at_random() -> None:
     assert np.ptp(np.asarray(simulate(n_users=30, n_items=20, density=0.3, strength=0).propensity)) < 1e-12
 
@@ -72,8 +79,17 @@ def test_the_ideal_risk_is_the_mean_log_loss_over_all_pairs(world: World) -> Non
     assert world.ideal_risk(scores) == pytest.approx(expected)
     assert world.ideal_risk(lambda users, items: scores[users, items]) == pytest.approx(expected)
     assert world.ideal_risk(world.preference) < world.ideal_risk(np.full(labels.shape, labels.mean()))
+    assert world.ideal_risk(scores.tolist()) == pytest.approx(expected)
     with pytest.raises(DataError, match=r"must have the shape \(60, 50\)"):
         world.ideal_risk(scores[0])
+    for wrong in (np.full(labels.shape, 3.0), np.full(labels.shape, np.nan)):
+        with pytest.raises(DataError, match=r"must be probabilities in \[0, 1\]"):
+            world.ideal_risk(wrong)
+
+
+def test_the_ideal_risk_of_a_model_is_that_of_its_predictions(world: World, fitted: DebiasedRecommender) -> None:
+    grid = np.array([fitted.predict(np.full(50, user), np.arange(50)) for user in range(60)])
+    assert world.ideal_risk(fitted) == pytest.approx(world.ideal_risk(grid), rel=1e-6)
 
 
 def test_the_seed_decides_everything() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from counterpoise.errors import ConfigError, check_number
+from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.parts import Part
 
@@ -75,6 +75,8 @@ class MatrixFactorization(Backbone):
     def build(self, log: FeedbackLog, generator: torch.Generator) -> Scorer:
         """Factors from a narrow normal distribution, biases 0, the mean at the log odds of the log's label rate."""
         check_number("dim", self.dim, at_least=1, integer=True)
+        check_flag("biases", self.biases)
+        check_flag("side_features", self.side_features)
         for name in ("l2", "l2_biases", "l2_features"):
             check_number(name, getattr(self, name), at_least=0)
         scorer = self.empty(*log.shape, n_columns=log.feature_columns)
@@ -161,6 +163,8 @@ class NeuralCF(Backbone):
     def build(self, log: FeedbackLog, generator: torch.Generator) -> Scorer:
         """Embeddings from a narrow normal distribution; each layer's weights scaled by its inputs, offsets 0."""
         check_number("dim", self.dim, at_least=1, integer=True)
+        if not isinstance(self.hidden, tuple | list):
+            raise ConfigError(f"`hidden` must list the widths of the hidden layers, got {self.hidden!r}. Try (32, 16).")
         for width in self.hidden:
             check_number("hidden", width, at_least=1, integer=True, advice="Give the width of each hidden layer.")
         for name in ("l2", "l2_network"):
@@ -231,7 +235,7 @@ def as_backbone(choice: Any) -> Backbone:
     """A backbone from its word or as it is."""
     if isinstance(choice, Backbone):
         return choice
-    if choice in BACKBONES:
+    if isinstance(choice, str) and choice in BACKBONES:
         return BACKBONES[choice]()
     raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
 

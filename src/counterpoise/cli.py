@@ -5,14 +5,33 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from counterpoise import __version__
-from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table
-from counterpoise.errors import ConfigError, CounterpoiseError, check_choice, check_number
-from counterpoise.words import Duplicates, EmptyUsers, KernelName, Protocol, SelectForSamples, Unknown
+from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table, working
+from counterpoise.errors import CounterpoiseError, check_choice, check_number
+from counterpoise.options import (
+    INTERRUPTED,
+    OUT_HELP,
+    TABLE_FIELDS,
+    Empty,
+    Folder,
+    ItemCol,
+    Json,
+    Quiet,
+    RatingCol,
+    Run,
+    Separator,
+    Threshold,
+    TopK,
+    UnknownUsers,
+    UserCol,
+    given,
+    words,
+)
+from counterpoise.words import Duplicates, KernelName, Protocol, SelectForSamples
 
 # Modules that need torch or a data-frame library are imported by the commands that use them: `--help` stays quick.
 
@@ -24,21 +43,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-Run = Annotated[Path, typer.Argument(help="A folder that `fit` wrote.", show_default=False)]
-UserCol = Annotated[str | None, typer.Option(help="Column of user ids.", show_default="user_id")]
-ItemCol = Annotated[str | None, typer.Option(help="Column of item ids.", show_default="item_id")]
-RatingCol = Annotated[str | None, typer.Option(help="Column of ratings.", show_default="rating")]
-Threshold = Annotated[float | None, typer.Option(help="Ratings at or above it are positive.")]
-TopK = Annotated[int | None, typer.Option("--k", help="Length of the lists that are evaluated.", show_default="5")]
-Empty = Annotated[EmptyUsers | None, typer.Option(help="Users without a positive label.", show_default="skip")]
-UnknownUsers = Annotated[Unknown, typer.Option(help="Unknown users: an error, or the items' rates of positives.")]
-Folder = Annotated[str | None, typer.Option(help="Folder of a named dataset.")]
-TABLE_FIELDS = ("name", "population_mean", "mean_before", "mean_after", "smd_before", "smd_after")
-INTERRUPTED = 130  # the exit code after Ctrl-C
-OUT_HELP = "Where to write: .parquet, .csv or .tsv."
-
 
 @app.command()
 def demo(
@@ -49,7 +53,9 @@ def demo(
 ) -> None:
     """Simulate a biased log with a known truth, fit a recommender, and see how far the log misleads."""
     from counterpoise.demo import run_demo
+    from counterpoise.persistence import check_folder
 
+    check_folder(out)
     with progress_bar("training", not (as_json or quiet)) as progress:
         result = run_demo(seed, progress)
     result.model.save(out, demo=result.to_dict())
@@ -94,6 +100,8 @@ def fit(
     item_col: ItemCol = None,
     rating_col: RatingCol = None,
     timestamp_col: Annotated[str | None, typer.Option(help="Column of timestamps, if any.")] = None,
+    separator: Separator = None,
+    probe_fraction: Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")] = None,
     seed: Annotated[int | None, typer.Option(help="Draws probe, start and batches.", show_default="0")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the log.")] = None,
     batch_size: Annotated[str | None, typer.Option(help="Rows a step, full or auto.", show_default="auto")] = None,
@@ -117,10 +125,12 @@ def fit(
     configuration = resolve(config, flags, parse_settings([*(settings or []), *given]))
 
     from counterpoise.fitting import fit_and_evaluate
+    from counterpoise.persistence import check_folder
 
+    out = out or Path("runs") / f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
+    check_folder(out)
     with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
         fitted = fit_and_evaluate(configuration, progress)
-    out = out or Path("runs") / f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
     fitted.model.save(out, **fitted.facts())
     if as_json:
         show_json({"run": str(out), "configuration": fitted.model.to_config(), **fitted.facts()})
@@ -140,12 +150,14 @@ def evaluate(
     run: Run,
     test: Annotated[str, typer.Argument(help="A file with unbiased ratings, or a dataset's name.")],
     path: Folder = None,
-    protocol: Annotated[Protocol, typer.Option(help="For named datasets.")] = "honest",
-    seed: Annotated[int, typer.Option(help="Which split of a named dataset.")] = 0,
-    threshold: Threshold = None,
+    protocol: Annotated[Protocol | None, typer.Option(help="honest: leave out what the model has seen.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Split of a named dataset.", show_default="the run's")] = None,
+    threshold: Annotated[float | None, typer.Option(help="Of positive ratings.", show_default="the run's")] = None,
+    duplicates: Annotated[Duplicates, typer.Option(help="Repeated pairs.")] = "error",
     user_col: UserCol = None,
     item_col: ItemCol = None,
     rating_col: RatingCol = None,
+    separator: Separator = None,
     k: TopK = None,
     empty_users: Empty = None,
     unknown: UnknownUsers = "error",
@@ -153,31 +165,22 @@ def evaluate(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Evaluate a saved run on unbiased ratings."""
-    from counterpoise.datasets import load
-    from counterpoise.evaluation import evaluate as evaluate_model
-    from counterpoise.ingest import read_log
+    """Evaluate a saved run on unbiased ratings; in the honest protocol without pairs that the model has seen."""
+    from counterpoise.fitting import evaluate_run
     from counterpoise.persistence import write_text
-    from counterpoise.recommender import load_model
-    from counterpoise.sources import SOURCES
 
-    model = load_model(run)
-    threshold = model.log_facts_["threshold"] if threshold is None else threshold
-    if test in SOURCES:
-        log = load(test, path, protocol, seed, threshold=threshold).test
-        if log is None:
-            raise ConfigError(f"{test!r} has no test.")
-    else:
-        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": unknown != "error"}
-        log = read_log(test, threshold=threshold, **ids, **_columns(user_col, item_col, rating_col))
-    scores = model.predict_log(log, unknown=unknown)
-    result = evaluate_model(scores, log, k=5 if k is None else k, empty_users=empty_users or "skip")
+    columns = given(user_col=user_col, item_col=item_col, rating_col=rating_col, separator=separator)
+    options = given(path=path, protocol=protocol, seed=seed, threshold=threshold, k=k, empty_users=empty_users)
+    with working("evaluating", not (as_json or quiet)):
+        result, seen, protocol = evaluate_run(run, test, unknown, columns | {"duplicates": duplicates}, **options)
+    facts = {"protocol": protocol, "rows_seen_in_training": seen, **result.to_dict()}
     if out is not None:
-        write_text(out, json.dumps(result.to_dict(), indent=2) + "\n")
+        write_text(out, json.dumps(facts, indent=2) + "\n")
     if as_json:
-        show_json({"run": str(run), "test": test, **result.to_dict()})
+        show_json({"run": str(run), "test": test, **facts})
     elif not quiet:
-        say(str(result))
+        left_out = "left out" if protocol == "honest" else "counted"
+        say(f"{result}\n{seen:>7,}  rows were seen in training or in the probe: {left_out} ({protocol} protocol)")
 
 
 @app.command()
@@ -187,6 +190,7 @@ def predict(
     out: Annotated[Path, typer.Option(help=OUT_HELP, show_default=False)],
     user_col: UserCol = None,
     item_col: ItemCol = None,
+    separator: Separator = None,
     unknown: UnknownUsers = "error",
     as_json: Json = False,
     quiet: Quiet = False,
@@ -197,11 +201,11 @@ def predict(
     from counterpoise.recommender import load_model
 
     check_table_name(out)
-    model = load_model(run)
-    columns = _columns(user_col, item_col)
-    frame = read_pairs(pairs, user_ids=model.user_ids_, item_ids=model.item_ids_, **columns)
-    scores = model.predict(frame["user_id"], frame["item_id"], unknown=unknown)
-    write_table(frame.with_columns(score=scores), out)
+    with working("predicting", not (as_json or quiet)):
+        model = load_model(run)
+        frame = read_pairs(pairs, **given(user_col=user_col, item_col=item_col, separator=separator))
+        scores = model.predict(frame["user_id"], frame["item_id"], unknown=unknown)
+        write_table(frame.with_columns(score=scores), out)
     _report_rows(len(frame), out, as_json, quiet)
 
 
@@ -223,14 +227,10 @@ def recommend(
 
     if out is not None:
         check_table_name(out)
-    model = load_model(run)
-    frame = model.recommend(
-        None if users is None else model.user_ids_.parse(users.split(",")),
-        k=k,
-        filter_seen=not keep_seen,
-        candidates=None if candidates is None else model.item_ids_.parse(candidates.split(",")),
-        unknown=unknown,
-    )
+    with working("recommending", not (as_json or quiet)):
+        frame = load_model(run).recommend(
+            words(users), k=k, filter_seen=not keep_seen, candidates=words(candidates), unknown=unknown
+        )
     if out is not None:
         write_table(frame, out)
         _report_rows(len(frame), out, as_json, quiet)
@@ -266,13 +266,14 @@ def balance(
 
     check_table_name(out)
     check_number("seed", seed, at_least=0, integer=True)
-    first = read_features(observed, None if features is None else features.split(","))
-    second = read_features(population, first.columns)
-    chosen = Moments(moments) if moments is not None else KernelFunctions(KERNELS[kernel](), n_functions, select)
-    report = balance_samples(
-        first, second, chosen, tolerance=tolerance, strength=strength, max_weight=max_weight, seed=seed
-    )
-    write_table(first.with_columns(weight=report.weights), out)
+    with working("balancing", not (as_json or quiet)):
+        first = read_features(observed, words(features))
+        second = read_features(population, first.columns)
+        chosen = Moments(moments) if moments is not None else KernelFunctions(KERNELS[kernel](), n_functions, select)
+        report = balance_samples(
+            first, second, chosen, tolerance=tolerance, strength=strength, max_weight=max_weight, seed=seed
+        )
+        write_table(first.with_columns(weight=report.weights), out)
     if as_json:
         show_json({"out": str(out), **report.to_dict()})
     elif not quiet:
@@ -337,16 +338,16 @@ def main(arguments: list[str] | None = None) -> int:
     except CounterpoiseError as error:
         complain(f"error: {error}")
         code = 2
+    except (MemoryError, RuntimeError, OSError) as error:
+        if not (isinstance(error, OSError | MemoryError) or "memory" in str(error)):
+            raise
+        complain(f"error: the machine refused: {str(error) or 'out of memory'}")
+        code = 2
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0
     if code == INTERRUPTED:
-        complain("stopped before the end: nothing was written")
+        complain("stopped before the end")
     return code
-
-
-def _columns(user_col: str | None, item_col: str | None, rating_col: str | None = None) -> dict[str, Any]:
-    given = {"user_col": user_col, "item_col": item_col, "rating_col": rating_col}
-    return {name: column for name, column in given.items() if column is not None}
 
 
 def _report_rows(rows: int, out: Path, as_json: bool, quiet: bool) -> None:

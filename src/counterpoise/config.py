@@ -30,15 +30,16 @@ class FitConfig(BaseModel):
     item_col: str = "item_id"
     rating_col: str = "rating"
     timestamp_col: str | None = None
+    separator: str | None = None
     method: str = "mf"
     seed: int = 0
     settings: dict[str, Any] = Field(default_factory=dict)
-    k: int = 5
+    k: int = Field(default=5, ge=1)
     empty_users: EmptyUsers = "skip"
 
     def read_options(self) -> dict[str, Any]:
         """How to read files of one's own, as far as it differs from the defaults."""
-        names = ("duplicates", "user_col", "item_col", "rating_col", "timestamp_col")
+        names = ("duplicates", "user_col", "item_col", "rating_col", "timestamp_col", "separator")
         return {
             name: getattr(self, name) for name in names if getattr(self, name) != type(self).model_fields[name].default
         }
@@ -48,7 +49,12 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
     """The configuration from a TOML file or run folder (or None), overridden by the flags that are not None."""
     values = {} if source is None else _read(source)
     values |= {name: value for name, value in flags.items() if value is not None}
-    values["settings"] = dict(values.get("settings", {})) | settings
+    given = values.get("settings", {})
+    if not isinstance(given, dict):
+        raise ConfigError(f"`settings` must be a table of names and values, got {given!r}.")
+    values["settings"] = given | settings
+    if {"seed", "training__seed"} & set(values["settings"]):
+        raise ConfigError("`seed` draws the probe too, so it stands beside the settings: use --seed, or the top level.")
     try:
         return FitConfig(**values)
     except ValidationError as error:
@@ -59,7 +65,8 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
         if first["type"] == "extra_forbidden":
             known = ", ".join(FitConfig.model_fields)
             raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.") from None
-        raise ConfigError(f"`{name}`: {first['msg']}, got {first['input']!r}.") from None
+        rule = first["msg"].removeprefix("Input should be ")
+        raise ConfigError(f"`{name}` must be {rule}, got {first['input']!r}.") from None
 
 
 def parse_settings(words: list[str]) -> dict[str, Any]:

@@ -43,6 +43,18 @@ def show_frame(frame: Any) -> None:
 
 
 @contextmanager
+def working(title: str, wanted: bool = True) -> Iterator[None]:
+    """A sign of life on standard error while the block runs; nothing where nobody looks at it."""
+    if not (wanted and sys.stderr.isatty()):
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(title):
+        yield
+
+
+@contextmanager
 def progress_bar(title: str, wanted: bool) -> Iterator[Update | None]:
     """A progress bar on standard error while the block runs; nothing where nobody looks at it."""
     if not (wanted and sys.stderr.isatty()):

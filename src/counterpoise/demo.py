@@ -45,9 +45,9 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     data = world.dataset
     model = make("mf", seed=seed).fit(data.train, probe=data.probe, progress=progress)
     rate = float(data.train.labels.mean())
-    predictors = {
+    predictors: dict[str, Any] = {
         "the log's mean label": lambda users, items: np.full(np.shape(users), rate),
-        "mf": lambda users, items: model.predict(np.ravel(users), np.ravel(items)).reshape(np.shape(users)),
+        "mf": model.predict,
         "the true preference": world.preference,
     }
     rates = {"log": data.train, "probe": data.probe}

@@ -66,7 +66,13 @@ def check_number(
         raise ConfigError(f"`{name}` must be {rule}, got {value!r}. {advice}".rstrip())
 
 
+def check_flag(name: str, value: Any) -> None:
+    """Raise `ConfigError` unless `value` is True or False: other values would count as one of them in silence."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"`{name}` must be true or false, got {value!r}.")
+
+
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raise `ConfigError` unless `value` is one of the words in `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.")

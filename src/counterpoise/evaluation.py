@@ -11,7 +11,7 @@ import numpy as np
 
 from counterpoise import metrics
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
-from counterpoise.feedback import FeedbackLog
+from counterpoise.feedback import FeedbackLog, check_log
 from counterpoise.metrics import Comparison, Floats, Rankings
 from counterpoise.words import EmptyUsers
 
@@ -103,7 +103,8 @@ def evaluate(
     check_number("bootstrap", bootstrap, at_least=0, integer=True, advice="Use 0 for no intervals.")
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     check_number("seed", seed, at_least=0, integer=True)
-    rankings = Rankings.of(log.users, _scores(model, log), _labels(log), tie_breaker=log.items)
+    check_log("log", log)
+    rankings = Rankings.of(log.users, _scores(model, log), binary_labels(log), tie_breaker=log.items)
     sample = _Sample(rankings, int(k), empty_users)
     n_users = len(rankings.users)
     values = sample.estimates(np.ones((1, n_users)))
@@ -171,7 +172,8 @@ def _interval(replicates: Floats, level: float) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _labels(log: FeedbackLog) -> Floats:
+def binary_labels(log: FeedbackLog) -> Floats:
+    """The labels, which must be 0 or 1 for rankings to mean anything."""
     labels = log.labels.astype(np.float64)
     other = labels[(labels != 0) & (labels != 1)]
     if other.size:
@@ -180,8 +182,6 @@ def _labels(log: FeedbackLog) -> Floats:
 
 
 def _scores(model: Any, log: FeedbackLog) -> Floats:
-    if len(log) == 0:
-        raise DataError("`log` must have at least one row, got none. Evaluate on a log that holds ratings.")
     if hasattr(model, "predict_log"):
         given = model.predict_log(log)
     else:

@@ -45,8 +45,8 @@ class FeedbackLog:
         timestamps: Any = None,
         threshold: float | None = None,
         duplicates: Duplicates = "error",
-        user_ids: Vocabulary | None = None,
-        item_ids: Vocabulary | None = None,
+        user_ids: Any = None,
+        item_ids: Any = None,
         user_features: ArrayLike | None = None,
         item_features: ArrayLike | None = None,
         names: Mapping[str, str] | None = None,
@@ -56,7 +56,7 @@ class FeedbackLog:
         `threshold`: ratings at or above it are positive labels; None takes the ratings themselves as labels.
         `duplicates`: what to do with a pair that occurs twice: "error", keep the "last" (by timestamp where there is
         one, then by row), or the "mean" of its ratings (and the last timestamp).
-        `user_ids`, `item_ids`: the vocabularies to code with; by default the ids that occur.
+        `user_ids`, `item_ids`: all ids, as a `Vocabulary` or a sequence of distinct ids; by default those that occur.
         `names`: what the columns are called, for error messages.
         """
         check_choice("duplicates", duplicates, get_args(Duplicates))
@@ -71,8 +71,7 @@ class FeedbackLog:
             raise DataError(f"users, items, ratings and timestamps must have equal lengths, got {sorted(sizes)}.")
         if sizes == {0}:
             raise DataError("a log needs at least one row, got none.")
-        user_ids = user_ids if user_ids is not None else Vocabulary.of(user_column)
-        item_ids = item_ids if item_ids is not None else Vocabulary.of(item_column)
+        user_ids, item_ids = _vocabulary(user_ids, user_column), _vocabulary(item_ids, item_column)
         log = cls(
             users=user_ids.require(user_column, "user"),
             items=item_ids.require(item_column, "item"),
@@ -98,7 +97,13 @@ class FeedbackLog:
         **options: Any,
     ) -> FeedbackLog:
         """A log from a pandas, polars or pyarrow frame. `options` are those of `from_arrays`."""
-        table = nw.from_native(frame)
+        try:
+            table: Any = nw.from_native(frame)
+        except (TypeError, ValueError, nw.exceptions.NarwhalsError) as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"`frame` must be a pandas, polars or pyarrow frame, got {type(frame).__name__}: {reason}"
+            ) from None
         table = table.collect() if isinstance(table, nw.LazyFrame) else table
         roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
         names = {role: column for role, column in roles.items() if column is not None}
@@ -127,16 +132,21 @@ class FeedbackLog:
 
         if mask is None:
             raise DataError("`mask` must say which entries were observed: a sparse matrix cannot tell 0 from missing.")
-        matrix, observed = sparse.csr_array(ratings), sparse.coo_array(mask)
+        try:
+            matrix, observed = sparse.csr_array(ratings), sparse.coo_array(mask)
+        except (TypeError, ValueError) as error:
+            raise DataError(f"`ratings` and `mask` must be matrices of numbers: {error}.") from None
+        if matrix.ndim != 2:
+            raise DataError(f"`ratings` must be a matrix users x items, got {matrix.ndim} dimension.")
         if matrix.shape != observed.shape:
             raise DataError(f"`mask` must have the shape of the ratings {matrix.shape}, got {observed.shape}.")
         present = observed.data != 0
         rows, columns = observed.coords[0][present], observed.coords[1][present]
-        options = {
-            "user_ids": Vocabulary.numbered(matrix.shape[0]),
-            "item_ids": Vocabulary.numbered(matrix.shape[1]),
-        } | options
-        values = np.asarray(matrix[rows, columns]).ravel()
+        for name, size in zip(("user_ids", "item_ids"), matrix.shape, strict=True):
+            options[name] = _vocabulary(options.get(name), np.arange(size))
+            if len(options[name]) != size:
+                raise DataError(f"`{name}` must hold {size} ids, as the matrix has, got {len(options[name])}.")
+        values = np.asarray(matrix[rows, columns]).ravel() if len(rows) else np.empty(0)
         return cls.from_arrays(options["user_ids"].decode(rows), options["item_ids"].decode(columns), values, **options)
 
     @cached_property
@@ -200,10 +210,8 @@ class FeedbackLog:
 
     def __repr__(self) -> str:
         """Size and label rate."""
-        users, items = self.shape
-        return (
-            f"<FeedbackLog: {len(self):,} rows, {users:,} users x {items:,} items, mean label {self.labels.mean():.3f}>"
-        )
+        (users, items), rate = self.shape, f", mean label {self.labels.mean():.3f}" if len(self) else ""
+        return f"<FeedbackLog: {len(self):,} rows, {users:,} users x {items:,} items{rate}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,12 +228,30 @@ class Dataset:
         """All three logs must speak of the same users and items."""
         for part in (self.probe, self.test):
             if part is not None and (part.user_ids, part.item_ids) != (self.train.user_ids, self.train.item_ids):
-                raise DataError("train, probe and test must share their vocabularies. Build them with the same ids.")
+                raise DataError(
+                    "train, probe and test must share their vocabularies. Build all three with the same `user_ids` and "
+                    "`item_ids`, or read them together with `read_logs`."
+                )
+
+
+def check_log(name: str, value: Any) -> None:
+    """Raise `DataError` unless `value` is a log with rows."""
+    if not isinstance(value, FeedbackLog):
+        raise DataError(f"`{name}` must be a FeedbackLog, got {type(value).__name__}. Use FeedbackLog.from_frame.")
+    if len(value) == 0:
+        raise DataError(f"`{name}` must have at least one row, got none.")
 
 
 def table(**columns: Any) -> pl.DataFrame:
     """A frame of these columns: what the package hands out where people expect a table."""
     return pl.DataFrame(columns)
+
+
+def _vocabulary(given: Any, column: Any) -> Vocabulary:
+    """The vocabulary as given, made from a sequence, or that of the column."""
+    if given is None:
+        return Vocabulary.of(column)
+    return given if isinstance(given, Vocabulary) else Vocabulary(given)
 
 
 def _ids(values: Any, name: str) -> Any:
@@ -267,6 +293,10 @@ def _times(values: Any, name: str) -> NDArray[np.int64]:
 def _plain(values: Any, name: str) -> pl.Series:
     """Values as a column that can be cast to numbers."""
     values = from_native(values)
+    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
+        values = values.astype("datetime64[us]")
+    if not hasattr(values, "__iter__"):
+        raise DataError(f"column {name!r}: expected a column of numbers, got {values!r}. Wrap a single one in a list.")
     column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
     if column.dtype == pl.Object:  # a numpy array of mixed objects
         column = pl.Series(name, list(values), strict=False)
@@ -280,7 +310,10 @@ def _plain(values: Any, name: str) -> pl.Series:
 def _features(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.float32] | None:
     if values is None:
         return None
-    table = np.asarray(values, dtype=np.float32)
+    try:
+        table = np.asarray(values, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise DataError(f"`{name}` must be a table of numbers.") from None
     if table.ndim != 2 or len(table) != rows:
         raise DataError(f"`{name}` must be a table with {rows} rows, one for each id, got shape {table.shape}.")
     if not np.isfinite(table).all():

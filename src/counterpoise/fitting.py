@@ -1,18 +1,25 @@
-"""One fit from its configuration: load, build, train, evaluate."""
+"""One fit from its configuration: load, build, train, evaluate; and a saved run evaluated again."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from counterpoise.config import FitConfig
 from counterpoise.datasets import load
-from counterpoise.evaluation import Evaluation, evaluate
+from counterpoise.errors import DataError
+from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset
+from counterpoise.ingest import read_log
 from counterpoise.methods import make
-from counterpoise.recommender import DebiasedRecommender
+from counterpoise.persistence import read_manifest
+from counterpoise.recommender import DebiasedRecommender, load_model
+from counterpoise.sources import SOURCES
 from counterpoise.training import Progress
+from counterpoise.words import EmptyUsers, Protocol, Unknown
 
 
 @dataclass(frozen=True)
@@ -49,6 +56,8 @@ def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None)
         probe=configuration.probe,
         **configuration.read_options(),
     )
+    if dataset.test is not None:
+        binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
     model.fit(dataset.train, probe=dataset.probe, progress=progress)
     seconds = time.perf_counter() - started
@@ -56,3 +65,41 @@ def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None)
     if dataset.test is not None:
         evaluation = evaluate(model, dataset.test, k=configuration.k, empty_users=configuration.empty_users)
     return Fitted(configuration, dataset, model, evaluation, seconds)
+
+
+def evaluate_run(
+    run: str | Path,
+    test: str,
+    unknown: Unknown = "error",
+    reading: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+    protocol: Protocol | None = None,
+    seed: int | None = None,
+    threshold: float | None = None,
+    k: int = 5,
+    empty_users: EmptyUsers = "skip",
+) -> tuple[Evaluation, int, Protocol]:
+    """(the evaluation of a saved run on a file or the test of a named dataset, rows seen in training, protocol).
+
+    What is not given is as in the run: the protocol, the split and the threshold. In the honest protocol the pairs of
+    the training log and of the probe are left out. `reading`: options of `read_log` for a file.
+    """
+    model, fitted = load_model(run), read_manifest(run).get("fit") or {}
+    protocol = protocol or fitted.get("protocol", "honest")
+    threshold = model.log_facts_["threshold"] if threshold is None else threshold
+    if test in SOURCES:
+        seed = fitted.get("seed", 0) if seed is None else seed
+        fraction = fitted.get("probe_fraction", FitConfig.model_fields["probe_fraction"].default)
+        log = load(test, path or fitted.get("path"), protocol, seed, probe_fraction=fraction, threshold=threshold).test
+        assert log is not None
+    else:
+        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": unknown != "error"}
+        log = read_log(test, threshold=threshold, **ids, **(reading or {}))
+    seen = model.has_seen(log)
+    if protocol == "honest":
+        if seen.all():
+            raise DataError(f"{test}: all {len(seen)} pairs were seen in training. Use --protocol paper to count them.")
+        log = log.take(~seen)
+    scores = model.predict_log(log, unknown=unknown)
+    return evaluate(scores, log, k=k, empty_users=empty_users), int(seen.sum()), protocol

@@ -12,7 +12,7 @@ import polars as pl
 from counterpoise.errors import DataError, RowError
 from counterpoise.feedback import FeedbackLog, finite_numbers
 from counterpoise.tables import PARQUET, column_names, first_row, kind_of, read_table
-from counterpoise.vocabulary import Vocabulary
+from counterpoise.vocabulary import Vocabulary, as_text
 
 INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
 AnyPath = str | PathLike[str]
@@ -47,8 +47,8 @@ def read_logs(
     roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
     names = {role: column for role, column in roles.items() if column is not None}
     frames = [read_columns(path, names, separator=separator, header=header) for path in paths.values()]
-    users = same_type([frame["user"] for frame in frames], user_ids)
-    items = same_type([frame["item"] for frame in frames], item_ids)
+    users = same_type([frame["user"] for frame in frames])
+    items = same_type([frame["item"] for frame in frames])
     if user_ids is not None and new_users:
         user_ids = user_ids.extended(pl.concat(users))
     options |= {
@@ -89,18 +89,15 @@ def read_pairs(
     user_col: str = "user_id",
     item_col: str = "item_id",
     separator: str | None = None,
-    user_ids: Vocabulary | None = None,
-    item_ids: Vocabulary | None = None,
 ) -> pl.DataFrame:
-    """The pairs in a file as columns `user_id` and `item_id`, in the types of the vocabularies; no id is missing."""
+    """The pairs in a file as columns `user_id` and `item_id`; no id is missing."""
     frame = read_columns(path, {"user": user_col, "item": item_col}, separator=separator)
     for role, name in (("user", user_col), ("item", item_col)):
         if frame[role].has_nulls():
             row = int(frame[role].is_null().arg_max() or 0)
             error = RowError(name, row, "the id is missing. Fill it in or drop the row.")
             raise error.located(str(path), first_row(_file(path)))
-    users, items = same_type([frame["user"]], user_ids)[0], same_type([frame["item"]], item_ids)[0]
-    return pl.DataFrame({"user_id": users, "item_id": items})
+    return frame.rename({"user": "user_id", "item": "item_id"})
 
 
 def read_features(path: AnyPath, columns: Sequence[str] | None = None, *, separator: str | None = None) -> pl.DataFrame:
@@ -114,11 +111,10 @@ def read_features(path: AnyPath, columns: Sequence[str] | None = None, *, separa
         raise error.located(str(path), first_row(file)) from None
 
 
-def same_type(columns: list[pl.Series], vocabulary: Vocabulary | None = None) -> list[pl.Series]:
-    """Id columns in one type, also that of the vocabulary where there is one: text where they differ."""
+def same_type(columns: list[pl.Series]) -> list[pl.Series]:
+    """Id columns of several files in one type: text where they differ."""
     plain = [_plain_ids(column) for column in columns]
-    kinds = {column.dtype for column in plain} | ({vocabulary.dtype} if vocabulary is not None else set())
-    return [column.cast(pl.String) for column in plain] if len(kinds) > 1 else plain
+    return [as_text(column) for column in plain] if len({column.dtype for column in plain}) > 1 else plain
 
 
 def _plain_ids(column: pl.Series) -> pl.Series:

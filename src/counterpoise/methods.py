@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -67,10 +67,11 @@ def configure(model: DebiasedRecommender, **settings: Any) -> DebiasedRecommende
     A setting of a part may be given by its own name (`dim=16`, `seed=1`) where only one part has it, else with the
     part (`training__seed=1`). `backbone` takes a part or a word ("mf", "ncf").
     """
-    if "backbone" in settings:
-        model.set_params(backbone=as_backbone(settings.pop("backbone")))
+    flat = _flat(settings)
+    if "backbone" in flat:
+        model.set_params(backbone=as_backbone(flat.pop("backbone")))
     names = list(model.get_params())
-    for setting, value in settings.items():
+    for setting, value in flat.items():
         matches = [name for name in names if setting in (name, name.rpartition("__")[2])]
         if len(matches) != 1:
             known = sorted({name.rpartition("__")[2] for name in names})
@@ -78,3 +79,12 @@ def configure(model: DebiasedRecommender, **settings: Any) -> DebiasedRecommende
             raise ConfigError(f"setting `{setting}` {problem}.")
         model.set_params(**{matches[0]: tuple(value) if isinstance(value, list) else value})
     return model
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with those of nested tables as `part__setting`."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        nested = _flat(value) if isinstance(value, Mapping) else None
+        flat |= {name: value} if nested is None else {f"{name}__{inner}": v for inner, v in nested.items()}
+    return flat

@@ -35,7 +35,7 @@ class Part:
     def set_params(self, **params: Any) -> Self:
         """Change settings in place, nested ones as `part__setting`."""
         names = {field.name for field in dataclasses.fields(self)}
-        for name, value in params.items():
+        for name, value in sorted(params.items(), key=lambda pair: "__" in pair[0]):  # parts before their settings
             outer, _, inner = name.partition("__")
             part = getattr(self, outer, None)
             if outer not in names or (inner and not isinstance(part, Part)):
@@ -51,7 +51,14 @@ class Part:
     def to_config(self) -> dict[str, Any]:
         """The configuration as JSON-able values: `{"part": class name, setting: value, ...}`."""
         settings = self.get_params(deep=False).items()
-        return {"part": type(self).__name__} | {k: v.to_config() if isinstance(v, Part) else v for k, v in settings}
+        return {"part": type(self).__name__} | {name: _plain(value) for name, value in settings}
+
+
+def _plain(value: Any) -> Any:
+    """A part as its configuration, a numpy number as a Python one."""
+    if isinstance(value, Part):
+        return value.to_config()
+    return value.item() if hasattr(value, "item") else value
 
 
 def from_config(config: Mapping[str, Any]) -> Part:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -32,28 +32,50 @@ TABLES: dict[str, Callable[[pl.DataFrame, IO[bytes]], Any]] = {
 }
 
 
-def write_folder(folder: str | Path, facts: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write `files` (name -> content) and the manifest with `facts` into `folder`, replacing what it held before."""
-    folder = Path(folder)
+def write_folder(
+    folder: str | Path, own_facts: Mapping[str, Any], files: Mapping[str, bytes], facts: Mapping[str, Any] | None = None
+) -> None:
+    """Write `files` (name -> content) and the manifest into `folder`, replacing what it held before.
+
+    The manifest holds `own_facts`, and `facts` of the caller, which may not take the names of the former.
+    """
+    folder, stored = Path(folder), {name: _stored_name(name, content) for name, content in files.items()}
+    entries = {name: {"file": stored[name], "sha256": hashlib.sha256(files[name]).hexdigest()} for name in files}
+    manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": entries, **own_facts}
+    taken = sorted(set(manifest) & set(facts or {}))
+    if taken:
+        raise ConfigError(f"{', '.join(map(repr, taken))} is a name that the manifest uses itself. Choose another.")
     try:
+        text = json.dumps(manifest | dict(facts or {}), indent=2, allow_nan=False) + "\n"
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the facts to save must be plain JSON values: {error}. Nothing was written.") from None
+    try:
+        check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        before = _data_files(folder)
-        entries = {}
         for name, content in files.items():
-            digest = hashlib.sha256(content).hexdigest()
-            stem, _, suffix = name.rpartition(".")
-            stored = f"{stem}.{digest[:12]}.{suffix}"
-            entries[name] = {"file": stored, "sha256": digest}
-            write_file(folder / stored, content)
-        manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": entries, **facts}
-        text = json.dumps(manifest, indent=2, allow_nan=False) + "\n"
+            write_file(folder / stored[name], content)
         write_file(folder / MANIFEST, text.encode())
-        for stale in before - {entry["file"] for entry in entries.values()}:
+        for stale in _written_earlier(folder, files) - set(stored.values()):
             (folder / stale).unlink(missing_ok=True)
     except OSError as error:
-        raise DataError(
-            f"{folder} cannot be written: {error.strerror or error}. What was there is unharmed."
-        ) from error
+        reason = error.strerror or error
+        raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed.") from error
+
+
+def check_folder(folder: str | Path) -> None:
+    """Raise `DataError` where a run cannot be written: worth asking before long work."""
+    folder = Path(folder)
+    if (folder / MANIFEST).exists():
+        try:
+            read_manifest(folder)
+        except DataError:
+            raise DataError(
+                f"{folder} holds a {MANIFEST} that is not a saved run. Choose another folder: nothing was written."
+            ) from None
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):
+        reason = "no permission to write there" if there.is_dir() else f"{there} is a file"
+        raise DataError(f"{folder} cannot be written: {reason}. Choose another folder.")
 
 
 def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -119,7 +141,7 @@ def write_text(path: str | Path, text: str) -> None:
 
 def check_table_name(path: str | Path) -> None:
     """Raise `ConfigError` unless the ending says which kind of table to write; worth asking before long work."""
-    if Path(path).suffix not in TABLES:
+    if Path(path).suffix.lower() not in TABLES:
         raise ConfigError(f"`out` must end in {', '.join(TABLES)}, got {str(path)!r}.")
 
 
@@ -127,7 +149,11 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
     """Write a frame as Parquet, CSV or TSV, by the ending of the path, beside and renamed."""
     check_table_name(path)
     buffer = io.BytesIO()
-    TABLES[Path(path).suffix](frame, buffer)
+    try:
+        TABLES[Path(path).suffix.lower()](frame, buffer)
+    except pl.exceptions.PolarsError as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path}: the table cannot be written in this format ({reason}). Try .parquet.") from None
     _write_output(Path(path), buffer.getvalue())
 
 
@@ -139,17 +165,18 @@ def _write_output(path: Path, content: bytes) -> None:
         raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
 
 
-def _data_files(folder: Path) -> set[str]:
-    """Everything in the folder that an earlier write left: its data files, and partial ones of interrupted writes."""
-    names = {path.name for path in folder.glob(".*.partial")}
-    if (folder / MANIFEST).exists():
-        try:
-            names |= {entry["file"] for entry in read_manifest(folder)["files"].values()}
-        except DataError:
-            raise DataError(
-                f"{folder} holds a {MANIFEST} that is not a saved run. Choose another folder: nothing was written."
-            ) from None
-    return names
+def _stored_name(name: str, content: bytes) -> str:
+    """`tensors.safetensors` -> `tensors.<start of its hash>.safetensors`."""
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}.{hashlib.sha256(content).hexdigest()[:12]}.{suffix}"
+
+
+def _written_earlier(folder: Path, names: Iterable[str]) -> set[str]:
+    """Data files of these names from earlier writes, and partial files of interrupted ones; nobody else's files."""
+    parts = [name.rpartition(".") for name in names]
+    ours = "|".join(rf"{re.escape(stem)}\.[0-9a-f]{{12}}\.{re.escape(suffix)}" for stem, _, suffix in parts)
+    pattern = re.compile(rf"(?:{ours})|\.(?:{ours}|{re.escape(MANIFEST)})\.[^.]*\.partial")
+    return {path.name for path in folder.iterdir() if pattern.fullmatch(path.name)}
 
 
 def _is_entry(entry: Any) -> bool:

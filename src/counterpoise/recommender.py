@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -14,7 +15,7 @@ from torch import Tensor
 from counterpoise import __version__, risks
 from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
-from counterpoise.feedback import FeedbackLog, table
+from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
 from counterpoise.parts import Part, from_config
 from counterpoise.persistence import read_folder, write_folder
 from counterpoise.ranking import Seen, shrunken_label_rates, top_items
@@ -45,12 +46,10 @@ class DebiasedRecommender(Part):
 
         `progress` is called after each epoch with (epochs done, epochs planned, loss).
         """
-        self.training.check()
-        check_choice("risk", self.risk, risks.RISKS)
-        backbone = as_backbone(self.backbone)
-        _check_labels(log)
+        backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
+        self._check(log, probe)
         device, seed = self.training.resolve_device(), self.training.seed
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(int(seed))
         held_out_rows = np.zeros(len(log), dtype=bool)
         if self.training.patience is not None:
             held_out_rows[_draw_rows(len(log), self.training.validation, seed)] = True
@@ -75,8 +74,22 @@ class DebiasedRecommender(Part):
         self.scorer_ = scorer.requires_grad_(False)
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_, self.item_rates_ = Seen.of(log), shrunken_label_rates(log).to(device)
-        self.log_facts_ = _facts(log)
+        self.probed_ = Seen.of(log.take([]) if probe is None else probe)
+        self.log_facts_, self.configuration_ = _facts(log), self.to_config()
         return self
+
+    def _check(self, log: FeedbackLog, probe: FeedbackLog | None) -> None:
+        """Raise the first error of the settings or the data, before anything takes time."""
+        for name, kind in (("weights", Weights), ("training", Training)):
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
+        self.training.check()
+        check_choice("risk", self.risk, risks.RISKS)
+        check_log("log", log)
+        _check_labels(log)
+        if probe is not None:
+            check_log("probe", probe)
+            Dataset(log, probe)
 
     def predict(self, users: Any, items: Any, *, unknown: Unknown = "error") -> NDArray[np.float32]:
         """The probability of a positive label for each (user, item), in original ids.
@@ -99,6 +112,14 @@ class DebiasedRecommender(Part):
             return self._probabilities(log.users, log.items)
         return self.predict(log.user_ids.decode(log.users), log.item_ids.decode(log.items), unknown=unknown)
 
+    def has_seen(self, log: FeedbackLog) -> NDArray[np.bool_]:
+        """For each row of a log: whether its pair stood in the training log or in the probe."""
+        self._check_fitted()
+        users = self.user_ids_.encode(log.user_ids.column)[log.users]
+        items = self.item_ids_.encode(log.item_ids.column)[log.items]
+        known = (users >= 0) & (items >= 0)
+        return known & (self.seen_.contains(users, items) | self.probed_.contains(users, items))
+
     def recommend(
         self,
         users: Any = None,
@@ -116,7 +137,7 @@ class DebiasedRecommender(Part):
         """
         check_number("k", k, at_least=1, integer=True)
         codes = torch.from_numpy(self._user_codes(users, unknown)).long()
-        ids = self.user_ids_.column if users is None else as_column(users)
+        ids = self.user_ids_.column if users is None or len(codes) == 0 else as_column(users)
         columns = self._candidate_columns(candidates)
         size = max(1, BLOCK // len(self.item_ids_))
         with one_thread():
@@ -160,11 +181,12 @@ class DebiasedRecommender(Part):
 
         self._check_fitted()
         tensors = {f"scorer.{name}": value.contiguous().cpu() for name, value in self.scorer_.state_dict().items()}
-        tensors |= {"seen.starts": self.seen_.starts, "seen.items": self.seen_.items}
+        for name, pairs in (("seen", self.seen_), ("probed", self.probed_)):
+            tensors |= {f"{name}.starts": pairs.starts, f"{name}.items": pairs.items}
         tensors["item_rates"] = self.item_rates_.cpu()
         own_facts = {
             "version": __version__,
-            "configuration": self.to_config(),
+            "configuration": self.configuration_,
             "log": self.log_facts_,
             "history": self.history_.to_dict(),
         }
@@ -173,7 +195,7 @@ class DebiasedRecommender(Part):
             "users.parquet": self.user_ids_.to_parquet(),
             "items.parquet": self.item_ids_.to_parquet(),
         }
-        write_folder(folder, own_facts | facts, files)
+        write_folder(folder, own_facts, files, facts)
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "scorer_"):
@@ -244,6 +266,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    place = Training(device=device).resolve_device()
     manifest, files = read_folder(folder)
     try:
         model = from_config(manifest["configuration"])
@@ -259,11 +282,12 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
             scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
         scorer.load_state_dict(state, assign=True)
-        place = Training(device=device).resolve_device()
         model.scorer_ = scorer.requires_grad_(False).to(place)
         model.item_rates_ = tensors["item_rates"].to(place)
         model.seen_ = Seen(tensors["seen.starts"], tensors["seen.items"])
-    except (KeyError, TypeError, RuntimeError, SafetensorError, ConfigError) as error:
+        model.probed_ = Seen(tensors["probed.starts"], tensors["probed.items"])
+        model.configuration_ = manifest["configuration"]
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
         reason = " ".join(str(error).split())
         raise DataError(f"{folder} cannot be loaded, its parts do not fit together: {reason}") from error
     return model
@@ -274,7 +298,7 @@ def _check_labels(log: FeedbackLog) -> None:
     if low < 0 or high > 1:
         raise DataError(
             f"labels must lie in [0, 1], got values from {low:g} to {high:g}. "
-            "Give the log a `threshold`: ratings at or above it become 1, others 0."
+            "Give the log a `threshold` (--threshold): ratings at or above it become 1, others 0."
         )
 
 

@@ -41,9 +41,13 @@ class PairTable:
         """The values of pairs; users and items broadcast."""
         return self.function(np.asarray(users, dtype=np.int64), np.asarray(items, dtype=np.int64))
 
-    def __getitem__(self, pairs: tuple[Any, Any]) -> Floats:
-        """The values of pairs, written as a matrix is."""
-        return self(*pairs)
+    def __getitem__(self, pairs: Any) -> Floats:
+        """The values of pairs, of rows or of columns, written as those of a matrix."""
+        users, items = pairs if isinstance(pairs, tuple) else (pairs, slice(None))
+        if isinstance(users, slice) or isinstance(items, slice):
+            user, item = (np.arange(size)[which] for size, which in zip(self.shape, (users, items), strict=True))
+            return self(user[..., None] if np.ndim(item) else user, item)
+        return self(users, items)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         """The whole matrix: this asks for |U| x |I| values in memory."""
@@ -76,13 +80,21 @@ class World:
     def ideal_risk(self, scores: Any) -> float:
         """The mean over all pairs of the log loss of `scores` against the labels: what a debiased risk estimates.
 
-        `scores`: predicted probabilities as a |U| x |I| array, or a function of (user codes, item codes).
+        `scores`: predicted probabilities as a |U| x |I| array, a function of (users, items), or a fitted model.
         """
-        if not callable(scores) and np.shape(scores) != self.labels.shape:
-            raise DataError(f"`scores` must have the shape {self.labels.shape} of all pairs, got {np.shape(scores)}.")
+        ask = scores.predict if hasattr(scores, "predict") else scores
+        if not callable(ask):
+            table = np.asarray(scores, dtype=np.float64)
+            if table.shape != self.labels.shape:
+                raise DataError(f"`scores` must have the shape {self.labels.shape} of all pairs, got {table.shape}.")
         total = 0.0
         for users, items, labels in self.labels.blocks():
-            values = scores(*np.broadcast_arrays(users, items)) if callable(scores) else scores[users, items]
+            pairs = np.broadcast_arrays(users, items)
+            values = np.reshape(ask(*map(np.ravel, pairs)), labels.shape) if callable(ask) else table[users, items]
+            if not ((values >= 0) & (values <= 1)).all():
+                raise DataError(
+                    "`scores` must be probabilities in [0, 1], got others. Apply a sigmoid to logits first."
+                )
             predicted = np.clip(values, 1e-7, 1 - 1e-7)
             total -= float(np.where(labels > 0, np.log(predicted), np.log1p(-predicted)).sum())
         return total / (self.labels.shape[0] * self.labels.shape[1])
@@ -172,7 +184,8 @@ def _offset(selection: PairTable, density: float, rng: np.random.Generator) -> f
         logits = np.asarray(selection)
     else:
         logits = selection(rng.integers(n_users, size=BLOCK), rng.integers(n_items, size=BLOCK))
-    return float(brentq(lambda offset: expit(logits + offset).mean() - density, -50, 50, xtol=1e-10))
+    widest = 50 + float(np.abs(logits).max())
+    return float(brentq(lambda offset: expit(logits + offset).mean() - density, -widest, widest, xtol=1e-10))
 
 
 def _observed(propensity: PairTable, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -186,10 +199,10 @@ def _observed(propensity: PairTable, seed: int) -> tuple[NDArray[np.int64], NDAr
 
 def _distinct_items(n_users: int, n_items: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """`count` different uniform items for each user, one after another. (users * count,)"""
-    if n_users * n_items <= 16 * BLOCK:
-        return rng.random((n_users, n_items)).argpartition(count - 1, axis=1)[:, :count].ravel()
-    rows = [rng.choice(n_items, count, replace=False) for _ in range(n_users)]
-    return np.concatenate(rows)
+    size = max(1, BLOCK // n_items)
+    sizes = [min(size, n_users - start) for start in range(0, n_users, size)]
+    blocks = [rng.random((rows, n_items)).argpartition(count - 1, axis=1)[:, :count].ravel() for rows in sizes]
+    return np.concatenate(blocks)
 
 
 def _uniform(users: Any, items: Any, shape: tuple[int, int], seed: int, stream: int) -> Floats:

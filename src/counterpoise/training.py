@@ -64,15 +64,17 @@ class Training(Part):
 
     def resolve_device(self) -> torch.device:
         """The device that `device` means on this machine."""
+        found = torch.cuda.device_count()
         if self.device == "auto":
-            return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            raise ConfigError(f"`device` must be 'auto', 'cpu' or 'cuda', got {self.device!r}.") from None
-        if device.type == "cuda" and not torch.cuda.is_available():
+            return torch.device("cuda" if found else "cpu")
+        if self.device not in ("cpu", "cuda", *(f"cuda:{number}" for number in range(found))):
+            raise ConfigError(
+                f"`device` must be 'auto', 'cpu', 'cuda' or 'cuda:0' to the number of devices, {found} here, "
+                f"got {self.device!r}."
+            )
+        if self.device == "cuda" and not found:
             raise ConfigError("`device` is 'cuda', but no such device was found. Use device='cpu' or 'auto'.")
-        return device
+        return torch.device(self.device)
 
 
 class Batch(NamedTuple):

@@ -7,7 +7,7 @@ type can hold, go through a dictionary.
 from __future__ import annotations
 
 import io
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from datetime import date
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from counterpoise.errors import DataError
 
 Codes = NDArray[np.int32]
 Column = pl.Series | list[Hashable]
-PLAIN = (bool, int, float, str, bytes, date, np.integer, np.floating, np.str_)
+PLAIN = (bool, int, float, str, bytes, date)
 
 
 class Vocabulary:
@@ -64,20 +64,20 @@ class Vocabulary:
         return self._ids.dtype if isinstance(self._ids, pl.Series) else pl.Object()
 
     def encode(self, ids: Any) -> Codes:
-        """The code of each id; -1 where the id is unknown."""
+        """The code of each id; -1 where the id is unknown.
+
+        A column of another type is compared by how its ids are written: the text "7" is the integer 7, "007" is not.
+        """
         column = as_column(ids)
         if len(column) == 0 or len(self) == 0:
             return np.full(len(column), -1, dtype=np.int32)
-        if isinstance(column, pl.Series) and isinstance(self._ids, pl.Series):
-            if column.dtype != self._ids.dtype:
-                if not (column.dtype.is_integer() and self._ids.dtype.is_integer()):
-                    return np.full(len(column), -1, dtype=np.int32)
-                column = column.cast(self._ids.dtype, strict=False)
-            if self._lookup is not None:
-                return self._look_up(column, *self._lookup)
-            found = column.alias("id").to_frame().join(self._table, on="id", how="left", maintain_order="left")
-            return found["code"].fill_null(-1).to_numpy(writable=True)
-        return np.fromiter((self._index.get(value, -1) for value in column), np.int32, len(column))
+        if not isinstance(column, pl.Series) or not isinstance(self._ids, pl.Series):
+            return np.fromiter((self._index.get(value, -1) for value in column), np.int32, len(column))
+        if column.dtype != self._ids.dtype:
+            return _joined(as_text(column), self._text_table)
+        if self._lookup is not None:
+            return self._look_up(column, *self._lookup)
+        return _joined(column, self._table)
 
     def decode(self, codes: Any) -> pl.Series:
         """The ids of the codes, as a column."""
@@ -92,15 +92,6 @@ class Vocabulary:
             others = f" (and {missing.size - 1} more)" if missing.size > 1 else ""
             raise DataError(f"unknown {kind} {first!r}{others}: this log has {self.describe(kind)}.")
         return codes
-
-    def parse(self, words: Iterable[str]) -> pl.Series:
-        """Words from a command line as ids of this vocabulary's type; words that do not fit stay text."""
-        column = pl.Series(list(words), dtype=pl.String)
-        if isinstance(self._ids, pl.Series):
-            cast = column.cast(self._ids.dtype, strict=False)
-            if not cast.has_nulls():
-                return cast
-        return column
 
     def describe(self, kind: str) -> str:
         """For messages: how many ids, and what they look like."""
@@ -159,6 +150,10 @@ class Vocabulary:
         return pl.DataFrame({"id": self._ids, "code": np.arange(len(self), dtype=np.int32)})
 
     @cached_property
+    def _text_table(self) -> pl.DataFrame:
+        return self._table.with_columns(as_text(self._table["id"]))
+
+    @cached_property
     def _lookup(self) -> tuple[int, Codes] | None:
         """(smallest id, code of each integer from there on) for integers close together; None for other ids."""
         if not isinstance(self._ids, pl.Series) or self._ids.dtype != pl.Int64 or self._ids.has_nulls():
@@ -195,6 +190,19 @@ def from_native(values: Any) -> Any:
     return [None if missing else value for value, missing in zip(column.to_list(), column.is_null(), strict=True)]
 
 
+def as_text(column: pl.Series) -> pl.Series:
+    """Ids as they are written; whole numbers that became floats lose their decimal point."""
+    if column.dtype.is_float():
+        whole = column.cast(pl.Int64, strict=False)
+        column = whole if (whole.cast(column.dtype) == column).all() else column
+    return column.cast(pl.String, strict=False)
+
+
+def _joined(column: pl.Series, table: pl.DataFrame) -> Codes:
+    found = column.alias("id").to_frame().join(table, on="id", how="left", maintain_order="left")
+    return found["code"].fill_null(-1).to_numpy(writable=True)
+
+
 def gather(column: Column, positions: Any) -> pl.Series:
     """Entries of a column by position, as a column."""
     if isinstance(column, pl.Series):
@@ -210,7 +218,9 @@ def as_column(values: Any) -> Column:
     elif isinstance(values, np.ndarray) and values.dtype != object:
         column = pl.Series(values)
     else:
-        listed = list(values)
+        if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+            raise DataError(f"expected a list or a column of ids, got {values!r}. Wrap a single id in a list.")
+        listed = [value.item() if isinstance(value, np.generic) else value for value in values]
         kinds = {type(value) for value in listed if value is not None}
         # one plain type: a column must not quietly turn 1 and "1" into the same id
         if len(kinds) > 1 or not all(issubclass(kind, PLAIN) for kind in kinds):

@@ -1,0 +1,36 @@
+"""The options that several commands share, and how their words are read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from counterpoise.words import EmptyUsers, Unknown
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Run = Annotated[Path, typer.Argument(help="A folder that `fit` wrote.", show_default=False)]
+UserCol = Annotated[str | None, typer.Option(help="Column of user ids.", show_default="user_id")]
+ItemCol = Annotated[str | None, typer.Option(help="Column of item ids.", show_default="item_id")]
+RatingCol = Annotated[str | None, typer.Option(help="Column of ratings.", show_default="rating")]
+Threshold = Annotated[float | None, typer.Option(help="Ratings at or above it are positive.")]
+TopK = Annotated[int | None, typer.Option("--k", help="Length of the lists that are evaluated.", show_default="5")]
+Empty = Annotated[EmptyUsers | None, typer.Option(help="Users without a positive label.", show_default="skip")]
+UnknownUsers = Annotated[Unknown, typer.Option(help="Unknown users: an error, or the items' rates of positives.")]
+Separator = Annotated[str | None, typer.Option(help="Between the fields of a text file.", show_default="by ending")]
+Folder = Annotated[str | None, typer.Option(help="Folder of a named dataset.")]
+TABLE_FIELDS = ("name", "population_mean", "mean_before", "mean_after", "smd_before", "smd_after")
+INTERRUPTED = 130  # the exit code after Ctrl-C
+OUT_HELP = "Where to write: .parquet, .csv or .tsv."
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that were given."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def words(text: str | None) -> list[str] | None:
+    """Ids separated by commas."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
