@@ -147,7 +147,7 @@ def _warm_start(tilting: Tilting, penalty: Penalty, transform: Vector) -> tuple[
     cap = None if tilting.max_weight is None else min(1.0, tilting.max_weight * rows.n_rows / size)
     sample = Tilting(matrix_rows(rows.take(drawn)), tilting.targets, base, cap)
     start, covariance = _warm_start(sample, penalty, transform)
-    solution = DualProblem(sample, penalty, transform).solve(start, 0.1 / size**0.5, 50, covariance)
+    solution = DualProblem(sample, penalty, transform).solve(start, 0.5 / size**0.5, 50, covariance)
     return (solution.dual, solution.covariance) if solution.status == "solved" else (nothing, None)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from counterpoise.rows import Rows, matrix_rows
 
 Blocks = Iterator[tuple[slice, Tensor]]
-SPREAD_ROWS = 2**16  # enough for a standard deviation to within a percent
+SPREAD_ROWS = 2**14  # enough for a standard deviation to within a percent
 
 
 @dataclass(frozen=True)
