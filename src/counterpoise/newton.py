@@ -38,6 +38,7 @@ class DualProblem:
     penalty: Penalty
     transform: Vector
     passes: int = 0
+    rough: bool = False  # whether covariances in float32 will do
 
     def at(self, dual: Vector) -> Point:
         """One pass over the rows."""
@@ -51,7 +52,7 @@ class DualProblem:
     def covariance(self, point: Point) -> Vector:
         """The Hessian T' cov T; one pass."""
         self.passes += 1
-        covariance, transform = point.covariance().numpy(), self.transform
+        covariance, transform = point.covariance(self.rough).numpy(), self.transform
         transformed: Vector = (
             covariance * np.outer(transform, transform) if transform.ndim == 1 else transform.T @ covariance @ transform
         )

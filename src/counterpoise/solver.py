@@ -25,6 +25,8 @@ from counterpoise.tilting import Tilting
 
 SAMPLE_ROWS, SAMPLE_SHARE = 2**13, 8  # an eighth of the rows, solved first, leaves few passes over all of them
 
+WELL_CONDITIONED = 1e3
+
 
 def entropy_balance(
     H: ArrayLike | Tensor | Rows,
@@ -125,7 +127,8 @@ def _balance(
     else:
         penalty, transform = quadratic
     start, covariance = _warm_start(tilting, penalty, transform)
-    problem = DualProblem(tilting, penalty, transform, passes=1)
+    rough = covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
+    problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
     solution = problem.solve(start, accuracy, max_passes, covariance)
     reported = unit if scale is None else finite_vector("scale", scale, len(unit))
     result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
