@@ -91,10 +91,11 @@ def table(seeds: int) -> dict[str, dict[int, list[float]]]:
         kernel = Gaussian(3.0)  # 2 sigma^2 = 6
         wide = KernelFunctions(kernel, 100, "worst_case", CANDIDATES)
         note("worst_case", 0, relative_error(world, balanced(world, wide, seed).weights))
-        for rule in RULES:
+        for rule, ridge in [(rule, 0.1) for rule in RULES] + [("adaptive", 1e-4)]:
             for size in SIZES:
-                functions = KernelFunctions(kernel, size, rule, CANDIDATES)
-                note(rule, size, relative_error(world, balanced(world, functions, seed).weights))
+                functions = KernelFunctions(kernel, size, rule, CANDIDATES, ridge)
+                name = rule if ridge == 0.1 else f"{rule}, ridge {ridge:g}"
+                note(name, size, relative_error(world, balanced(world, functions, seed).weights))
     return results
 
 

@@ -32,7 +32,8 @@ class MomentOnSelf(MomentBalancer):
         return super().fit(X, X)
 
 
-# None is left out: the checks that do not apply (predict, transform, y) are not generated for a plain estimator.
+# None is left out. scikit-learn itself skips its array API check where SCIPY_ARRAY_API is not set; checks of predict,
+# transform and y are not generated for an estimator that has none.
 @parametrize_with_checks([KernelOnSelf(n_functions=3, candidates=5), MomentOnSelf()])
 def test_scikit_learn_estimator_checks_pass(estimator, check):
     check(estimator)

@@ -9,6 +9,7 @@ import torch
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.features import observed_pairs, pair_features, standardised
 from counterpoise.feedback import FeedbackLog
+from counterpoise.functions import KernelFunctions
 
 
 def log(**options):
@@ -51,3 +52,13 @@ def test_what_is_missing_or_does_not_fit_is_named():
         pair_features(log(), ["side"])
     with pytest.raises(DataError, match="finite"):
         standardised([[np.nan], [1.0]])
+
+
+def test_users_without_a_varying_feature_still_make_pairs_that_can_be_balanced():
+    """On some logs every user rates equally often, so that only items have features."""
+    users, items = np.repeat(np.arange(20), 5), np.random.default_rng(0).integers(0, 8, 100)
+    data = FeedbackLog.from_arrays(users, items, np.ones(100), duplicates="last")
+    pairs = pair_features(data, ["embeddings"], (np.ones((20, 2)), np.random.default_rng(1).normal(size=(8, 2))))
+    assert pairs.users.shape == (20, 0)
+    fitted = KernelFunctions(n=3, candidates=20).fit(pairs)
+    assert fitted.balance(observed_pairs(data, pairs), 1e-3).weights.sum() == pytest.approx(1)

@@ -130,6 +130,19 @@ def test_eight_seeds_of_a_known_log_spectral_functions_remove_nine_tenths_of_the
     assert np.mean(spectral) <= 0.1 * np.mean(unweighted)
 
 
+def test_few_spectral_functions_beat_as_many_random_kernels():
+    for size in (1, 3):
+        errors = {
+            rule: [
+                relative_error(log, balanced(log, KernelFunctions(Gaussian(3.0), size, rule, 300), seed).weights)
+                for seed, log in enumerate(map(design, range(8)))
+            ]
+            for rule in ("spectral", "adaptive_spectral", "random")
+        }
+        assert np.mean(errors["spectral"]) < 0.5 * np.mean(errors["random"])
+        assert np.mean(errors["adaptive_spectral"]) < 0.5 * np.mean(errors["random"])
+
+
 def test_weights_stay_uniform_where_selection_ignores_the_features():
     pairs, everything, _, _ = world()
     chosen = torch.rand(1200, generator=torch.Generator().manual_seed(0)) < 0.5

@@ -164,6 +164,34 @@ def test_the_sample_start_changes_nothing_but_the_number_of_passes():
     assert abs(result.weights @ H - [0.3, 0.0, -0.2]).max() < 1e-8
 
 
+def test_rows_of_base_weight_zero_keep_it_and_the_rest_is_balanced_without_them():
+    H, targets = problem(13, shift=0.1)
+    base = np.r_[np.zeros(10), np.ones(50)]
+    weights = entropy_balance(H, targets, 0.01, 3.0, base).weights
+    assert (weights[:10] == 0).all()
+    assert np.allclose(weights[10:], entropy_balance(H[10:], targets, 0.01, 3.0).weights, atol=1e-9)
+
+
+def test_the_number_of_threads_changes_no_digit():
+    H, targets = np.random.default_rng(0).normal(size=(200_000, 4)), [0.1, 0.0, 0.2, -0.1]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        alone = entropy_balance(H, targets).weights
+        torch.set_num_threads(2)
+        together = entropy_balance(H, targets).weights
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert np.allclose(alone, together, rtol=1e-12)
+
+
+def test_one_overwhelming_target_is_reached_by_a_vertex():
+    result = entropy_balance([[0.0], [1.0]], [5.0], strength=1000.0)
+    assert np.allclose(result.weights, [0, 1])
+    assert result.given_up.all()
+
+
 def test_pairs_without_a_matrix_equal_the_matrix():
     rng = np.random.default_rng(0)
     users, items = torch.tensor(rng.integers(0, 20, 500)), torch.tensor(rng.integers(0, 30, 500))

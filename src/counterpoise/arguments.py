@@ -39,7 +39,7 @@ def as_matrix(name: str, values: Any) -> Tensor:
         values = torch.from_numpy(writable)
     if values.ndim != 2:
         raise DataError(f"`{name}` must have two dimensions (rows, columns), got shape {tuple(values.shape)}.")
-    matrix: Tensor = values if values.is_floating_point() else values.double()
+    matrix: Tensor = values.detach() if values.is_floating_point() else values.double()
     return matrix
 
 

@@ -13,6 +13,7 @@ from counterpoise.tilting import Point, Tilting
 SHORT = 0.3  # a step (in standard deviations of the log-weights) after which the covariance is still nearly the same
 SHRINKS = 0.01  # the slope of a good step over that of the step before
 SEARCH_STEPS = 40
+DAMPING = (0.0, 1e-10, 1e-7, 1e-4)  # of the mean variance, tried in turn where rounding spoils a step
 
 
 @dataclass
@@ -38,6 +39,7 @@ class DualProblem:
     penalty: Penalty
     transform: Vector
     passes: int = 0
+    rough: bool = False  # whether covariances in float32 will do
 
     def at(self, dual: Vector) -> Point:
         """One pass over the rows."""
@@ -51,7 +53,7 @@ class DualProblem:
     def covariance(self, point: Point) -> Vector:
         """The Hessian T' cov T; one pass."""
         self.passes += 1
-        covariance, transform = point.covariance().numpy(), self.transform
+        covariance, transform = point.covariance(self.rough).numpy(), self.transform
         transformed: Vector = (
             covariance * np.outer(transform, transform) if transform.ndim == 1 else transform.T @ covariance @ transform
         )
@@ -83,7 +85,7 @@ class DualProblem:
                 kept = covariance is not None
                 covariance = self.covariance(point) if covariance is None else covariance
                 step, slope = self._step(covariance, imbalance, dual)
-                if kept and abs(slope) > SHRINKS * last:
+                if kept and not -SHRINKS * last <= slope < 0:
                     covariance = self.covariance(point)
                     step, slope = self._step(covariance, imbalance, dual)
                 if slope >= 0:
@@ -101,8 +103,13 @@ class DualProblem:
 
     def _step(self, covariance: Vector, imbalance: Vector, dual: Vector) -> tuple[Vector, float]:
         """The step to the minimum of the quadratic model, and the slope of the objective along it."""
-        step = self.penalty.minimise(covariance, imbalance, dual) - dual
-        return step, self.penalty.slope(dual + 1e-9 * step, step) - float(imbalance @ step)
+        for damping in DAMPING:
+            damped = covariance + damping * covariance.trace() / len(covariance) * np.eye(len(covariance))
+            step = self.penalty.minimise(damped, imbalance, dual) - dual
+            slope = self.penalty.slope(dual + 1e-9 * step, step) - float(imbalance @ step)
+            if slope < 0:
+                break
+        return step, slope
 
     def _overshoots(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> bool:
         """Whether the full step goes well past the least value on its line."""

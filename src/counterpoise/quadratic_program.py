@@ -21,9 +21,41 @@ def solve_box_l1(
     """The least value over |l_j| <= bound_j of a quadratic plus L1.
 
     argmin of gradient'(l - start) + (l - start)' hessian (l - start) / 2 + sum_j price_j |l_j|.
-    Stops when the complementarity gap is below `accuracy` (Mehrotra, 1992).
-    The variable is split as l = plus - minus with both parts in [0, bound]; the two parts share one Cholesky
-    factor of hessian + diagonal. Coordinates that the multipliers show to lie at zero or at a bound are set there.
+    First by guessing that zeros, signs and bounds stay as they are in `start`; else by an interior point method
+    (Mehrotra, 1992) that stops when the complementarity gap is below `accuracy`.
+    """
+    guess = _with_same_active_set(hessian, gradient, start, price, bound)
+    return _by_interior_point(hessian, gradient, start, price, bound, accuracy) if guess is None else guess
+
+
+def _with_same_active_set(
+    hessian: Vector, gradient: Vector, start: Vector, price: Vector, bound: Vector
+) -> Vector | None:
+    """The solution if zeros, signs and bounds are those of `start`, by one linear system; None if they are not."""
+    sign, at_bound = np.sign(start), abs(start) >= bound
+    zero = (start == 0) & (price > 0)
+    free = ~(zero | at_bound)
+    change = np.zeros_like(start)
+    if free.any():
+        inner, right = hessian[np.ix_(free, free)], -(gradient + price * sign)[free]
+        factor = robust_cholesky(inner)
+        if factor is None:
+            return None
+        change[free] = dpotrs(factor, right)[0]
+        if abs(inner @ change[free] - right).max() > 1e-10 * abs(right).max():
+            return None
+    value, slope = start + change, gradient + hessian @ change
+    right_side = np.where(free & (price > 0), value * sign > 0, True) & (abs(value) <= bound)
+    held = np.where(zero, abs(slope) <= price, True) & np.where(at_bound & ~zero, sign * slope + price <= 0, True)
+    return value if bool((right_side & held).all()) else None
+
+
+def _by_interior_point(
+    hessian: Vector, gradient: Vector, start: Vector, price: Vector, bound: Vector, accuracy: float
+) -> Vector:
+    """With l = plus - minus, both in [0, bound]: the two parts share one Cholesky factor of hessian + diagonal.
+
+    Coordinates that the multipliers show to lie at zero or at a bound are set there.
     """
     state = _State.inside(hessian, gradient, start, price, np.maximum(bound, 1e-12))
     for _ in range(MAX_STEPS):

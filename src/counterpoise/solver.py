@@ -25,6 +25,8 @@ from counterpoise.tilting import Tilting
 
 SAMPLE_ROWS, SAMPLE_SHARE = 2**13, 8  # an eighth of the rows, solved first, leaves few passes over all of them
 
+WELL_CONDITIONED = 1e3
+
 
 def entropy_balance(
     H: ArrayLike | Tensor | Rows,
@@ -125,7 +127,8 @@ def _balance(
     else:
         penalty, transform = quadratic
     start, covariance = _warm_start(tilting, penalty, transform)
-    problem = DualProblem(tilting, penalty, transform, passes=1)
+    rough = covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
+    problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
     solution = problem.solve(start, accuracy, max_passes, covariance)
     reported = unit if scale is None else finite_vector("scale", scale, len(unit))
     result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
@@ -147,7 +150,7 @@ def _warm_start(tilting: Tilting, penalty: Penalty, transform: Vector) -> tuple[
     cap = None if tilting.max_weight is None else min(1.0, tilting.max_weight * rows.n_rows / size)
     sample = Tilting(matrix_rows(rows.take(drawn)), tilting.targets, base, cap)
     start, covariance = _warm_start(sample, penalty, transform)
-    solution = DualProblem(sample, penalty, transform).solve(start, 0.1 / size**0.5, 50, covariance)
+    solution = DualProblem(sample, penalty, transform).solve(start, 0.5 / size**0.5, 50, covariance)
     return (solution.dual, solution.covariance) if solution.status == "solved" else (nothing, None)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from counterpoise.rows import Rows, matrix_rows
 
 Blocks = Iterator[tuple[slice, Tensor]]
-SPREAD_ROWS = 2**16  # enough for a standard deviation to within a percent
+SPREAD_ROWS = 2**14  # enough for a standard deviation to within a percent
 
 
 @dataclass(frozen=True)
@@ -110,33 +110,35 @@ class Point:
         weights = (self.scores - self.offset).exp_()
         return weights if self.tilting.max_weight is None else weights.clamp_(max=self.tilting.max_weight)
 
-    def covariance(self) -> Tensor:
-        """The Hessian of the smooth part: the covariance of h under w (over the rows below the cap)."""
+    def covariance(self, rough: bool = False) -> Tensor:
+        """The Hessian of the smooth part: the covariance of h under w (over the rows below the cap).
+
+        `rough`: products in float32, for well conditioned functions; half the time, and enough for a Newton step.
+        """
         cap, weights = self.tilting.max_weight, self.weights
         free = weights if cap is None else weights.masked_fill(self.scores - self.offset >= math.log(cap), 0.0)
-        first, second = self._second_moments(free, None)
+        first, second = self._second_moments(free, None, torch.float32 if rough else torch.float64)
         mass = max(float(free.sum()), 1e-300)
         result = second - torch.outer(first, first) / mass
-        if bool((result.diagonal() < 1e-6 * second.diagonal()).any()):  # the digits have cancelled: centre first
-            first, second = self._second_moments(free, first / mass)
+        if bool((result.diagonal() < (1e-2 if rough else 1e-6) * second.diagonal()).any()):  # digits have cancelled
+            first, second = self._second_moments(free, first / mass, torch.float64)
             result = second - torch.outer(first, first) / mass
         return result.cpu()
 
-    def _second_moments(self, weights: Tensor, centre: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(sum_i w_i h_i, sum_i w_i h_i h_i') of the functions, minus `centre` if given."""
-        root, size = weights.sqrt()[:, None], self.tilting.rows.n_functions
+    def _second_moments(self, weights: Tensor, centre: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(sum_i w_i h_i, sum_i w_i h_i h_i') of the functions, minus `centre` if given; products in `dtype`."""
+        root, rows = weights.sqrt()[:, None].to(dtype), self.tilting.rows
 
         def work(blocks: Blocks) -> tuple[Tensor, Tensor]:
-            first, second = (
-                torch.zeros(shape, dtype=torch.float64, device=root.device) for shape in (size, (size, size))
-            )
+            second = torch.zeros(rows.n_functions, rows.n_functions, dtype=dtype, device=rows.device)
+            first = torch.zeros(rows.n_functions, dtype=dtype, device=rows.device)
             for part, values in blocks:
-                scaled = values * root[part] if centre is None else (values - centre).mul_(root[part])
+                scaled = (values if centre is None else values - centre).to(dtype) * root[part]
                 second.addmm_(scaled.T, scaled)
                 first += root[part, 0] @ scaled
-            return first, second
+            return first.double(), second.double()
 
-        first, second = (torch.stack(sums).sum(0) for sums in zip(*self.tilting.rows.each_chunk(work), strict=True))
+        first, second = (torch.stack(sums).sum(0) for sums in zip(*rows.each_chunk(work), strict=True))
         return first, second
 
 
