@@ -1,6 +1,8 @@
 """Which functions should be balanced? The error of the estimated ideal loss on a simulated log where it is known.
 
-python benchmarks/selection.py [--seeds 8] [--markdown]
+python benchmarks/selection.py [--seeds 8] [--main-effects 0]
+
+With main effects 0 preference is interaction alone; with 1, the default of `simulate`, some items are better.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from scipy.special import expit
 
+import counterpoise as cp
 from counterpoise.errors import ConvergenceWarning
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.kernels import Gaussian
@@ -34,29 +38,20 @@ class Design(NamedTuple):
     ideal: float
 
 
-def design(seed: int, users: int = 500, items: int = 400, density: float = 0.05) -> Design:
-    """Preference and selection both depend on s = A B' / sqrt(3) and on nonlinear terms of user and item features."""
-    rng = np.random.default_rng(seed)
-    a, b = rng.normal(size=(users, 3)), rng.normal(size=(items, 3))
-    s = a @ b.T / np.sqrt(3)
-    preference = _sigmoid(1.2 * s - 0.5 + 0.8 * np.sin(2 * a[:, :1]) * np.cos(2 * b[:, 0]))
-    labels = rng.random(s.shape) < preference
-    logit = 1.2 * s + abs(a[:, 1:2]) * np.tanh(2 * b[:, 1]) + 0.7 * np.sin(2 * a[:, :1])
-    low, high = -20.0, 20.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _sigmoid(logit + middle).mean() < density else (low, middle)
-    propensity = _sigmoid(logit + low)
-    chosen = np.nonzero(rng.random(s.shape) < propensity)
-    prediction = _sigmoid(0.8 * s)
-    errors = -np.where(labels, np.log(prediction), np.log1p(-prediction))
-    pairs = Pairs(torch.from_numpy(a), torch.from_numpy(b))
-    codes = tuple(torch.from_numpy(code) for code in chosen)
+def design(seed: int, main_effects: float) -> Design:
+    """`simulate` with its features known; the predictor whose ideal loss is sought is sigmoid(0.8 s)."""
+    world = cp.simulate(seed=seed, main_effects=main_effects)
+    log = world.dataset.train
+    pairs = Pairs(torch.from_numpy(world.user_features), torch.from_numpy(world.item_features))
+    prediction = expit(0.8 * world.user_features @ world.item_features.T / np.sqrt(3))
+    labels = np.asarray(world.labels)
+    errors = -np.where(labels > 0, np.log(prediction), np.log1p(-prediction))
+    codes = [torch.from_numpy(codes.astype(np.int64)) for codes in (log.users, log.items)]
     return Design(
         pairs,
         pairs.at(*codes),
-        torch.from_numpy(errors[chosen]),
-        torch.from_numpy(propensity[chosen]),
+        torch.from_numpy(errors[log.users, log.items]),
+        torch.from_numpy(world.propensity[log.users, log.items]),
         float(errors.mean()),
     )
 
@@ -75,7 +70,7 @@ def relative_error(world: Design, weights: torch.Tensor) -> float:
     return abs(float(weights @ world.errors / weights.sum()) / world.ideal - 1)
 
 
-def table(seeds: int) -> dict[str, dict[int, list[float]]]:
+def table(seeds: int, main_effects: float) -> dict[str, dict[int, list[float]]]:
     """Relative errors by rule and number of functions, one for each seed."""
     results: dict[str, dict[int, list[float]]] = {}
 
@@ -83,7 +78,7 @@ def table(seeds: int) -> dict[str, dict[int, list[float]]]:
         results.setdefault(name, {}).setdefault(size, []).append(error)
 
     for seed in range(seeds):
-        world = design(seed)
+        world = design(seed, main_effects)
         note("none", 0, relative_error(world, torch.ones(len(world.errors)).double()))
         note("inverse of the true propensity", 0, relative_error(world, 1 / world.propensities))
         for order in (1, 2, 3):
@@ -103,10 +98,11 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--main-effects", type=float, default=0.0)
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     start = time.perf_counter()
-    results = table(options.seeds)
+    results = table(options.seeds, options.main_effects)
     print(
         f"| relative error of the ideal loss, mean of {options.seeds} seeds (standard error) | "
         + " | ".join(f"J={j}" for j in SIZES)
@@ -121,10 +117,6 @@ def main() -> None:
 
 def _cell(errors: list[float]) -> str:
     return f"{100 * np.mean(errors):.2f} % ({100 * np.std(errors, ddof=1) / len(errors) ** 0.5:.2f})"
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 1 / (1 + np.exp(-x))
 
 
 if __name__ == "__main__":

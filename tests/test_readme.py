@@ -18,6 +18,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder with the files that the README speaks of."""
     for name, rows in {"ratings.csv": ROWS[:40], "uniform.csv": ROWS[40:], "pairs.csv": ROWS[:5]}.items():
         (tmp_path / name).write_text("user_id,item_id,rating\n" + "".join(rows))
+    for name, shift in (("sample.csv", 1), ("population.csv", 0)):
+        lines = [f"{(n * 7 % 11) / 3 + shift},{(n * 5 % 13) / 4}\n" for n in range(90)]
+        (tmp_path / name).write_text("age,income\n" + "".join(lines))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

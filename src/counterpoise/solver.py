@@ -23,7 +23,7 @@ from counterpoise.results import BalanceResult
 from counterpoise.rows import Rows, matrix_rows
 from counterpoise.tilting import Tilting
 
-SAMPLE_ROWS, SAMPLE_SHARE = 2**13, 8  # an eighth of the rows, solved first, leaves few passes over all of them
+SAMPLE_ROWS, SAMPLE_SHARE = 2**12, 16  # a sixteenth of the rows, solved first, leaves few passes over all of them
 
 WELL_CONDITIONED = 1e3
 

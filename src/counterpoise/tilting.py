@@ -162,6 +162,8 @@ def weighted_sum(rows: Rows, weights: Tensor) -> Tensor:
 
 def _joined(tops: Sequence[Tensor], masses: Sequence[Tensor], sums: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
     """(largest score, mass, weighted sum) of parts that each were taken relative to their own largest score."""
+    if len(tops) == 1:
+        return tops[0], masses[0], sums[0]
     top = torch.stack(list(tops))
     rescale = (top - top.max()).exp()
     return top.max(), rescale @ torch.stack(list(masses)), rescale @ torch.stack(list(sums))
