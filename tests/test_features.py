@@ -62,3 +62,11 @@ def test_users_without_a_varying_feature_still_make_pairs_that_can_be_balanced()
     assert pairs.users.shape == (20, 0)
     fitted = KernelFunctions(n=3, candidates=20).fit(pairs)
     assert fitted.balance(observed_pairs(data, pairs), 1e-3).weights.sum() == pytest.approx(1)
+
+
+def test_the_embeddings_of_a_fitted_recommender_are_features(dataset, fitted):
+    users, items = fitted.embeddings()
+    pairs = pair_features(dataset.train, ("embeddings",), (users, items))
+    assert pairs.users.shape == (60, 4)
+    assert pairs.items.shape == (50, 4)
+    assert np.allclose(pairs.users.numpy(), (users - users.mean(0)) / users.std(0), atol=1e-5)

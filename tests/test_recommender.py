@@ -213,7 +213,7 @@ def test_nobody_asked_means_no_rows(fitted: DebiasedRecommender) -> None:
 
 
 def test_similar_items_are_nearest_by_cosine(fitted: DebiasedRecommender) -> None:
-    vectors = fitted.scorer_.item_vectors().numpy()
+    vectors = fitted.embeddings()[1]
     vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     cosine = vectors @ vectors[6]
     order = [item for item in np.argsort(-cosine, kind="stable") if item != 6][:3]

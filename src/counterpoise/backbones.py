@@ -32,8 +32,8 @@ class Scorer(nn.Module):
         """Half the squared parameters, each weighed by its precision: the negative log of the Gaussian prior."""
         raise NotImplementedError
 
-    def item_vectors(self) -> Tensor:
-        """What is compared when items are called similar. (|I|, dimensions)"""
+    def embeddings(self) -> tuple[Tensor, Tensor]:
+        """What was learned of each user and each item: (|U|, dimensions) and (|I|, dimensions)."""
         raise NotImplementedError
 
     def grid(self, users: Tensor) -> Tensor:
@@ -139,8 +139,8 @@ class _Factors(Scorer):
             total = total + part.l2_features * self.feature_weights.square().sum()
         return total / 2
 
-    def item_vectors(self) -> Tensor:
-        return self.item_factors.weight
+    def embeddings(self) -> tuple[Tensor, Tensor]:
+        return self.user_factors.weight, self.item_factors.weight
 
     def grid(self, users: Tensor) -> Tensor:
         user_table, item_table = self.vectors()
@@ -204,8 +204,8 @@ class _Network(Scorer):
         self.network = nn.ModuleList(_Layer(*ends) for ends in pairwise(widths))
         self.output = _Layer(part.dim + widths[-1], 1)
 
-    def embeddings(self) -> list[Tensor]:
-        return [self.user_table.weight, self.item_table.weight]
+    def embeddings(self) -> tuple[Tensor, Tensor]:
+        return self.user_table.weight, self.item_table.weight
 
     def layers(self) -> list[_Layer]:
         return [layer for layer in self.modules() if isinstance(layer, _Layer)]
@@ -223,9 +223,6 @@ class _Network(Scorer):
         tables = torch.stack([table.square().sum() for table in self.embeddings()]).sum()
         weights = torch.stack([layer.weight.square().sum() for layer in self.layers()]).sum()
         return (self.part.l2 * tables + self.part.l2_network * weights) / 2
-
-    def item_vectors(self) -> Tensor:
-        return self.item_table.weight
 
 
 BACKBONES: dict[str, type[Backbone]] = {"mf": MatrixFactorization, "ncf": NeuralCF}

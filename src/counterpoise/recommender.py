@@ -156,7 +156,7 @@ class DebiasedRecommender(Part):
         check_number("k", k, at_least=1, integer=True)
         self._check_fitted()
         codes = np.arange(len(self.item_ids_)) if items is None else self.item_ids_.require(items, "item")
-        vectors = torch.nn.functional.normalize(self.scorer_.item_vectors(), dim=1).cpu()
+        vectors = torch.nn.functional.normalize(self.scorer_.embeddings()[1], dim=1).cpu()
         own = torch.from_numpy(codes).long()
         tops = []
         for block in torch.split(own, max(1, BLOCK // len(vectors))):
@@ -171,6 +171,12 @@ class DebiasedRecommender(Part):
             score=scores.flatten().numpy(),
             rank=torch.arange(1, width + 1).repeat(len(own)).int().numpy(),
         )
+
+    def embeddings(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """What was learned of each user and each item, in the order of their codes: features for balancing."""
+        self._check_fitted()
+        users, items = self.scorer_.embeddings()
+        return users.cpu().numpy(), items.cpu().numpy()
 
     def save(self, folder: str | Path, **facts: Any) -> None:
         """Write the fitted model into a folder; an interrupted save leaves the old content whole.
