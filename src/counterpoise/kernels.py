@@ -13,6 +13,7 @@ from counterpoise.errors import ConfigError, check_number
 from counterpoise.parts import Part
 
 MIXTURE_NODES = 64  # Gaussians that stand for an exponential kernel: the error is below 1e-6 everywhere
+GRAM_BLOCK = 2**20  # kernel values held at once while a Gram is enumerated
 BANDWIDTH_PAIRS = 2000  # pairs of rows from which the median distance is taken
 
 
@@ -159,9 +160,10 @@ def mixture_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) 
 
 
 def enumerated_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
-    """The Gram over all pairs, user by user."""
+    """The Gram over all pairs, in blocks of users."""
     total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
-    for row in users:
-        values = kernel(torch.cat([row.expand(len(items), -1), items], 1), centres)
+    for block in torch.split(users, max(1, GRAM_BLOCK // (len(items) * len(centres)))):
+        pairs = torch.cat([block.repeat_interleave(len(items), 0), items.repeat(len(block), 1)], 1)
+        values = kernel(pairs, centres)
         total.addmm_(values.T, values)
     return total / (len(users) * len(items))
