@@ -229,7 +229,7 @@ def test_a_missing_column_lists_those_that_are_there_and_the_way_out(tmp_path: P
 
 def test_a_wrong_separator_is_suspected_where_the_header_is_one_field(tmp_path: Path) -> None:
     file = write(tmp_path, "user_id;item_id;rating\n1;2;3\n")
-    assert failure(file).endswith("Give the `separator` that the file uses.")
+    assert failure(file).endswith("Give the `separator` (--separator) that the file uses.")
 
 
 def test_the_separator_must_be_one_character(tmp_path: Path) -> None:

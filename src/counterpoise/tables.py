@@ -177,7 +177,7 @@ def _check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str
             shown = ", ".join(map(repr, present[:20])) + (", ..." if len(present) > 20 else "")
             way_out = f"Name yours with `{role}_col` (--{role}-col)." if role in ROLES else "Name columns that it has."
             if len(present) == 1 and any(mark in present[0] for mark in ",;|\t "):
-                way_out = "Give the `separator` that the file uses."
+                way_out = "Give the `separator` (--separator) that the file uses."
             raise DataError(f"{file}: there is no column {name!r}; the columns are {shown}. {way_out}")
 
 
