@@ -104,6 +104,30 @@ def test_optimality_holds_on_random_problems(seed, rows, functions, shift, toler
     assert_optimal(H, targets, tolerance, strength, result)
 
 
+@pytest.mark.parametrize("strength", [90.0, 100.0, 200.0])
+def test_duplicated_and_collinear_columns_do_not_make_the_quadratic_program_cycle(strength):
+    rng = np.random.default_rng(2)
+    H = rng.normal(size=(40, 6))
+    H[:, 1], H[:, 2] = H[:, 0], H[:, 0] + H[:, 3]
+    targets = H.mean(0) + 0.5 * rng.normal(size=6)
+    targets[1], targets[2] = targets[0], targets[0] + targets[3]
+    result = entropy_balance(H, targets, 0.1, strength)
+    assert result.status == "solved"
+    assert result.gap <= 1e-8
+    assert result.objective == pytest.approx(hinge_by_cvxpy(H, targets, 0.1, strength), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", [*range(10), 23])
+def test_collinear_columns_without_tolerance_are_solved(seed):
+    rng = np.random.default_rng(seed)
+    H = rng.normal(size=(40, 6))
+    H[:, 2] = H[:, 0] + H[:, 3]
+    result = entropy_balance(H, rng.dirichlet(np.full(40, 2.0)) @ H, 0.0, 100.0)
+    assert result.status == "solved"
+    assert result.gap <= 1e-6
+    assert result.passes <= 40
+
+
 def test_hard_constraints_are_the_limit_of_large_strength():
     H, targets = problem(5, shift=0.2)
     hard = entropy_balance(H, targets)
