@@ -128,6 +128,41 @@ def test_collinear_columns_without_tolerance_are_solved(seed):
     assert result.passes <= 40
 
 
+@pytest.mark.parametrize("strength", [100.0, 1e4])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_large_finite_strength_on_a_column_of_another_scale_equals_cvxpy(seed, strength):
+    """Also at 1e9 per standard deviation, "solved" is a small gap. cvxpy gets the problem scaled, with prices it can bear."""
+    rng = np.random.default_rng(seed)
+    H = rng.normal(size=(40, 6))
+    targets, tolerance, price = H.mean(0) + 0.3 * rng.normal(size=6), np.full(6, 0.1), np.full(6, strength)
+    unit = np.array([1e5, 1.0, 1.0, 1e-5, 1.0, 1.0])
+    result = entropy_balance(H * unit, targets * unit, tolerance, price)
+    expected = hinge_by_cvxpy(H, targets, tolerance / unit, np.minimum(price * unit, 1e4))
+    assert result.status == "solved"
+    assert result.gap <= 1e-6
+    assert result.objective == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.1])
+def test_only_infinite_strengths_are_hard(tolerance):
+    H, targets = problem(5, shift=0.2)
+    result = entropy_balance(H, targets, tolerance, 1e4)
+    assert result.status == "solved"
+    assert result.gap <= 1e-8
+    assert result.objective == pytest.approx(
+        hinge_objective(result.weights, H, targets, tolerance, 1e4), rel=1e-6, abs=1e-7
+    )
+
+
+def test_a_huge_finite_strength_on_an_impossible_target_is_given_up():
+    H, targets = problem(7, shift=0.1)
+    targets[2] = H[:, 2].max() + 1
+    result = entropy_balance(H, targets, 1e-3, strength=np.where(np.arange(8) == 2, 1e8, 0.5))
+    assert result.status == "solved"
+    assert np.argmax(result.weights) == np.argmax(H[:, 2])
+    assert result.given_up[2]
+
+
 def test_hard_constraints_are_the_limit_of_large_strength():
     H, targets = problem(5, shift=0.2)
     hard = entropy_balance(H, targets)

@@ -13,6 +13,7 @@ from counterpoise.tilting import Point, Tilting
 SHORT = 0.3  # a step (in standard deviations of the log-weights) after which the covariance is still nearly the same
 SHRINKS = 0.01  # the slope of a good step over that of the step before
 SEARCH_STEPS = 40
+PATIENCE = 2
 DAMPING = (0.0, 1e-10, 1e-7, 1e-4)  # of the mean variance, tried in turn where rounding spoils a step
 
 
@@ -72,12 +73,14 @@ class DualProblem:
 
         A covariance (one may be given to begin with) is corrected by what each step showed (Broyden, Fletcher,
         Goldfarb, Shanno) and kept as long as steps are short and shrink fast; else it is computed anew.
+        Once PATIENCE steps in a row have not halved the gap, what rounding may leave of it counts as solved.
         """
-        dual, point, last = start, self.at(start), np.inf
+        dual, point, last, gap, idle = start, self.at(start), np.inf, np.inf, 0
         while True:
             imbalance = self.imbalance(point)
-            gap, status = self.penalty.gap(dual, imbalance), None
-            if self.penalty.solved(dual, imbalance, accuracy):
+            before, gap, status = gap, self.penalty.gap(dual, imbalance), None
+            idle = 0 if gap < before / 2 else idle + 1
+            if self.penalty.solved(dual, imbalance, accuracy, idle >= PATIENCE):
                 status = "solved"
             elif self.passes >= max_passes:
                 status = "passes spent"

@@ -47,7 +47,10 @@ def entropy_balance(
     strength asks for hard constraints. The problem always has a solution.
     `base_weights` (n,) are where the weights start from (default: uniform); `max_weight` caps every weight.
     `scale` (J,): the standard deviations in which violations are reported; by default those under the base weights.
-    Stops when the duality gap, or for hard constraints the violation in standard deviations, is at most `accuracy`.
+    Solved is a duality gap of at most `accuracy`. With hard constraints (infinite strengths only), these must hold to
+    `accuracy` standard deviations, and the gap may be `accuracy` times 1 + the sum of their prices |l_j| (per standard
+    deviation). Where steps no longer halve the gap, what float64 may leave of it counts as solved too: the sum over j
+    of 1e-13 strength_j (standard deviation_j + |mean_j|), and 1e-9 of the penalty. Everything else warns.
     `H` may be a numpy array, a frame, a torch tensor on any device, or `Rows` that are computed when needed.
     """
     tilting = _tilting(H, targets, base_weights, max_weight)
@@ -123,7 +126,7 @@ def _balance(
         )
     penalty: Penalty
     if quadratic is None:
-        penalty, transform = Hinge(tolerance / unit, strength * unit), 1 / unit
+        penalty, transform = Hinge(tolerance / unit, strength * unit, 1 + abs(mean) / unit), 1 / unit
     else:
         penalty, transform = quadratic
     start, covariance = _warm_start(tilting, penalty, transform)
