@@ -131,7 +131,7 @@ def test_collinear_columns_without_tolerance_are_solved(seed):
 @pytest.mark.parametrize("strength", [100.0, 1e4])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_large_finite_strength_on_a_column_of_another_scale_equals_cvxpy(seed, strength):
-    """Also at 1e9 per standard deviation, "solved" is a small gap. cvxpy gets the problem scaled, with prices it can bear."""
+    """Also at 1e9 per standard deviation, "solved" is a small gap. cvxpy gets the problem scaled."""
     rng = np.random.default_rng(seed)
     H = rng.normal(size=(40, 6))
     targets, tolerance, price = H.mean(0) + 0.3 * rng.normal(size=6), np.full(6, 0.1), np.full(6, strength)
@@ -221,6 +221,21 @@ def test_the_sample_start_changes_nothing_but_the_number_of_passes():
     result = entropy_balance(H, [0.3, 0.0, -0.2], accuracy=1e-9)
     assert result.passes <= 7
     assert abs(result.weights @ H - [0.3, 0.0, -0.2]).max() < 1e-8
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_standard_deviations_come_from_all_rows_and_their_base_weights(offset):
+    """A column of few ones has its own deviation, not that of a sample without them."""
+    rng = np.random.default_rng(0)
+    H, base = rng.normal(size=(200_000, 2)), rng.random(200_000)
+    H[:, 1] = 0
+    H[rng.choice(200_000, 5, replace=False), 1] = 1
+    base /= base.sum()
+    mean = base @ H
+    expected = np.sqrt(base @ (H - mean) ** 2)
+    result = entropy_balance(H + offset, mean + offset, 0.1, 1.0, base)
+    assert np.allclose(result.scale, expected, rtol=1e-6)
+    assert np.allclose(result.imbalance_before, 0, atol=1e-9 * max(1, offset))
 
 
 def test_rows_of_base_weight_zero_keep_it_and_the_rest_is_balanced_without_them():
