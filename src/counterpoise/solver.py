@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from counterpoise.arguments import as_float64, as_rows, base_log_weights, each_function, finite_vector
+from counterpoise.arguments import as_float64, as_rows, base_log_weights, each_function, finite_vector, positive_vector
 from counterpoise.errors import ConvergenceWarning, DataError, check_number
 from counterpoise.newton import DualProblem
 from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector, whitening
@@ -81,7 +81,7 @@ def worst_case_balance(
     check_number("strength", strength, above=0, advice="Small values keep the base weights.")
     tilting = _tilting(H, targets, base_weights, max_weight)
     count = tilting.rows.n_functions
-    square = as_float64(matrix)
+    square = as_float64(matrix, "matrix")
     if square.shape != (count, count) or not np.isfinite(square).all() or not np.allclose(square, square.T):
         raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
     nothing = np.zeros(count)
@@ -112,8 +112,9 @@ def _balance(
     """Measure, scale, solve, report: the way that both problems share."""
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
+    given_scale = None if scale is None else positive_vector("scale", scale, tilting.rows.n_functions)
     mean, spread = (moment.numpy() for moment in tilting.base_moments())
-    if not np.isfinite(mean).all():
+    if not np.isfinite([mean, spread]).all():
         _report_bad_value(tilting.rows)
     before = mean - tilting.targets.numpy()
     unit = np.where(spread > 1e-12 * (1e-300 + abs(mean)), spread, 1.0)
@@ -133,7 +134,7 @@ def _balance(
     rough = covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
     problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
     solution = problem.solve(start, accuracy, max_passes, covariance)
-    reported = unit if scale is None else finite_vector("scale", scale, len(unit))
+    reported = unit if given_scale is None else given_scale
     result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
     _warn(result, accuracy)
     return result
