@@ -372,3 +372,14 @@ def test_the_matrix_of_the_worst_case_must_be_positive_definite():
         worst_case_balance(H, targets, np.eye(7))
     with pytest.raises(DataError, match="`matrix` must hold real numbers only"):
         worst_case_balance(H, targets, "a")
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_symmetry_is_judged_relative_to_the_size_of_the_matrix(size):
+    H, targets = problem()
+    matrix = np.cov(H.T) + np.eye(8)
+    rounded = matrix + 1e-7 * np.triu(np.ones((8, 8)), 1)
+    expected = worst_case_balance(H, targets, matrix, 1.0).weights
+    assert np.allclose(worst_case_balance(H, targets, size * rounded, size).weights, expected, atol=1e-6)
+    with pytest.raises(DataError, match="symmetric"):
+        worst_case_balance(H, targets, size * (matrix + np.triu(matrix, 1)))
