@@ -34,7 +34,7 @@ def as_matrix(name: str, values: Any) -> Tensor:
         writable = array if array.flags.writeable and min(array.strides, default=0) >= 0 else array.copy()
         values = torch.from_numpy(writable)
     if values.is_complex():
-        raise DataError(f"`{name}` must hold real numbers only, got {values.dtype}.")
+        raise DataError(f"`{name}` must hold numbers only, got {values.dtype}.")
     if values.ndim != 2:
         raise DataError(f"`{name}` must have two dimensions (rows, columns), got shape {tuple(values.shape)}.")
     matrix: Tensor = values.detach() if values.is_floating_point() else values.double()
@@ -57,7 +57,7 @@ def _numbers(name: str, values: Any, error: type[CounterpoiseError]) -> NDArray[
             raise TypeError(f"got {array.dtype}")
         return array.astype(np.float64)
     except (TypeError, ValueError) as reason:
-        raise error(f"`{name}` must hold real numbers only: {reason}.") from reason
+        raise error(f"`{name}` must hold numbers only: {reason}.") from reason
 
 
 def finite_vector(name: str, values: Any, count: int) -> NDArray[np.float64]:
@@ -99,7 +99,7 @@ def base_log_weights(values: Any, rows: Rows) -> Tensor | None:
         return None
     weights = values if isinstance(values, Tensor) else torch.from_numpy(as_float64(values, "base_weights"))
     if weights.is_complex():
-        raise DataError(f"`base_weights` must hold real numbers only, got {weights.dtype}.")
+        raise DataError(f"`base_weights` must hold numbers only, got {weights.dtype}.")
     if weights.shape != (rows.n_rows,):
         shape = tuple(weights.shape)
         raise DataError(f"`base_weights` must have one value for each of the {rows.n_rows} rows, got shape {shape}.")
