@@ -117,7 +117,7 @@ def test_duplicated_and_collinear_columns_do_not_make_the_quadratic_program_cycl
     assert result.objective == pytest.approx(hinge_by_cvxpy(H, targets, 0.1, strength), rel=1e-6)
 
 
-@pytest.mark.parametrize("seed", [*range(10), 23])
+@pytest.mark.parametrize("seed", [*range(10), 23, 41, 104])
 def test_collinear_columns_without_tolerance_are_solved(seed):
     rng = np.random.default_rng(seed)
     H = rng.normal(size=(40, 6))
@@ -137,10 +137,22 @@ def test_a_large_finite_strength_on_a_column_of_another_scale_equals_cvxpy(seed,
     targets, tolerance, price = H.mean(0) + 0.3 * rng.normal(size=6), np.full(6, 0.1), np.full(6, strength)
     unit = np.array([1e5, 1.0, 1.0, 1e-5, 1.0, 1.0])
     result = entropy_balance(H * unit, targets * unit, tolerance, price)
-    expected = hinge_by_cvxpy(H, targets, tolerance / unit, np.minimum(price * unit, 1e4))
+    expected = hinge_by_cvxpy(H, targets, np.minimum(tolerance / unit, 10), np.minimum(price * unit, 1e3))
     assert result.status == "solved"
     assert result.gap <= 1e-6
     assert result.objective == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("strength", [100.0, 1e4, np.inf])
+def test_columns_far_from_zero_are_solved_as_others_are(strength):
+    """Rounding in the objective, larger there, must not look like a step that is too long."""
+    rng = np.random.default_rng(1)
+    H = rng.normal(size=(40, 6))
+    targets = H.mean(0) + 0.3 * rng.normal(size=6)
+    near, far = (entropy_balance(H + c, targets + c, 0.0, strength) for c in (0.0, 1e4))
+    assert near.status == far.status == "solved"
+    assert far.passes <= near.passes + 10
+    assert np.allclose(near.weights, far.weights, atol=1e-6)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.1])
