@@ -104,6 +104,77 @@ def test_optimality_holds_on_random_problems(seed, rows, functions, shift, toler
     assert_optimal(H, targets, tolerance, strength, result)
 
 
+@pytest.mark.parametrize("strength", [90.0, 100.0, 200.0])
+def test_duplicated_and_collinear_columns_do_not_make_the_quadratic_program_cycle(strength):
+    rng = np.random.default_rng(2)
+    H = rng.normal(size=(40, 6))
+    H[:, 1], H[:, 2] = H[:, 0], H[:, 0] + H[:, 3]
+    targets = H.mean(0) + 0.5 * rng.normal(size=6)
+    targets[1], targets[2] = targets[0], targets[0] + targets[3]
+    result = entropy_balance(H, targets, 0.1, strength)
+    assert result.status == "solved"
+    assert result.gap <= 1e-8
+    assert result.objective == pytest.approx(hinge_by_cvxpy(H, targets, 0.1, strength), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", [*range(10), 23, 41, 104])
+def test_collinear_columns_without_tolerance_are_solved(seed):
+    rng = np.random.default_rng(seed)
+    H = rng.normal(size=(40, 6))
+    H[:, 2] = H[:, 0] + H[:, 3]
+    result = entropy_balance(H, rng.dirichlet(np.full(40, 2.0)) @ H, 0.0, 100.0)
+    assert result.status == "solved"
+    assert result.gap <= 1e-6
+    assert result.passes <= 40
+
+
+@pytest.mark.parametrize("strength", [100.0, 1e4])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_large_finite_strength_on_a_column_of_another_scale_equals_cvxpy(seed, strength):
+    """Also at 1e9 per standard deviation, "solved" is a small gap. cvxpy gets the problem scaled."""
+    rng = np.random.default_rng(seed)
+    H = rng.normal(size=(40, 6))
+    targets, tolerance, price = H.mean(0) + 0.3 * rng.normal(size=6), np.full(6, 0.1), np.full(6, strength)
+    unit = np.array([1e5, 1.0, 1.0, 1e-5, 1.0, 1.0])
+    result = entropy_balance(H * unit, targets * unit, tolerance, price)
+    expected = hinge_by_cvxpy(H, targets, np.minimum(tolerance / unit, 10), np.minimum(price * unit, 1e3))
+    assert result.status == "solved"
+    assert result.gap <= 1e-6
+    assert result.objective == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("strength", [100.0, 1e4, np.inf])
+def test_columns_far_from_zero_are_solved_as_others_are(strength):
+    """Rounding in the objective, larger there, must not look like a step that is too long."""
+    rng = np.random.default_rng(1)
+    H = rng.normal(size=(40, 6))
+    targets = H.mean(0) + 0.3 * rng.normal(size=6)
+    near, far = (entropy_balance(H + c, targets + c, 0.0, strength) for c in (0.0, 1e4))
+    assert near.status == far.status == "solved"
+    assert far.passes <= near.passes + 10
+    assert np.allclose(near.weights, far.weights, atol=1e-6)
+
+
+@pytest.mark.parametrize("tolerance", [0.0, 0.01, 0.1])
+def test_only_infinite_strengths_are_hard(tolerance):
+    H, targets = problem(5, shift=0.2)
+    result = entropy_balance(H, targets, tolerance, 1e4)
+    assert result.status == "solved"
+    assert result.gap <= 1e-8
+    assert result.objective == pytest.approx(
+        hinge_objective(result.weights, H, targets, tolerance, 1e4), rel=1e-6, abs=1e-7
+    )
+
+
+def test_a_huge_finite_strength_on_an_impossible_target_is_given_up():
+    H, targets = problem(7, shift=0.1)
+    targets[2] = H[:, 2].max() + 1
+    result = entropy_balance(H, targets, 1e-3, strength=np.where(np.arange(8) == 2, 1e8, 0.5))
+    assert result.status == "solved"
+    assert np.argmax(result.weights) == np.argmax(H[:, 2])
+    assert result.given_up[2]
+
+
 def test_hard_constraints_are_the_limit_of_large_strength():
     H, targets = problem(5, shift=0.2)
     hard = entropy_balance(H, targets)
@@ -162,6 +233,21 @@ def test_the_sample_start_changes_nothing_but_the_number_of_passes():
     result = entropy_balance(H, [0.3, 0.0, -0.2], accuracy=1e-9)
     assert result.passes <= 7
     assert abs(result.weights @ H - [0.3, 0.0, -0.2]).max() < 1e-8
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_standard_deviations_come_from_all_rows_and_their_base_weights(offset):
+    """A column of few ones has its own deviation, not that of a sample without them."""
+    rng = np.random.default_rng(0)
+    H, base = rng.normal(size=(200_000, 2)), rng.random(200_000)
+    H[:, 1] = 0
+    H[rng.choice(200_000, 5, replace=False), 1] = 1
+    base /= base.sum()
+    mean = base @ H
+    expected = np.sqrt(base @ (H - mean) ** 2)
+    result = entropy_balance(H + offset, mean + offset, 0.1, 1.0, base)
+    assert np.allclose(result.scale, expected, rtol=1e-6)
+    assert np.allclose(result.imbalance_before, 0, atol=1e-9 * max(1, offset))
 
 
 def test_rows_of_base_weight_zero_keep_it_and_the_rest_is_balanced_without_them():
@@ -249,12 +335,30 @@ def test_hundred_gaussian_kernels_close_the_gap_in_every_corner():
         ({"base_weights": -np.ones(60)}, DataError, ">= 0"),
         ({"max_weight": 0.001}, ConfigError, "`max_weight` must be a number >= 0.0166667"),
         ({"accuracy": 0.0}, ConfigError, "accuracy"),
+        ({"H": np.ones((60, 8), complex)}, DataError, "`H` must hold numbers only: got complex128"),
+        ({"H": torch.ones((60, 8), dtype=torch.complex128)}, DataError, "`H` must hold numbers only"),
+        ({"H": 1e200 * problem()[0]}, DataError, "too large"),
+        ({"targets": ["1"] * 8}, DataError, "`targets` must hold numbers only"),
+        ({"tolerance": "a"}, ConfigError, "`tolerance` must hold numbers only"),
+        ({"strength": "1"}, ConfigError, "`strength` must hold numbers only"),
+        ({"base_weights": ["a"] * 60}, DataError, "`base_weights` must hold numbers only"),
+        ({"base_weights": np.ones(60, complex)}, DataError, "`base_weights` must hold numbers only"),
+        ({"scale": np.r_[np.ones(7), 0.0]}, DataError, "`scale` must be > 0, got 0.0 for function 7"),
+        ({"scale": ["a"] * 8}, DataError, "`scale` must hold numbers only"),
     ],
 )
 def test_bad_input_is_named(change, error, words):
     H, targets = problem()
     with pytest.raises(error, match=words):
         entropy_balance(**({"H": H, "targets": targets} | change))
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+def test_hard_and_soft_functions_together_warn_of_nothing():
+    H, targets = problem(5, shift=0.2)
+    H[:, 0], targets[0] = H[:, 0] * 1e12, targets[0] * 1e12
+    result = entropy_balance(H, targets, 0.0, np.r_[np.inf, np.full(7, 5.0)], accuracy=1e-6)
+    assert result.objective >= result.divergence
 
 
 def test_a_missing_value_is_located():
@@ -278,3 +382,16 @@ def test_the_matrix_of_the_worst_case_must_be_positive_definite():
         worst_case_balance(H, targets, -np.eye(8))
     with pytest.raises(DataError, match="symmetric"):
         worst_case_balance(H, targets, np.eye(7))
+    with pytest.raises(DataError, match="`matrix` must hold numbers only"):
+        worst_case_balance(H, targets, "a")
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+def test_symmetry_is_judged_relative_to_the_size_of_the_matrix(size):
+    H, targets = problem()
+    matrix = np.cov(H.T) + np.eye(8)
+    rounded = matrix + 1e-7 * np.triu(np.ones((8, 8)), 1)
+    expected = worst_case_balance(H, targets, matrix, 1.0).weights
+    assert np.allclose(worst_case_balance(H, targets, size * rounded, size).weights, expected, atol=1e-6)
+    with pytest.raises(DataError, match="symmetric"):
+        worst_case_balance(H, targets, size * (matrix + np.triu(matrix, 1)))

@@ -13,6 +13,8 @@ from counterpoise.tilting import Point, Tilting
 SHORT = 0.3  # a step (in standard deviations of the log-weights) after which the covariance is still nearly the same
 SHRINKS = 0.01  # the slope of a good step over that of the step before
 SEARCH_STEPS = 40
+PATIENCE = 2
+NOISE = 1e-15  # of an imbalance in standard deviations, in a slope along directions that change no weight
 DAMPING = (0.0, 1e-10, 1e-7, 1e-4)  # of the mean variance, tried in turn where rounding spoils a step
 
 
@@ -72,12 +74,14 @@ class DualProblem:
 
         A covariance (one may be given to begin with) is corrected by what each step showed (Broyden, Fletcher,
         Goldfarb, Shanno) and kept as long as steps are short and shrink fast; else it is computed anew.
+        Once PATIENCE steps in a row have not halved the gap, what rounding may leave of it counts as solved.
         """
-        dual, point, last = start, self.at(start), np.inf
+        dual, point, last, gap, idle = start, self.at(start), np.inf, np.inf, 0
         while True:
             imbalance = self.imbalance(point)
-            gap, status = self.penalty.gap(dual, imbalance), None
-            if self.penalty.solved(dual, imbalance, accuracy):
+            before, gap, status = gap, self.penalty.gap(dual, imbalance), None
+            idle = 0 if gap < before / 2 else idle + 1
+            if self.penalty.solved(dual, imbalance, accuracy, idle >= PATIENCE):
                 status = "solved"
             elif self.passes >= max_passes:
                 status = "passes spent"
@@ -112,11 +116,12 @@ class DualProblem:
         return step, slope
 
     def _overshoots(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> bool:
-        """Whether the full step goes well past the least value on its line."""
+        """Whether the full step goes well past the least value on its line, by more than rounding can feign."""
         target = dual + change
         after = self.penalty.slope(target, change) - float(self.imbalance(trial) @ change)
         rise = self.value(trial, target) - self.value(point, dual)
-        return after > 0.5 * abs(before) or rise > 1e-12 * (1 + abs(point.smooth))
+        noise = NOISE * float(abs(change).sum())
+        return after > 0.5 * abs(before) + noise or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset))
 
     def _search(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> float:
         """The length at which the convex objective stops falling along `change`; touches only (n,) vectors."""

@@ -15,7 +15,8 @@ from counterpoise.quadratic_program import robust_cholesky, solve_box_l1
 Vector = NDArray[np.float64]
 
 HARD = 1e6  # a price (for one standard deviation of a function) that no feasible problem needs: exp(1e6) overflows
-NEARLY_HARD = 1e3
+DIGITS = 1e-13  # of the size of a function: its imbalance is not known better than this
+RELATIVE = 1e-9  # nor the penalty better than this share of it
 RANK = 1e-12  # eigenvalues below this share of the largest count as zero
 
 
@@ -34,8 +35,8 @@ class Penalty(Protocol):
     def gap(self, dual: Vector, imbalance: Vector) -> float:
         """The duality gap at `dual`: how far the objective is from its least value, at most."""
 
-    def solved(self, dual: Vector, imbalance: Vector, accuracy: float) -> bool:
-        """Whether the certificate is good enough."""
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
+        """Whether the certificate is good enough; once it no longer improves, also up to what rounding may leave."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,12 @@ class Hinge:
 
     tolerance: Vector
     strength: Vector
+    size: Vector  # of each function, mean and deviation, for its rounding
 
     @property
     def bound(self) -> Vector:
         """The box: |l_j| <= gamma_j, and a large number where gamma_j is infinite."""
-        return np.minimum(self.strength, HARD)
+        return np.where(np.isinf(self.strength), HARD, self.strength)
 
     def value(self, dual: Vector) -> float:
         """sum_j C_j |l_j|."""
@@ -69,25 +71,27 @@ class Hinge:
         are balanced as well as these.
         """
         strength = np.where(np.isinf(self.strength), abs(dual), self.strength)
-        return self._gap(strength, dual, imbalance)
-
-    def _gap(self, strength: Vector, dual: Vector, imbalance: Vector) -> float:
         excess = (abs(imbalance) - self.tolerance).clip(min=0)
         return float(np.sum(strength * excess - dual * imbalance + self.tolerance * abs(dual)))
 
-    def solved(self, dual: Vector, imbalance: Vector, accuracy: float) -> bool:
-        """gap <= accuracy, where hard constraints count at their price in use and must hold to `accuracy`.
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
+        """gap <= accuracy; with hard constraints (infinite gamma_j), <= accuracy * (1 + the sum of their |l_j|).
 
-        For those, gamma_j times the last digits of tau_j would never be small.
+        These must also hold to `accuracy`, unless given up: |l_j| at HARD.
+        Once halted, `_rounding` is added.
         """
-        hard = self.strength > NEARLY_HARD
-        kept = hard & (abs(dual) < self.bound)
-        if (abs(imbalance) > self.tolerance + accuracy)[kept].any():
+        hard = np.isinf(self.strength)
+        excess = abs(imbalance) - self.tolerance
+        if (excess > accuracy)[hard & (abs(dual) < HARD)].any():
             return False
-        strength = np.where(hard, abs(dual), self.strength)
-        cost = float(strength @ (abs(imbalance) - self.tolerance).clip(min=0))
-        rounding = 1e-13 * float(self.bound[~hard].sum()) + accuracy * float(abs(dual[hard]).sum()) + 1e-9 * cost
-        return self._gap(strength, dual, imbalance) <= accuracy + rounding
+        allowed = accuracy * (1 + float(abs(dual[hard]).sum())) + halted * self._rounding(dual, imbalance)
+        return self.gap(dual, imbalance) <= allowed
+
+    def _rounding(self, dual: Vector, imbalance: Vector) -> float:
+        """The last digits of each tau_j at its price, gamma_j DIGITS size_j, and RELATIVE of the penalty."""
+        strength = np.where(np.isinf(self.strength), abs(dual), self.strength)
+        excess = (abs(imbalance) - self.tolerance).clip(min=0)
+        return float(DIGITS * (strength @ self.size) + RELATIVE * (strength @ excess))
 
 
 @dataclass(frozen=True)
@@ -119,9 +123,10 @@ class Quadratic:
         difference = imbalance - dual / (2 * self.strength)
         return self.strength * float(difference @ difference)
 
-    def solved(self, dual: Vector, imbalance: Vector, accuracy: float) -> bool:
-        """gap <= accuracy."""
-        return self.gap(dual, imbalance) <= accuracy
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
+        """gap <= accuracy; once halted, plus RELATIVE of the penalty."""
+        rounding = RELATIVE * self.strength * float(imbalance @ imbalance)
+        return self.gap(dual, imbalance) <= accuracy + halted * rounding
 
 
 def whitening(matrix: Vector) -> Vector:

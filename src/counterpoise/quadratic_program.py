@@ -12,6 +12,7 @@ Vector = NDArray[np.float64]
 Step = tuple[Vector, Vector, Vector]
 
 MAX_STEPS = 60  # Mehrotra's method needs 10 to 30
+SHORT_STEP, CENTRING = 0.1, 0.2  # a step below the first is redone towards the middle, at this share of the gap
 CLEAR = 1e-4  # distance over multiplier below which an inequality counts as active; more would spoil the last digits
 
 
@@ -55,7 +56,7 @@ def _by_interior_point(
 ) -> Vector:
     """With l = plus - minus, both in [0, bound]: the two parts share one Cholesky factor of hessian + diagonal.
 
-    Coordinates that the multipliers show to lie at zero or at a bound are set there.
+    Coordinates that the multipliers show to lie at zero or at a bound are set there. Never worse than `start`.
     """
     state = _State.inside(hessian, gradient, start, price, np.maximum(bound, 1e-12))
     for _ in range(MAX_STEPS):
@@ -67,11 +68,29 @@ def _by_interior_point(
         system = _System.at(hessian, state)
         if system is None:
             break
-        predictor = system.direction(state, residual, 0.0, None)
-        ahead = state.moved(predictor, state.longest(predictor)).complementarity()
-        corrected = system.direction(state, residual, product / (4 * len(bound)) * (ahead / product) ** 3, predictor)
-        state = state.moved(corrected, min(1.0, 0.995 * state.longest(corrected)))
-    return state.snapped(bound).clip(-bound, bound)
+        state = _advanced(state, system, residual)
+    value = state.snapped(bound).clip(-bound, bound)
+    change = value - start
+    gained = float(gradient @ change + change @ hessian @ change / 2 + price @ (abs(value) - abs(start)))
+    return value if gained <= 0 else start
+
+
+def _advanced(state: _State, system: _System, residual: Vector) -> _State:
+    """The state after Mehrotra's step; after a plain centred one where that is short or does not close the gap.
+
+    Without this the second-order correction can cycle, for instance where columns are collinear.
+    """
+    product = state.complementarity()
+    middle = product / (4 * len(system.hessian))
+    predictor = system.direction(state, residual, 0.0, None)
+    ahead = state.moved(predictor, state.longest(predictor)).complementarity()
+    corrected = system.direction(state, residual, middle * (ahead / product) ** 3, predictor)
+    length = state.inner_length(corrected)
+    moved = state.moved(corrected, length)
+    if length >= SHORT_STEP and moved.complementarity() < product:
+        return moved
+    centred = system.direction(state, residual, CENTRING * middle, None)
+    return state.moved(centred, state.inner_length(centred))
 
 
 def robust_cholesky(matrix: Vector) -> Vector | None:
@@ -120,6 +139,10 @@ class _State:
         changes = np.concatenate([step[0], -step[0], step[1], step[2]])
         falling = changes < 0
         return float(min(1.0, np.min(-values[falling] / changes[falling], initial=1.0)))
+
+    def inner_length(self, step: Step) -> float:
+        """A length in (0, 1] that stays off the bounds."""
+        return min(1.0, 0.995 * self.longest(step))
 
     def moved(self, step: Step, length: float) -> _State:
         lower, upper = self.lower + length * step[1], self.upper + length * step[2]

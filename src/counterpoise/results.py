@@ -76,7 +76,8 @@ class BalanceResult:
         if isinstance(penalty, Hinge):
             excess = (abs(imbalance) - tolerance).clip(min=0)
             given_up = (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess * transform > 1e-9)
-            cost = float(np.sum(np.where(excess > 0, np.minimum(strength, 1e300) * excess, 0.0)[~np.isinf(strength)]))
+            soft = np.isfinite(strength)
+            cost = float(strength[soft] @ excess[soft])
         elif isinstance(penalty, Quadratic):
             worst, worst_before = (float(np.linalg.norm(change_coordinates(transform, v))) for v in (imbalance, before))
             cost = penalty.strength * worst**2

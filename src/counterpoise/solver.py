@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from counterpoise.arguments import as_float64, as_rows, base_log_weights, each_function, finite_vector
+from counterpoise.arguments import as_float64, as_rows, base_log_weights, each_function, finite_vector, positive_vector
 from counterpoise.errors import ConvergenceWarning, DataError, check_number
 from counterpoise.newton import DualProblem
 from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector, whitening
@@ -26,6 +26,7 @@ from counterpoise.tilting import Tilting
 SAMPLE_ROWS, SAMPLE_SHARE = 2**12, 16  # a sixteenth of the rows, solved first, leaves few passes over all of them
 
 WELL_CONDITIONED = 1e3
+SYMMETRIC = 1e-5
 
 
 def entropy_balance(
@@ -47,7 +48,10 @@ def entropy_balance(
     strength asks for hard constraints. The problem always has a solution.
     `base_weights` (n,) are where the weights start from (default: uniform); `max_weight` caps every weight.
     `scale` (J,): the standard deviations in which violations are reported; by default those under the base weights.
-    Stops when the duality gap, or for hard constraints the violation in standard deviations, is at most `accuracy`.
+    Solved is a duality gap of at most `accuracy`. With hard constraints (infinite strengths only), these must hold to
+    `accuracy` standard deviations, and the gap may be `accuracy` times 1 + the sum of their prices |l_j| (per standard
+    deviation). Where steps no longer halve the gap, what float64 may leave of it counts as solved too: the sum over j
+    of 1e-13 strength_j (standard deviation_j + |mean_j|), and 1e-9 of the penalty. Everything else warns.
     `H` may be a numpy array, a frame, a torch tensor on any device, or `Rows` that are computed when needed.
     """
     tilting = _tilting(H, targets, base_weights, max_weight)
@@ -73,17 +77,23 @@ def worst_case_balance(
 
     v'A^-1 v is the largest squared bias (v'alpha)^2 over all functions h'alpha with alpha'A alpha <= 1. With candidate
     kernels h, A = G + lambda K makes that the norm in L2 of the population plus an RKHS penalty; A = K is the MMD.
+    Directions in which A has no measurable norm (eigenvalues up to 1e-12 of the largest) are left out, not balanced.
     The result carries `worst_case_bias`, the root of v'A^-1 v, before and after. Other arguments: `entropy_balance`.
     """
     check_number("strength", strength, above=0, advice="Small values keep the base weights.")
     tilting = _tilting(H, targets, base_weights, max_weight)
     count = tilting.rows.n_functions
-    square = as_float64(matrix)
-    if square.shape != (count, count) or not np.isfinite(square).all() or not np.allclose(square, square.T):
+    square = as_float64(matrix, "matrix")
+    if square.shape != (count, count) or not np.isfinite(square).all() or not _symmetric(square):
         raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
     nothing = np.zeros(count)
     problem = Quadratic(float(strength)), whitening(square)
     return _balance(tilting, nothing, nothing, problem, scale, accuracy, max_passes, isinstance(H, Tensor | Rows))
+
+
+def _symmetric(matrix: Vector) -> bool:
+    """Up to rounding in float32, relative to the largest value."""
+    return bool(abs(matrix - matrix.T).max() <= SYMMETRIC * abs(matrix).max())
 
 
 def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> Tilting:
@@ -109,8 +119,9 @@ def _balance(
     """Measure, scale, solve, report: the way that both problems share."""
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
+    given_scale = None if scale is None else positive_vector("scale", scale, tilting.rows.n_functions)
     mean, spread = (moment.numpy() for moment in tilting.base_moments())
-    if not np.isfinite(mean).all():
+    if not np.isfinite([mean, spread]).all():
         _report_bad_value(tilting.rows)
     before = mean - tilting.targets.numpy()
     unit = np.where(spread > 1e-12 * (1e-300 + abs(mean)), spread, 1.0)
@@ -123,14 +134,14 @@ def _balance(
         )
     penalty: Penalty
     if quadratic is None:
-        penalty, transform = Hinge(tolerance / unit, strength * unit), 1 / unit
+        penalty, transform = Hinge(tolerance / unit, strength * unit, 1 + abs(mean) / unit), 1 / unit
     else:
         penalty, transform = quadratic
     start, covariance = _warm_start(tilting, penalty, transform)
     rough = covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
     problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
     solution = problem.solve(start, accuracy, max_passes, covariance)
-    reported = unit if scale is None else finite_vector("scale", scale, len(unit))
+    reported = unit if given_scale is None else given_scale
     result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
     _warn(result, accuracy)
     return result

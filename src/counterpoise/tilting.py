@@ -10,10 +10,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from counterpoise.rows import Rows, matrix_rows
+from counterpoise.rows import Rows
 
 Blocks = Iterator[tuple[slice, Tensor]]
-SPREAD_ROWS = 2**14  # enough for a standard deviation to within a percent
+GUESS_ROWS = 2**10  # whose mean is near enough to that of all rows to sum squares around it
 
 
 @dataclass(frozen=True)
@@ -62,17 +62,16 @@ class Tilting:
     def base_moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the standard deviation of every function under the base weights.
 
-        The deviation comes from a sample of the rows where there are many, unless that makes a function constant.
+        One pass over all rows, around a first guess of the mean, because sums of squares around 0 would cancel.
+        A second one around the mean where that guess was far off.
         """
-        base = self.base_weights()
-        mean, rows = weighted_sum(self.rows, base), self.rows
-        if rows.n_rows > 2 * SPREAD_ROWS:
-            drawn = torch.randint(rows.n_rows, (SPREAD_ROWS,), generator=torch.Generator().manual_seed(1))
-            sample = matrix_rows(rows.take(drawn.to(rows.device)))
-            spread = _spread(sample, base[drawn.to(rows.device)], mean)
-            if bool((spread > 0).all()):
-                return mean.cpu(), spread.cpu()
-        return mean.cpu(), _spread(rows, base, mean).cpu()
+        base, rows = self.base_weights(), self.rows
+        guess = rows.take(slice(0, min(GUESS_ROWS, rows.n_rows))).double().mean(0)
+        mean, second = _moments(rows, base, guess)
+        variance = second - (mean - guess).square()
+        if bool((variance < 1e-6 * second).any()):
+            mean, variance = _moments(rows, base, mean)
+        return mean.cpu(), variance.clamp(min=0).sqrt().cpu()
 
     def _capped(self, dual: Tensor, scores: Tensor) -> Point:
         """The same under the cap: the weights are known only after all scores are, so it takes a second pass."""
@@ -142,13 +141,19 @@ class Point:
         return first, second
 
 
-def _spread(rows: Rows, weights: Tensor, centre: Tensor) -> Tensor:
-    """The root of sum_i w_i (h(x_i) - centre)^2 / sum_i w_i."""
+def _moments(rows: Rows, weights: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of h(x_i) and of (h(x_i) - centre)^2 under weights of sum 1."""
 
     def work(blocks: Blocks) -> Tensor:
-        return torch.stack([weights[part] @ (values - centre).square_() for part, values in blocks]).sum(0)
+        total = torch.zeros(2, rows.n_functions, dtype=torch.float64, device=rows.device)
+        for part, values in blocks:
+            away = values - centre
+            total[0] += weights[part] @ away
+            total[1] += weights[part] @ away.square_()
+        return total
 
-    return (torch.stack(rows.each_chunk(work)).sum(0) / weights.sum()).sqrt()
+    first, second = torch.stack(rows.each_chunk(work)).sum(0)
+    return centre + first, second
 
 
 def weighted_sum(rows: Rows, weights: Tensor) -> Tensor:
