@@ -102,7 +102,14 @@ def balance_samples(
         scaled.observed, tolerance, strength, base_weights=base_weights, max_weight=max_weight, **options
     )
     mass = result.weights.cpu().numpy()
-    diagnosis = diagnose(Sample(tables[0]), mass, Sample(tables[1], weights), names, base_weights)
+    diagnosis = diagnose(
+        Sample(tables[0]),
+        mass,
+        Sample(tables[1], weights),
+        names,
+        base_weights,
+        balanced_at=getattr(fitted, "centres", None),
+    )
     return BalanceReport(mass, result, diagnosis, fitted.names)
 
 
