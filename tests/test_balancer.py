@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import astuple
 
 import numpy as np
 import pandas as pd
@@ -130,6 +131,19 @@ def test_two_frames_become_weights_and_a_summary_in_words(frame):
     for word in ("design effect", "SD before", "SD after", "No function was given up", "duality gap"):
         assert word in words
     assert report.to_dict()["solver"]["status"] == "solved"
+
+
+def test_units_change_nothing_but_their_row_of_the_table():
+    observed, population = samples()
+    units = np.array([1.0, 1.0, 1e4])
+    first, second = (balance_samples(observed * by, population * by, seed=1).diagnosis for by in (np.ones(3), units))
+    assert first.overlap == second.overlap
+    assert first.held_out_after == pytest.approx(second.held_out_after, rel=1e-6, abs=1e-9)
+    assert first.held_out_before == pytest.approx(second.held_out_before, rel=1e-6)
+    rows = [astuple(diagnosis.table[0])[1:] for diagnosis in (first, second)]
+    assert rows[0] == pytest.approx(rows[1], rel=1e-6, abs=1e-9)
+    assert first.table[2].population_sd * 1e4 == pytest.approx(second.table[2].population_sd)
+    assert first.table[2].smd_after == pytest.approx(second.table[2].smd_after, rel=1e-6, abs=1e-9)
 
 
 def test_an_impossible_feature_is_given_up_by_name():

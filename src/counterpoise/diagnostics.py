@@ -169,10 +169,13 @@ def diagnose(
     base_weights: ArrayLike | None = None,
     *,
     balanced_at: Tensor | None = None,
+    table: list[FeatureBalance] | None = None,
 ) -> Diagnosis:
     """All diagnostics of weights on the observed rows, against the population.
 
-    `balanced_at`: the centres of the balanced kernel functions, which are no held-out functions.
+    Overlap and held-out functions depend on distances: give features on comparable scales, and the `table` of the
+    features in their own units where these differ. `balanced_at`: the centres of the balanced kernel functions, which
+    are no held-out functions.
     """
     after = torch.as_tensor(weights).double().cpu()
     base = torch.ones(len(after)) if base_weights is None else torch.as_tensor(np.asarray(base_weights))
@@ -184,7 +187,7 @@ def diagnose(
         overlap=overlap(observed, population),
         held_out_before=held_out_imbalance(observed, base, population, balanced_at=balanced_at),
         held_out_after=held_out_imbalance(observed, after, population, balanced_at=balanced_at),
-        table=balance_table(observed, after.numpy(), population, names, base.numpy()),
+        table=table or balance_table(observed, after.numpy(), population, names, base.numpy()),
         **_by_group(observed, after.numpy()),
     )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.arguments import as_matrix
+from counterpoise.balance_table import balance_table
 from counterpoise.diagnostics import Diagnosis, diagnose
 from counterpoise.errors import DataError, RowError
 from counterpoise.fitted_functions import FittedFunctions
@@ -103,12 +104,12 @@ def balance_samples(
     )
     mass = result.weights.cpu().numpy()
     diagnosis = diagnose(
-        Sample(tables[0]),
+        scaled.observed,
         mass,
-        Sample(tables[1], weights),
-        names,
-        base_weights,
+        scaled.population,
+        base_weights=base_weights,
         balanced_at=getattr(fitted, "centres", None),
+        table=balance_table(Sample(tables[0]), mass, Sample(tables[1], weights), names, base_weights),
     )
     return BalanceReport(mass, result, diagnosis, fitted.names)
 
