@@ -80,6 +80,20 @@ def test_the_balance_table_over_pairs_equals_the_one_over_all_rows():
     assert by_tables[0].smd_after == pytest.approx((share @ values - whole.mean()) / whole.std())
 
 
+def test_a_constant_feature_has_no_difference_or_none_that_can_be_measured():
+    rng = np.random.default_rng(0)
+    population, observed = torch.tensor(rng.normal(size=(700, 3))), torch.tensor(rng.normal(size=(300, 3)))
+    population[:, 0] = observed[:, 0] = 0.1
+    population[:, 1] = 0.1
+    diagnosis = diagnose(Sample(observed), rng.random(300), Sample(population), ["same", "other", "free"])
+    same, other, _ = diagnosis.table
+    assert (same.population_sd, same.smd_before, same.smd_after, same.sd_ratio_after) == (0, 0, 0, None)
+    assert (other.smd_before, other.smd_after) == (None, None)
+    assert diagnosis.largest_after.name == "free"
+    assert "another mean here: other." in diagnosis.summary()
+    json.dumps(diagnosis.to_dict(), allow_nan=False)
+
+
 def test_held_out_functions_show_what_balancing_gains():
     population, _, observed = pairs()
     fitted = KernelFunctions(Gaussian(), 15, "spectral", 100).fit(population)

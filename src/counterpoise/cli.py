@@ -279,7 +279,7 @@ def balance(
     elif not quiet:
         columns = ["feature", "population mean", "mean before", "mean after", "SMD before", "SMD after"]
         rows = [[getattr(row, name) for name in TABLE_FIELDS] for row in report.diagnosis.table]
-        show_table(columns, rows)
+        show_table(columns, [["-" if value is None else value for value in row] for row in rows])
         say(f"{report.summary()}\n{len(first):,} weights, which sum to 1, written to {out}")
 
 

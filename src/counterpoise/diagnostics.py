@@ -127,13 +127,18 @@ class Diagnosis:
 
     @property
     def largest_before(self) -> FeatureBalance:
-        """The feature with the largest standardised difference before."""
-        return max(self.table, key=lambda row: abs(row.smd_before))
+        """The feature with the largest standardised difference before, of those that have one."""
+        return max(self.table, key=lambda row: _size(row.smd_before))
 
     @property
     def largest_after(self) -> FeatureBalance:
-        """The feature with the largest standardised difference after."""
-        return max(self.table, key=lambda row: abs(row.smd_after))
+        """The feature with the largest standardised difference after, of those that have one."""
+        return max(self.table, key=lambda row: _size(row.smd_after))
+
+    @property
+    def without_spread(self) -> list[str]:
+        """Features that are constant in the population and have another mean in the weighted sample."""
+        return [row.name for row in self.table if row.smd_after is None]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able values."""
@@ -147,11 +152,13 @@ class Diagnosis:
             f"{self.rows:,} rows count as {size:,.0f} ({share:.0%}): design effect {self.design_effect:.2f}.",
             f"The largest weight is {tail['max_over_mean']:.1f} times the mean; "
             f"the top 1 % of the rows hold {tail['top_1_percent_share']:.1%} of the weight.",
-            f"Largest imbalance of a feature: {abs(before.smd_before):.3f} SD before ({before.name}), "
-            f"{abs(after.smd_after):.4f} SD after ({after.name}).",
+            f"Largest imbalance of a feature: {_size(before.smd_before):.3f} SD before ({before.name}), "
+            f"{_size(after.smd_after):.4f} SD after ({after.name}).",
             self._held_out_words(),
             f"{self.overlap:.0%} of the population has observed rows nearby.",
         ]
+        if self.without_spread:
+            lines.append(f"Constant in the population, with another mean here: {', '.join(self.without_spread)}.")
         return "\n".join(lines)
 
     def _held_out_words(self) -> str:
@@ -159,6 +166,11 @@ class Diagnosis:
             return "The population is too small to hold out functions that were not balanced."
         before, after = self.held_out_before["rms_sd"], self.held_out_after["rms_sd"]
         return f"Functions that were not balanced, root mean square: {before:.3f} SD before, {after:.4f} SD after."
+
+
+def _size(difference: float | None) -> float:
+    """|difference|; 0 where there is none to measure."""
+    return 0.0 if difference is None else abs(difference)
 
 
 def diagnose(
