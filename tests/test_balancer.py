@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from counterpoise.balancer import KernelBalancer, MomentBalancer
 from counterpoise.diagnostics import effective_sample_size
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.functions import Moments
+from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.two_samples import balance_samples
 
 
@@ -122,7 +122,7 @@ def test_two_frames_become_weights_and_a_summary_in_words(frame):
     observed, population = samples()
     first = frame({"a": observed[:, 0], "b": observed[:, 1], "c": observed[:, 2]})
     second = frame({"c": population[:, 2], "b": population[:, 1], "a": population[:, 0]})
-    report = balance_samples(first, second)
+    report = balance_samples(first, second, KernelFunctions(n=20))
     assert report.weights.sum() == pytest.approx(1)
     assert report.diagnosis.largest_before.name in ("a", "b")
     assert abs(report.diagnosis.largest_after.smd_after) < 0.05
@@ -131,6 +131,23 @@ def test_two_frames_become_weights_and_a_summary_in_words(frame):
     for word in ("design effect", "SD before", "SD after", "No function was given up", "duality gap"):
         assert word in words
     assert report.to_dict()["solver"]["status"] == "solved"
+
+
+def test_a_small_sample_without_overlap_gets_better_and_says_what_it_gave_up():
+    population = np.random.default_rng(0).normal(size=(300, 2))
+    report = balance_samples(population[population[:, 0] > -0.3], population)
+    first = report.diagnosis.table[0]
+    assert abs(first.smd_after) < 0.6 * first.smd_before
+    assert "Given up: eigenfunction" in report.summary()
+    assert "eigenfunction 0" not in report.given_up
+    assert "ROSE" not in report.summary()
+
+
+def test_a_feature_that_got_worse_is_said():
+    observed, population = samples()
+    report = balance_samples(observed, population, Moments())
+    rose = replace(report.diagnosis, table=[replace(report.diagnosis.table[0], smd_after=2.0)])
+    assert "ROSE" in replace(report, diagnosis=rose).summary()
 
 
 def test_units_change_nothing_but_their_row_of_the_table():

@@ -71,6 +71,15 @@ def test_the_spectral_basis_is_orthonormal_over_the_population():
     assert torch.allclose(values.T @ values / len(values), torch.eye(12).double(), atol=1e-6)
 
 
+def test_leading_eigenfunctions_are_given_up_last():
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(Gaussian(), 12, "spectral", 60).fit(pairs)
+    assert float(fitted.worth[0]) == 1
+    assert bool((fitted.worth.diff() < 0).all())
+    result = fitted.balance(observed, strength=5.0)
+    assert np.allclose(result.strength * fitted.scale.numpy(), 5 * fitted.worth)
+
+
 def test_ridge_coefficients_are_the_weighted_least_squares_solution():
     rng = np.random.default_rng(0)
     values, errors, weights = rng.normal(size=(50, 4)), rng.normal(size=50), rng.random(50)

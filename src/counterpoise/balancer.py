@@ -115,7 +115,9 @@ class KernelBalancer(_Balancer):
     adapt to, so `select` is "spectral", "random", "worst_case" or "worst_case_top".
     `kernel` "gaussian" or "exponential" and its `bandwidth` act on features standardised over the population.
     `tolerance`: the imbalance allowed, in population standard deviations of each function. `strength`: what one
-    standard deviation of imbalance is worth; a function that costs more is given up (None: a sensible default).
+    standard deviation of imbalance is worth; a function that costs more is given up (None: 100, or 10,000 for
+    "worst_case"). With "spectral" that is the price of the leading eigenfunction; the others are worth less, as their
+    eigenvalues are, so that rough functions are given up first.
     """
 
     def __init__(

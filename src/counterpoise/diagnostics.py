@@ -136,6 +136,11 @@ class Diagnosis:
         return max(self.table, key=lambda row: _size(row.smd_after))
 
     @property
+    def grew(self) -> bool:
+        """Whether the largest standardised difference of a feature rose."""
+        return _size(self.largest_after.smd_after) > _size(self.largest_before.smd_before) + 1e-9
+
+    @property
     def without_spread(self) -> list[str]:
         """Features that are constant in the population and have another mean in the weighted sample."""
         return [row.name for row in self.table if row.smd_after is None]

@@ -28,6 +28,7 @@ class FittedFunctions:
     scale: Tensor  # (functions,) population standard deviations
     names: list[str]
     matrix: Tensor | None = None  # of the worst-case problem; None for the hinge
+    worth: Tensor | None = None  # (functions,) of a standard deviation of each, where they differ; at most 1
 
     def values(self, x: Tensor) -> Tensor:
         """Features (rows, columns) -> (rows, functions)."""
@@ -43,7 +44,8 @@ class FittedFunctions:
         """Weights on `points` under which every function averages to its target.
 
         `tolerance` and `strength` are in population standard deviations of each function; the default strength is
-        100, or 10,000 for the worst-case problem. `options` are those of `entropy_balance`.
+        100, or 10,000 for the worst-case problem. Where functions differ in `worth`, that is the price of the leading
+        one, and each costs its share of it. `options` are those of `entropy_balance`.
         """
         check_number("tolerance", tolerance, at_least=0, advice="It is in standard deviations.")
         scale = torch.where(self.scale > 1e-12, self.scale, 1.0).cpu()
@@ -51,9 +53,8 @@ class FittedFunctions:
             price = WORST_CASE_STRENGTH if strength is None else strength
             return worst_case_balance(self.rows(points), self.targets, self.matrix, price, scale=scale, **options)
         price = HINGE_STRENGTH if strength is None else strength
-        return entropy_balance(
-            self.rows(points), self.targets, tolerance * scale.numpy(), price / scale.numpy(), scale=scale, **options
-        )
+        prices = (price if self.worth is None else price * self.worth.cpu()) / scale
+        return entropy_balance(self.rows(points), self.targets, tolerance * scale, prices, scale=scale, **options)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

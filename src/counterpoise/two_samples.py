@@ -69,6 +69,11 @@ class BalanceReport:
             f"{after.max():.2e} SD after. {lost}",
             self.diagnosis.summary(),
         ]
+        if self.diagnosis.grew:
+            lines.append(
+                "The largest imbalance of a feature ROSE: the sample is too small or too different for them. "
+                "Balance fewer functions, or moments."
+            )
         return "\n".join(lines)
 
 
