@@ -185,3 +185,67 @@ def test_bad_tables_are_named():
         balance_samples(observed[:0], population)
     with pytest.raises(DataError, match="`population_weights` must have"):
         balance_samples(observed, population, population_weights=np.ones(3))
+    with pytest.raises(DataError, match="got 3 and 2 columns"):
+        balance_samples(observed, population[:, :2])
+    with pytest.raises(DataError, match="`observed` has column names and `population` has none"):
+        balance_samples(pd.DataFrame(observed), population)
+    with pytest.raises(DataError, match="`observed` has two columns 'a'"):
+        balance_samples(pd.DataFrame(observed, columns=["a", "a", "b"]), pd.DataFrame(population, columns=list("abc")))
+    report = balance_samples(pd.DataFrame(observed), pd.DataFrame(population), Moments())
+    assert [row.name for row in report.diagnosis.table] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (np.ones(3), "must have 4000 values"),
+        (np.ones(1), "must have 4000 values"),
+        (-np.ones(4000), "must be finite, >= 0 and not all 0"),
+        (np.zeros(4000), "must be finite, >= 0 and not all 0"),
+        (np.full(4000, np.nan), "must be finite, >= 0 and not all 0"),
+        (["a"] * 4000, "must hold numbers only"),
+    ],
+)
+def test_bad_population_weights_are_refused_by_all(weights, words):
+    observed, population = samples()
+    for fit in (balance_samples, MomentBalancer().fit, KernelBalancer(5).fit):
+        with pytest.raises(DataError, match=f"`population_weights` {words}"):
+            fit(observed, population, population_weights=weights)
+    with pytest.raises(DataError, match="`population_weights` must be None"):
+        MomentBalancer().fit(observed, target_means=population.mean(0), population_weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"strength": -1}, "`strength` must be a number >= 0, got -1"),
+        ({"strength": "a"}, "`strength` must be a number >= 0, got 'a'"),
+        ({"strength": float("nan")}, "`strength` must be a number >= 0, got nan"),
+        ({"tolerance": "a"}, "`tolerance` must be a number >= 0, got 'a'"),
+        ({"tolerance": np.ones(2)}, r"`tolerance` must be one number, got shape \(2,\)"),
+    ],
+)
+def test_bad_prices_are_named_as_the_caller_wrote_them(settings, words):
+    observed, population = samples()
+    for balancer in (MomentBalancer(**settings), KernelBalancer(5, **settings)):
+        with pytest.raises(ConfigError, match=words):
+            balancer.fit(observed, population)
+
+
+def test_known_means_are_matched_by_feature_names():
+    observed, population = samples()
+    first, second = (pd.DataFrame(x, columns=["a", "b", "c"]) for x in (observed, population))
+    expected = MomentBalancer().fit(first, second).weights_
+    means = second.mean()[["c", "a", "b"]]
+    for given in (means, dict(means), means.to_frame().T):
+        balancer = MomentBalancer().fit(first, target_means=given)
+        assert np.allclose(balancer.weights_, expected, atol=1e-8)
+        assert balancer.balance_table()[2].population_mean == pytest.approx(population[:, 2].mean())
+    with pytest.raises(DataError, match="`target_means` has no value for 'c'"):
+        MomentBalancer().fit(first, target_means=means[["a", "b"]])
+    with pytest.raises(DataError, match="has no value for 0"):
+        MomentBalancer().fit(observed, target_means=means)
+    with pytest.raises(DataError, match="must hold 3 finite numbers"):
+        MomentBalancer().fit(observed, target_means=["a", "b", "c"])
+    with pytest.raises(DataError, match="in each of 2 rows"):
+        MomentBalancer(2).fit(observed, target_means=np.ones((3, 2)))

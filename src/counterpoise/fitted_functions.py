@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.errors import check_number
+from counterpoise.errors import ConfigError, check_number
 from counterpoise.kernels import Kernel
 from counterpoise.population import Points, kernel_rows
 from counterpoise.results import BalanceResult
@@ -47,7 +48,7 @@ class FittedFunctions:
         100, or 10,000 for the worst-case problem. Where functions differ in `worth`, that is the price of the leading
         one, and each costs its share of it. `options` are those of `entropy_balance`.
         """
-        check_number("tolerance", tolerance, at_least=0, advice="It is in standard deviations.")
+        check_prices(tolerance, strength)
         scale = torch.where(self.scale > 1e-12, self.scale, 1.0).cpu()
         if self.matrix is not None:
             price = WORST_CASE_STRENGTH if strength is None else strength
@@ -55,6 +56,16 @@ class FittedFunctions:
         price = HINGE_STRENGTH if strength is None else strength
         prices = (price if self.worth is None else price * self.worth.cpu()) / scale
         return entropy_balance(self.rows(points), self.targets, tolerance * scale, prices, scale=scale, **options)
+
+
+def check_prices(tolerance: Any, strength: Any) -> None:
+    """Each is one number >= 0, the strength may be infinite or None: checked before it is rescaled."""
+    for name, value in (("tolerance", tolerance), ("strength", strength)):
+        if np.ndim(value):
+            raise ConfigError(f"`{name}` must be one number, got shape {np.shape(value)}. It holds for every function.")
+    check_number("tolerance", tolerance, at_least=0, advice="It is in standard deviations.")
+    if strength is not None and strength != float("inf"):
+        check_number("strength", strength, at_least=0, advice="Or inf, for exact balance.")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
