@@ -77,6 +77,7 @@ def test_known_means_take_the_place_of_a_population(order):
     assert np.allclose(balancer.weights_, expected, atol=1e-8)
     assert balancer.balance_table()[0].smd_after == pytest.approx(0, abs=1e-6)
     assert balancer.balance_table()[0].population_mean == pytest.approx(population[:, 0].mean())
+    assert balancer.balance_table()[0].population_sd is None
 
 
 def test_new_rows_get_the_weights_that_fit_gave_to_equal_rows():
@@ -84,6 +85,14 @@ def test_new_rows_get_the_weights_that_fit_gave_to_equal_rows():
     for balancer in (KernelBalancer(20, random_state=0), MomentBalancer(2), MomentBalancer(max_weight=0.003)):
         balancer.fit(observed, population)
         assert np.allclose(balancer.predict_weights(observed[:50]), balancer.weights_[:50], rtol=1e-6)
+
+
+def test_new_rows_are_weighted_as_if_their_base_weights_were_uniform():
+    observed, population = samples()
+    base = np.random.default_rng(0).random(len(observed)) + 0.5
+    balancer = MomentBalancer().fit(observed, population, base_weights=base)
+    expected = balancer.predict_weights(observed) * len(base) * base / base.sum()
+    assert np.allclose(balancer.weights_, expected, rtol=1e-6)
 
 
 def test_the_same_seed_gives_the_same_weights_and_pickles_do():

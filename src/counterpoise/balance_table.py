@@ -43,13 +43,14 @@ def _distribution(values: Vector, weights: Vector, points: Vector) -> Vector:
 class FeatureBalance:
     """One feature under the base weights and under the weights found, against the population.
 
-    Standardised differences (SMD) are in population standard deviations. They are None, and so are the ratios of
+    Standardised differences (SMD) are in population standard deviations, or in those of the sample before weighting
+    where only the population's mean is known. They are None, and so are the ratios of
     standard deviations, where the feature is constant in the population and has another mean in the sample.
     """
 
     name: str
     population_mean: float
-    population_sd: float
+    population_sd: float | None  # None where only the population's mean is known
     mean_before: float
     mean_after: float
     smd_before: float | None
@@ -78,7 +79,7 @@ def known_mean_balance(name: str, observed: Vector, before: Vector, after: Vecto
     moments = [_moments(observed, weights)[0] for weights in (before, after)]
     deviation = _moments(observed, before)[1]
     differences = [standardised_difference(observed, weights, target, deviation) for weights in (before, after)]
-    return FeatureBalance(name, target, deviation, moments[0], moments[1], differences[0], differences[1])
+    return FeatureBalance(name, target, None, moments[0], moments[1], differences[0], differences[1])
 
 
 def balance_table(

@@ -68,7 +68,11 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict_weights(self, X_new: ArrayLike) -> NDArray[np.float64]:
-        """The weight w(x) = exp(-l'h(x) - offset) / n of new rows, on the scale of `weights_`."""
+        """The weight w(x) = exp(-l'h(x) - offset) / n of new rows, on the scale of `weights_`.
+
+        New rows have no base weights: theirs count as 1 / n, the uniform ones. After a fit with `base_weights` q (sum
+        1), a fitted row has n q_i times what is predicted for its features.
+        """
         check_is_fitted(self, "weights_")
         rows = (self._numbers(X_new).double() - self._mean) / self._deviation
         scores = self._functions.values(rows) @ torch.from_numpy(self.result_.dual) + self.result_.offset
@@ -120,7 +124,8 @@ class KernelBalancer(_Balancer):
     """Balances kernel functions: all smooth functions of the features, without naming any.
 
     `n_functions`, `select`, `candidates`, `ridge`: see `KernelFunctions`; without a recommender there is no error to
-    adapt to, so `select` is "spectral", "random", "worst_case" or "worst_case_top".
+    adapt to, so `select` is "spectral", "random", "worst_case" or "worst_case_top". "worst_case" balances all
+    `candidates` at once: it has no use for `tolerance` and, but for the default of `candidates`, for `n_functions`.
     `kernel` "gaussian" or "exponential" and its `bandwidth` act on features standardised over the population.
     `tolerance`: the imbalance allowed, in population standard deviations of each function. `strength`: what one
     standard deviation of imbalance is worth; a function that costs more is given up (None: 100, or 10,000 for

@@ -95,7 +95,8 @@ class KernelFunctions(Part):
     is worth sqrt(s_j / s_0) of the leading one's `strength`, s the eigenvalues of the kernels' Gram matrix.
     "adaptive_spectral": of these eigenfunctions, the n with the largest coefficients of the error.
     "adaptive": the n kernels with the largest |alpha| in the ridge regression of the error (AKB as printed).
-    "worst_case": all candidates, in the quadratic problem that minimises the bias of the worst function (WKB).
+    "worst_case": all candidates, in the quadratic problem that minimises the bias of the worst function (WKB);
+    n counts only for the default of `candidates`, and the problem has no tolerance.
     "worst_case_top": the n kernels with the largest |alpha| of the worst function (WKB as printed).
     `ridge` is the penalty of the regression and of the worst function's norm, relative to the mean of the diagonal.
     """
