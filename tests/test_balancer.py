@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import astuple, replace
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from counterpoise.balancer import KernelBalancer, MomentBalancer
 from counterpoise.diagnostics import effective_sample_size
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.functions import Moments
+from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.two_samples import balance_samples
 
 
@@ -76,6 +77,7 @@ def test_known_means_take_the_place_of_a_population(order):
     assert np.allclose(balancer.weights_, expected, atol=1e-8)
     assert balancer.balance_table()[0].smd_after == pytest.approx(0, abs=1e-6)
     assert balancer.balance_table()[0].population_mean == pytest.approx(population[:, 0].mean())
+    assert balancer.balance_table()[0].population_sd is None
 
 
 def test_new_rows_get_the_weights_that_fit_gave_to_equal_rows():
@@ -83,6 +85,14 @@ def test_new_rows_get_the_weights_that_fit_gave_to_equal_rows():
     for balancer in (KernelBalancer(20, random_state=0), MomentBalancer(2), MomentBalancer(max_weight=0.003)):
         balancer.fit(observed, population)
         assert np.allclose(balancer.predict_weights(observed[:50]), balancer.weights_[:50], rtol=1e-6)
+
+
+def test_new_rows_are_weighted_as_if_their_base_weights_were_uniform():
+    observed, population = samples()
+    base = np.random.default_rng(0).random(len(observed)) + 0.5
+    balancer = MomentBalancer().fit(observed, population, base_weights=base)
+    expected = balancer.predict_weights(observed) * len(base) * base / base.sum()
+    assert np.allclose(balancer.weights_, expected, rtol=1e-6)
 
 
 def test_the_same_seed_gives_the_same_weights_and_pickles_do():
@@ -121,7 +131,7 @@ def test_two_frames_become_weights_and_a_summary_in_words(frame):
     observed, population = samples()
     first = frame({"a": observed[:, 0], "b": observed[:, 1], "c": observed[:, 2]})
     second = frame({"c": population[:, 2], "b": population[:, 1], "a": population[:, 0]})
-    report = balance_samples(first, second)
+    report = balance_samples(first, second, KernelFunctions(n=20))
     assert report.weights.sum() == pytest.approx(1)
     assert report.diagnosis.largest_before.name in ("a", "b")
     assert abs(report.diagnosis.largest_after.smd_after) < 0.05
@@ -130,6 +140,36 @@ def test_two_frames_become_weights_and_a_summary_in_words(frame):
     for word in ("design effect", "SD before", "SD after", "No function was given up", "duality gap"):
         assert word in words
     assert report.to_dict()["solver"]["status"] == "solved"
+
+
+def test_a_small_sample_without_overlap_gets_better_and_says_what_it_gave_up():
+    population = np.random.default_rng(0).normal(size=(300, 2))
+    report = balance_samples(population[population[:, 0] > -0.3], population)
+    first = report.diagnosis.table[0]
+    assert abs(first.smd_after) < 0.6 * first.smd_before
+    assert "Given up: eigenfunction" in report.summary()
+    assert "eigenfunction 0" not in report.given_up
+    assert "ROSE" not in report.summary()
+
+
+def test_a_feature_that_got_worse_is_said():
+    observed, population = samples()
+    report = balance_samples(observed, population, Moments())
+    rose = replace(report.diagnosis, table=[replace(report.diagnosis.table[0], smd_after=2.0)])
+    assert "ROSE" in replace(report, diagnosis=rose).summary()
+
+
+def test_units_change_nothing_but_their_row_of_the_table():
+    observed, population = samples()
+    units = np.array([1.0, 1.0, 1e4])
+    first, second = (balance_samples(observed * by, population * by, seed=1).diagnosis for by in (np.ones(3), units))
+    assert first.overlap == second.overlap
+    assert first.held_out_after == pytest.approx(second.held_out_after, rel=1e-6, abs=1e-9)
+    assert first.held_out_before == pytest.approx(second.held_out_before, rel=1e-6)
+    rows = [astuple(diagnosis.table[0])[1:] for diagnosis in (first, second)]
+    assert rows[0] == pytest.approx(rows[1], rel=1e-6, abs=1e-9)
+    assert first.table[2].population_sd * 1e4 == pytest.approx(second.table[2].population_sd)
+    assert first.table[2].smd_after == pytest.approx(second.table[2].smd_after, rel=1e-6, abs=1e-9)
 
 
 def test_an_impossible_feature_is_given_up_by_name():
@@ -154,3 +194,67 @@ def test_bad_tables_are_named():
         balance_samples(observed[:0], population)
     with pytest.raises(DataError, match="`population_weights` must have"):
         balance_samples(observed, population, population_weights=np.ones(3))
+    with pytest.raises(DataError, match="got 3 and 2 columns"):
+        balance_samples(observed, population[:, :2])
+    with pytest.raises(DataError, match="`observed` has column names and `population` has none"):
+        balance_samples(pd.DataFrame(observed), population)
+    with pytest.raises(DataError, match="`observed` has two columns 'a'"):
+        balance_samples(pd.DataFrame(observed, columns=["a", "a", "b"]), pd.DataFrame(population, columns=list("abc")))
+    report = balance_samples(pd.DataFrame(observed), pd.DataFrame(population), Moments())
+    assert [row.name for row in report.diagnosis.table] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (np.ones(3), "must have 4000 values"),
+        (np.ones(1), "must have 4000 values"),
+        (-np.ones(4000), "must be finite, >= 0 and not all 0"),
+        (np.zeros(4000), "must be finite, >= 0 and not all 0"),
+        (np.full(4000, np.nan), "must be finite, >= 0 and not all 0"),
+        (["a"] * 4000, "must hold numbers only"),
+    ],
+)
+def test_bad_population_weights_are_refused_by_all(weights, words):
+    observed, population = samples()
+    for fit in (balance_samples, MomentBalancer().fit, KernelBalancer(5).fit):
+        with pytest.raises(DataError, match=f"`population_weights` {words}"):
+            fit(observed, population, population_weights=weights)
+    with pytest.raises(DataError, match="`population_weights` must be None"):
+        MomentBalancer().fit(observed, target_means=population.mean(0), population_weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"strength": -1}, "`strength` must be a number >= 0, got -1"),
+        ({"strength": "a"}, "`strength` must be a number >= 0, got 'a'"),
+        ({"strength": float("nan")}, "`strength` must be a number >= 0, got nan"),
+        ({"tolerance": "a"}, "`tolerance` must be a number >= 0, got 'a'"),
+        ({"tolerance": np.ones(2)}, r"`tolerance` must be one number, got shape \(2,\)"),
+    ],
+)
+def test_bad_prices_are_named_as_the_caller_wrote_them(settings, words):
+    observed, population = samples()
+    for balancer in (MomentBalancer(**settings), KernelBalancer(5, **settings)):
+        with pytest.raises(ConfigError, match=words):
+            balancer.fit(observed, population)
+
+
+def test_known_means_are_matched_by_feature_names():
+    observed, population = samples()
+    first, second = (pd.DataFrame(x, columns=["a", "b", "c"]) for x in (observed, population))
+    expected = MomentBalancer().fit(first, second).weights_
+    means = second.mean()[["c", "a", "b"]]
+    for given in (means, dict(means), means.to_frame().T):
+        balancer = MomentBalancer().fit(first, target_means=given)
+        assert np.allclose(balancer.weights_, expected, atol=1e-8)
+        assert balancer.balance_table()[2].population_mean == pytest.approx(population[:, 2].mean())
+    with pytest.raises(DataError, match="`target_means` has no value for 'c'"):
+        MomentBalancer().fit(first, target_means=means[["a", "b"]])
+    with pytest.raises(DataError, match="has no value for 0"):
+        MomentBalancer().fit(observed, target_means=means)
+    with pytest.raises(DataError, match="must hold 3 finite numbers"):
+        MomentBalancer().fit(observed, target_means=["a", "b", "c"])
+    with pytest.raises(DataError, match="in each of 2 rows"):
+        MomentBalancer(2).fit(observed, target_means=np.ones((3, 2)))

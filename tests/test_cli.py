@@ -268,6 +268,21 @@ def test_balance_writes_weights_and_says_what_they_did(
     assert max(abs(row["smd_after"]) for row in facts["diagnosis"]["table"]) < 1e-6
 
 
+def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "o.csv").write_text("age,dose\n1,2\n3,4\n2,2.5\n")
+    (tmp_path / "p.csv").write_text("age,dose\n1,0.1\n3,0.1\n2,0.1\n3,0.1\n")
+    command = ["balance", str(tmp_path / "o.csv"), str(tmp_path / "p.csv"), "--out", str(tmp_path / "w.csv")]
+    assert main([*command, "--moments", "1"]) == 0
+    assert " - " in next(line for line in capsys.readouterr().out.splitlines() if "dose" in line)
+    assert main([*command, "--moments", "1", "--json"]) == 0
+    text = capsys.readouterr().out
+    assert json.loads(text)["diagnosis"]["table"][1]["smd_after"] is None
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -279,6 +294,7 @@ def test_balance_writes_weights_and_says_what_they_did(
             ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--tolerance", "-1"],
             "`tolerance` must be a number >= 0, got -1.0",
         ),
+        (["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--out", "w.csv"], "the feature 'weight' has the name"),
         (["fit"], "`data` is missing"),
         (["fit", "nowhere.csv"], "nowhere.csv"),
         (["fit", "coatt"], "unknown dataset 'coatt'"),
@@ -316,6 +332,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    (files / "heavy.csv").write_text("age,weight\n1,2\n3,4\n")
     (files / "settings.toml").write_text("settings = 3\n")
     (files / "ratings.csv").write_text("user_id,item_id,rating\na,x,5\nb,y,1\n")
     before = sorted(files.rglob("*"))

@@ -11,6 +11,8 @@ from scipy.stats import ks_2samp
 
 from counterpoise.balance_table import balance_table, kolmogorov_smirnov
 from counterpoise.diagnostics import (
+    HELD_OUT_STREAM,
+    _draw_others,
     design_effect,
     diagnose,
     effective_sample_size,
@@ -78,6 +80,20 @@ def test_the_balance_table_over_pairs_equals_the_one_over_all_rows():
     assert by_tables[0].smd_after == pytest.approx((share @ values - whole.mean()) / whole.std())
 
 
+def test_a_constant_feature_has_no_difference_or_none_that_can_be_measured():
+    rng = np.random.default_rng(0)
+    population, observed = torch.tensor(rng.normal(size=(700, 3))), torch.tensor(rng.normal(size=(300, 3)))
+    population[:, 0] = observed[:, 0] = 0.1
+    population[:, 1] = 0.1
+    diagnosis = diagnose(Sample(observed), rng.random(300), Sample(population), ["same", "other", "free"])
+    same, other, _ = diagnosis.table
+    assert (same.population_sd, same.smd_before, same.smd_after, same.sd_ratio_after) == (0, 0, 0, None)
+    assert (other.smd_before, other.smd_after) == (None, None)
+    assert diagnosis.largest_after.name == "free"
+    assert "another mean here: other." in diagnosis.summary()
+    json.dumps(diagnosis.to_dict(), allow_nan=False)
+
+
 def test_held_out_functions_show_what_balancing_gains():
     population, _, observed = pairs()
     fitted = KernelFunctions(Gaussian(), 15, "spectral", 100).fit(population)
@@ -86,6 +102,28 @@ def test_held_out_functions_show_what_balancing_gains():
     after = held_out_imbalance(observed, weights, population)
     assert after["rms_sd"] < 0.2 * before["rms_sd"]
     assert after["mmd"] < before["mmd"]
+
+
+def test_held_out_functions_are_never_the_balanced_ones():
+    population = Sample(torch.randn(250, 2, generator=torch.Generator().manual_seed(0)).double())
+    for seed in range(4):
+        stream = torch.Generator().manual_seed(HELD_OUT_STREAM + seed)
+        assert not torch.equal(population.draw(20, stream), population.draw(20, torch.Generator().manual_seed(seed)))
+    taken = population.matrix[:200]
+    others = _draw_others(population, 200, torch.Generator().manual_seed(0), taken)
+    assert len(others) == 50
+    assert float(torch.cdist(others, taken).min()) > 0
+    half = Sample(population.matrix[population.matrix[:, 0] > 0])
+    assert held_out_imbalance(half, torch.ones(half.n_rows), population, balanced_at=taken)["rms_sd"] > 0
+
+
+def test_a_population_that_is_too_small_to_hold_anything_out_says_so():
+    population = Sample(torch.randn(150, 2, generator=torch.Generator().manual_seed(0)).double())
+    fitted = KernelFunctions(Gaussian(), 5).fit(population)
+    diagnosis = diagnose(population, np.ones(150), population, balanced_at=fitted.centres)
+    assert diagnosis.held_out_before is None
+    assert diagnosis.to_dict()["held_out_after"] is None
+    assert "too small to hold out" in diagnosis.summary()
 
 
 def test_held_out_imbalance_is_zero_where_everything_was_observed():

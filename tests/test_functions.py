@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,13 +56,18 @@ def test_targets_and_scales_are_means_and_deviations_over_all_pairs(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES[2:], ids=lambda r: r.select)
 def test_a_matrix_population_gives_the_same_functions_as_tables_of_pairs(recipe):
-    """Given the same candidates: the exact means over D do not depend on how D is written down."""
-    pairs, everything, _, _ = world()
-    whole = Sample(everything.features(slice(None)))
-    centres = pairs.draw(30, torch.Generator().manual_seed(1))
-    kernel = recipe.kernel.with_bandwidth(centres)
-    assert torch.allclose(pairs.kernel_mean(kernel, centres), whole.kernel_mean(kernel, centres), atol=1e-6)
-    assert torch.allclose(pairs.kernel_gram(kernel, centres), whole.kernel_gram(kernel, centres), atol=1e-6)
+    """The exact means over D, and so the rule's choice, do not depend on how D is written down."""
+    pairs, everything, observed, _ = world()
+    recipe = replace(recipe, candidates=60)  # so many that both draw the same ones
+    errors = observed.features(slice(None))[:, 0].sin()
+    first, second = (
+        recipe.fit(whole, observed, errors, generator=torch.Generator().manual_seed(1))
+        for whole in (pairs, Sample(everything.features(slice(None))))
+    )
+    assert torch.equal(first.centres, second.centres)
+    assert torch.allclose(first.targets, second.targets, atol=1e-5)
+    points = everything.features(slice(0, None, 7))
+    assert torch.allclose(first.values(points), second.values(points), atol=1e-4)
 
 
 def test_the_spectral_basis_is_orthonormal_over_the_population():
@@ -69,6 +75,15 @@ def test_the_spectral_basis_is_orthonormal_over_the_population():
     fitted = KernelFunctions(Gaussian(), 12, "spectral", 60).fit(pairs)
     values = fitted.values(everything.features(slice(None)))
     assert torch.allclose(values.T @ values / len(values), torch.eye(12).double(), atol=1e-6)
+
+
+def test_leading_eigenfunctions_are_given_up_last():
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(Gaussian(), 12, "spectral", 60).fit(pairs)
+    assert float(fitted.worth[0]) == 1
+    assert bool((fitted.worth.diff() < 0).all())
+    result = fitted.balance(observed, strength=5.0)
+    assert np.allclose(result.strength * fitted.scale.numpy(), 5 * fitted.worth)
 
 
 def test_ridge_coefficients_are_the_weighted_least_squares_solution():
@@ -142,6 +157,23 @@ def test_few_spectral_functions_beat_as_many_random_kernels():
         }
         assert np.mean(errors["spectral"]) < 0.5 * np.mean(errors["random"])
         assert np.mean(errors["adaptive_spectral"]) < 0.5 * np.mean(errors["random"])
+
+
+def test_spectral_functions_are_not_worse_than_random_kernels_beyond_the_noise():
+    """At J = 10 and 30, within one standard error of the two means together."""
+    logs = [design(seed, 0) for seed in range(8)]
+    for size in (10, 30):
+        errors = {
+            rule: np.array(
+                [
+                    relative_error(log, balanced(log, KernelFunctions(Gaussian(3.0), size, rule, 300), seed).weights)
+                    for seed, log in enumerate(logs)
+                ]
+            )
+            for rule in ("spectral", "random")
+        }
+        noise = sum(error.var(ddof=1) / len(error) for error in errors.values()) ** 0.5
+        assert errors["spectral"].mean() <= errors["random"].mean() + noise
 
 
 def test_weights_stay_uniform_where_selection_ignores_the_features():

@@ -12,12 +12,18 @@ from counterpoise.errors import DataError
 from counterpoise.population import Pairs, Points, Population, Sample
 
 Vector = NDArray[np.float64]
+CONSTANT = 1e-12  # standard deviations below this share of the mean are rounding
 
 
-def standardised_difference(observed: Vector, weights: Vector, mean: float, deviation: float) -> float:
-    """(weighted mean - population mean) / population standard deviation; 0 where that is constant and equal."""
-    difference = float(weights @ observed / weights.sum()) - mean
-    return difference / deviation if deviation > 0 else 0.0 if abs(difference) <= 1e-9 * (1 + abs(mean)) else np.inf
+def standardised_difference(observed: Vector, weights: Vector, mean: float, deviation: float) -> float | None:
+    """(weighted mean - population mean) / population standard deviation.
+
+    Of a feature that is constant in the population: 0 where the means are equal, None where they differ.
+    """
+    weighted = _moments(observed, weights)[0]
+    if deviation > 0:
+        return (weighted - mean) / deviation
+    return 0.0 if abs(weighted - mean) <= 1e-9 * max(abs(weighted), abs(mean)) else None
 
 
 def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, second_weights: Vector) -> float:
@@ -35,15 +41,20 @@ def _distribution(values: Vector, weights: Vector, points: Vector) -> Vector:
 
 @dataclass(frozen=True)
 class FeatureBalance:
-    """One feature under the base weights and under the weights found, against the population."""
+    """One feature under the base weights and under the weights found, against the population.
+
+    Standardised differences (SMD) are in population standard deviations, or in those of the sample before weighting
+    where only the population's mean is known. They are None, and so are the ratios of
+    standard deviations, where the feature is constant in the population and has another mean in the sample.
+    """
 
     name: str
     population_mean: float
-    population_sd: float
+    population_sd: float | None  # None where only the population's mean is known
     mean_before: float
     mean_after: float
-    smd_before: float
-    smd_after: float
+    smd_before: float | None
+    smd_after: float | None
     ks_before: float | None = None
     ks_after: float | None = None
     sd_ratio_before: float | None = None
@@ -68,7 +79,7 @@ def known_mean_balance(name: str, observed: Vector, before: Vector, after: Vecto
     moments = [_moments(observed, weights)[0] for weights in (before, after)]
     deviation = _moments(observed, before)[1]
     differences = [standardised_difference(observed, weights, target, deviation) for weights in (before, after)]
-    return FeatureBalance(name, target, deviation, moments[0], moments[1], differences[0], differences[1])
+    return FeatureBalance(name, target, None, moments[0], moments[1], differences[0], differences[1])
 
 
 def balance_table(
@@ -102,6 +113,8 @@ def _population_columns(population: Population) -> list[tuple[Vector, Vector]]:
 
 
 def _moments(values: Vector, weights: Vector) -> tuple[float, float]:
+    """The weighted mean and standard deviation; 0 where that is rounding, as in a column of one value."""
     share = weights / weights.sum()
     mean = float(share @ values)
-    return mean, float(share @ (values - mean) ** 2) ** 0.5
+    deviation = float(share @ (values - mean) ** 2) ** 0.5
+    return mean, deviation if deviation > CONSTANT * abs(mean) else 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import comb
 from typing import Any, Literal, Self
@@ -16,12 +17,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from counterpoise.arguments import as_matrix
 from counterpoise.balance_table import FeatureBalance, balance_table, known_mean_balance
 from counterpoise.errors import ConfigError, DataError, check_choice
-from counterpoise.fitted_functions import FittedFunctions
+from counterpoise.fitted_functions import FittedFunctions, check_prices
 from counterpoise.functions import Functions, KernelFunctions, Moments
 from counterpoise.kernels import KERNELS
 from counterpoise.population import Sample
 from counterpoise.results import BalanceResult
-from counterpoise.two_samples import Standardised
+from counterpoise.two_samples import Standardised, population_mass
 from counterpoise.words import KernelName, SelectForSamples
 
 FLOATS = [np.float64, np.float32]
@@ -44,23 +45,34 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
     ) -> Self:
         """Find weights on the rows of `X_observed` under which it resembles `X_population`.
 
-        `target_means` takes the place of a population whose means only are known (`MomentBalancer`).
+        `target_means` takes the place of a population whose means only are known (`MomentBalancer`); a dict, a Series
+        or a frame of them is matched by feature names.
         """
         if (X_population is None) == (target_means is None):
             raise DataError("give either `X_population` or `target_means`: what should the observed rows resemble?")
+        if target_means is not None and population_weights is not None:
+            raise DataError(
+                "`population_weights` must be None where `target_means` are given: these are weighted already."
+            )
+        check_prices(self.tolerance, self.strength)
         observed = self._numbers(X_observed, reset=True)
         if X_population is not None:
             population = self._numbers(X_population)
-            weights = None if population_weights is None else torch.from_numpy(np.array(population_weights, np.float64))
+            weights = population_mass(population_weights, len(population))
         else:
             population, weights = self._known_means(observed, target_means), None
+            target_means = aligned_means(target_means, getattr(self, "feature_names_in_", None))
         scaled = Standardised.of(observed, population, weights)
         self._learn(scaled, self._fitted(scaled, target_means), base_weights)
         self._samples = Sample(observed), Sample(population, weights), base_weights, target_means
         return self
 
     def predict_weights(self, X_new: ArrayLike) -> NDArray[np.float64]:
-        """The weight w(x) = exp(-l'h(x) - offset) / n of new rows, on the scale of `weights_`."""
+        """The weight w(x) = exp(-l'h(x) - offset) / n of new rows, on the scale of `weights_`.
+
+        New rows have no base weights: theirs count as 1 / n, the uniform ones. After a fit with `base_weights` q (sum
+        1), a fitted row has n q_i times what is predicted for its features.
+        """
         check_is_fitted(self, "weights_")
         rows = (self._numbers(X_new).double() - self._mean) / self._deviation
         scores = self._functions.values(rows) @ torch.from_numpy(self.result_.dual) + self.result_.offset
@@ -112,10 +124,13 @@ class KernelBalancer(_Balancer):
     """Balances kernel functions: all smooth functions of the features, without naming any.
 
     `n_functions`, `select`, `candidates`, `ridge`: see `KernelFunctions`; without a recommender there is no error to
-    adapt to, so `select` is "spectral", "random", "worst_case" or "worst_case_top".
+    adapt to, so `select` is "spectral", "random", "worst_case" or "worst_case_top". "worst_case" balances all
+    `candidates` at once: it has no use for `tolerance` and, but for the default of `candidates`, for `n_functions`.
     `kernel` "gaussian" or "exponential" and its `bandwidth` act on features standardised over the population.
     `tolerance`: the imbalance allowed, in population standard deviations of each function. `strength`: what one
-    standard deviation of imbalance is worth; a function that costs more is given up (None: a sensible default).
+    standard deviation of imbalance is worth; a function that costs more is given up (None: 100, or 10,000 for
+    "worst_case"). With "spectral" that is the price of the leading eigenfunction; the others are worth less, as their
+    eigenvalues are, so that rough functions are given up first.
     """
 
     def __init__(
@@ -195,12 +210,13 @@ def known_moments(fitted: FittedFunctions, scaled: Standardised, raw: Any, order
 
     E[((x - a) / b)^m] = sum_k binomial(m, k) E[x^k] (-a)^(m-k) / b^m.
     """
-    columns = len(scaled.mean)
-    moments = np.array(raw, dtype=np.float64).reshape(-1, columns) if np.size(raw) == order * columns else None
-    if moments is None or not np.isfinite(moments).all():
+    columns, moments = len(scaled.mean), _float_array(raw)
+    if moments is not None and order == 1 and moments.ndim == 1:
+        moments = moments[None]
+    if moments is None or moments.shape != (order, columns) or not np.isfinite(moments).all():
         raise DataError(
             f"`target_means` must hold {order * columns} finite numbers, one for each of the {columns} features"
-            f"{f' and each of the {order} powers' if order > 1 else ''}, got shape {np.shape(raw)}."
+            f"{f' in each of {order} rows, one for each power' if order > 1 else ''}, got shape {np.shape(raw)}."
         )
     shift, unit = scaled.mean.numpy(), scaled.deviation.numpy()
     powers = np.vstack([np.ones(columns), moments])
@@ -208,3 +224,31 @@ def known_moments(fitted: FittedFunctions, scaled: Standardised, raw: Any, order
         sum(comb(m, k) * powers[k] * (-shift) ** (m - k) for k in range(m + 1)) / unit**m for m in range(1, order + 1)
     ]
     return replace(fitted, targets=torch.from_numpy(np.concatenate(targets)))
+
+
+def aligned_means(means: Any, names: Any) -> Any:
+    """Known means in the order of the features: a dict, a Series or a frame is matched by `names`, if there are any."""
+    if isinstance(means, Mapping):
+        given = dict(means)
+    elif hasattr(means, "columns"):
+        given = {label: np.asarray(means[label]) for label in means.columns}
+    elif hasattr(means, "to_dict"):
+        given = means.to_dict()
+    else:
+        return means
+    wanted = list(range(len(given))) if names is None else list(names)
+    missing = [label for label in wanted if label not in given]
+    if missing:
+        advice = (
+            "Give `X_observed` as a frame, or the means as an array." if names is None else "Every feature needs one."
+        )
+        raise DataError(f"`target_means` has no value for {', '.join(map(repr, missing))}. {advice}")
+    return np.stack([np.asarray(given[label]) for label in wanted], axis=-1)
+
+
+def _float_array(values: Any) -> NDArray[np.float64] | None:
+    """None where there are other things than numbers."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None

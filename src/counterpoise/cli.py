@@ -11,7 +11,7 @@ import typer
 
 from counterpoise import __version__
 from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table, working
-from counterpoise.errors import CounterpoiseError, check_choice, check_number
+from counterpoise.errors import CounterpoiseError, DataError, check_choice, check_number
 from counterpoise.options import (
     INTERRUPTED,
     OUT_HELP,
@@ -257,7 +257,10 @@ def balance(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Weight observed rows so that they resemble a population: balancing without any recommender."""
+    """Weight observed rows so that they resemble a population: balancing without any recommender.
+
+    The file OUT has the features and a column `weight`, its rows in the order of the observed file.
+    """
     from counterpoise.functions import KernelFunctions, Moments
     from counterpoise.ingest import read_features
     from counterpoise.kernels import KERNELS
@@ -268,6 +271,10 @@ def balance(
     check_number("seed", seed, at_least=0, integer=True)
     with working("balancing", not (as_json or quiet)):
         first = read_features(observed, words(features))
+        if "weight" in first.columns:
+            raise DataError(
+                f"{observed}: the feature 'weight' has the name of the result. Rename it, or use --features."
+            )
         second = read_features(population, first.columns)
         chosen = Moments(moments) if moments is not None else KernelFunctions(KERNELS[kernel](), n_functions, select)
         report = balance_samples(
@@ -279,7 +286,7 @@ def balance(
     elif not quiet:
         columns = ["feature", "population mean", "mean before", "mean after", "SMD before", "SMD after"]
         rows = [[getattr(row, name) for name in TABLE_FIELDS] for row in report.diagnosis.table]
-        show_table(columns, rows)
+        show_table(columns, [["-" if value is None else value for value in row] for row in rows])
         say(f"{report.summary()}\n{len(first):,} weights, which sum to 1, written to {out}")
 
 

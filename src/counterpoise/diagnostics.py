@@ -18,6 +18,8 @@ from counterpoise.population import ObservedPairs, Points, Population, kernel_ro
 from counterpoise.tilting import weighted_sum
 
 Vector = NDArray[np.float64]
+HELD_OUT_STREAM = 0x9E3779B9  # added to the seed: beyond 2^31, where no balancer draws its functions
+HELD_OUT_LEAST = 10  # fewer functions that nobody balanced say nothing
 
 
 def effective_sample_size(weights: ArrayLike) -> float:
@@ -55,15 +57,20 @@ def held_out_imbalance(
     kernel: Kernel | None = None,
     functions: int = 200,
     seed: int = 1,
-) -> dict[str, float]:
+    balanced_at: Tensor | None = None,
+) -> dict[str, float] | None:
     """Balance on kernel functions that nobody balanced: centres drawn anew from the population.
+
+    None where fewer than 10 rows are left besides `balanced_at`, the centres (rows, columns) of the balanced functions.
 
     `rms_sd`: root mean square imbalance in population standard deviations; `max_sd` the largest; `mmd`: the root of
     v'K^-1 v, the largest bias of any function in their span with RKHS norm 1.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(HELD_OUT_STREAM + seed)
     kernel = (kernel or Gaussian()).with_bandwidth(population.draw(2 * BANDWIDTH_PAIRS, generator))
-    centres = population.draw(functions, generator)
+    centres = _draw_others(population, functions, generator, balanced_at)
+    if len(centres) < HELD_OUT_LEAST:
+        return None
     mean, gram = population.kernel_mean(kernel, centres), population.kernel_gram(kernel, centres)
     share = weights.double().to(centres.device) / float(weights.double().sum())
     difference = (weighted_sum(kernel_rows(kernel, centres, observed), share) - mean).cpu()
@@ -74,6 +81,15 @@ def held_out_imbalance(
         "max_sd": float(scaled.abs().max()),
         "mmd": float(np.linalg.norm(difference.numpy() @ whitening(between))),
     }
+
+
+def _draw_others(population: Population, count: int, generator: torch.Generator, taken: Tensor | None) -> Tensor:
+    """At most `count` rows of the population, none of them equal to a row of `taken`."""
+    if taken is None:
+        return population.draw(count, generator)
+    rows = population.draw(count + len(taken), generator)
+    _, codes = torch.unique(torch.cat([taken.to(rows), rows]), dim=0, return_inverse=True)
+    return rows[~torch.isin(codes[len(taken) :], codes[: len(taken)])][:count]
 
 
 def overlap(observed: Points, population: Population, draws: int = 1000, seed: int = 2) -> float:
@@ -103,21 +119,31 @@ class Diagnosis:
     design_effect: float
     weight_tail: dict[str, float]
     overlap: float
-    held_out_before: dict[str, float]
-    held_out_after: dict[str, float]
+    held_out_before: dict[str, float] | None  # None: the population has no rows besides the balanced functions' centres
+    held_out_after: dict[str, float] | None
     table: list[FeatureBalance]
     effective_sample_size_per_user: dict[str, float] | None = None
     effective_sample_size_per_item: dict[str, float] | None = None
 
     @property
     def largest_before(self) -> FeatureBalance:
-        """The feature with the largest standardised difference before."""
-        return max(self.table, key=lambda row: abs(row.smd_before))
+        """The feature with the largest standardised difference before, of those that have one."""
+        return max(self.table, key=lambda row: _size(row.smd_before))
 
     @property
     def largest_after(self) -> FeatureBalance:
-        """The feature with the largest standardised difference after."""
-        return max(self.table, key=lambda row: abs(row.smd_after))
+        """The feature with the largest standardised difference after, of those that have one."""
+        return max(self.table, key=lambda row: _size(row.smd_after))
+
+    @property
+    def grew(self) -> bool:
+        """Whether the largest standardised difference of a feature rose."""
+        return _size(self.largest_after.smd_after) > _size(self.largest_before.smd_before) + 1e-9
+
+    @property
+    def without_spread(self) -> list[str]:
+        """Features that are constant in the population and have another mean in the weighted sample."""
+        return [row.name for row in self.table if row.smd_after is None]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able values."""
@@ -131,13 +157,25 @@ class Diagnosis:
             f"{self.rows:,} rows count as {size:,.0f} ({share:.0%}): design effect {self.design_effect:.2f}.",
             f"The largest weight is {tail['max_over_mean']:.1f} times the mean; "
             f"the top 1 % of the rows hold {tail['top_1_percent_share']:.1%} of the weight.",
-            f"Largest imbalance of a feature: {abs(before.smd_before):.3f} SD before ({before.name}), "
-            f"{abs(after.smd_after):.4f} SD after ({after.name}).",
-            f"Functions that were not balanced, root mean square: {self.held_out_before['rms_sd']:.3f} SD before, "
-            f"{self.held_out_after['rms_sd']:.4f} SD after.",
+            f"Largest imbalance of a feature: {_size(before.smd_before):.3f} SD before ({before.name}), "
+            f"{_size(after.smd_after):.4f} SD after ({after.name}).",
+            self._held_out_words(),
             f"{self.overlap:.0%} of the population has observed rows nearby.",
         ]
+        if self.without_spread:
+            lines.append(f"Constant in the population, with another mean here: {', '.join(self.without_spread)}.")
         return "\n".join(lines)
+
+    def _held_out_words(self) -> str:
+        if self.held_out_before is None or self.held_out_after is None:
+            return "The population is too small to hold out functions that were not balanced."
+        before, after = self.held_out_before["rms_sd"], self.held_out_after["rms_sd"]
+        return f"Functions that were not balanced, root mean square: {before:.3f} SD before, {after:.4f} SD after."
+
+
+def _size(difference: float | None) -> float:
+    """|difference|; 0 where there is none to measure."""
+    return 0.0 if difference is None else abs(difference)
 
 
 def diagnose(
@@ -146,8 +184,16 @@ def diagnose(
     population: Population,
     names: Sequence[str] | None = None,
     base_weights: ArrayLike | None = None,
+    *,
+    balanced_at: Tensor | None = None,
+    table: list[FeatureBalance] | None = None,
 ) -> Diagnosis:
-    """All diagnostics of weights on the observed rows, against the population."""
+    """All diagnostics of weights on the observed rows, against the population.
+
+    Overlap and held-out functions depend on distances: give features on comparable scales, and the `table` of the
+    features in their own units where these differ. `balanced_at`: the centres of the balanced kernel functions, which
+    are no held-out functions.
+    """
     after = torch.as_tensor(weights).double().cpu()
     base = torch.ones(len(after)) if base_weights is None else torch.as_tensor(np.asarray(base_weights))
     return Diagnosis(
@@ -156,9 +202,9 @@ def diagnose(
         design_effect=design_effect(after.numpy()),
         weight_tail=weight_tail(after.numpy()),
         overlap=overlap(observed, population),
-        held_out_before=held_out_imbalance(observed, base, population),
-        held_out_after=held_out_imbalance(observed, after, population),
-        table=balance_table(observed, after.numpy(), population, names, base.numpy()),
+        held_out_before=held_out_imbalance(observed, base, population, balanced_at=balanced_at),
+        held_out_after=held_out_imbalance(observed, after, population, balanced_at=balanced_at),
+        table=table or balance_table(observed, after.numpy(), population, names, base.numpy()),
         **_by_group(observed, after.numpy()),
     )
 

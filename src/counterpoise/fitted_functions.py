@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.errors import check_number
+from counterpoise.errors import ConfigError, check_number
 from counterpoise.kernels import Kernel
 from counterpoise.population import Points, kernel_rows
 from counterpoise.results import BalanceResult
@@ -28,6 +29,7 @@ class FittedFunctions:
     scale: Tensor  # (functions,) population standard deviations
     names: list[str]
     matrix: Tensor | None = None  # of the worst-case problem; None for the hinge
+    worth: Tensor | None = None  # (functions,) of a standard deviation of each, where they differ; at most 1
 
     def values(self, x: Tensor) -> Tensor:
         """Features (rows, columns) -> (rows, functions)."""
@@ -43,17 +45,27 @@ class FittedFunctions:
         """Weights on `points` under which every function averages to its target.
 
         `tolerance` and `strength` are in population standard deviations of each function; the default strength is
-        100, or 10,000 for the worst-case problem. `options` are those of `entropy_balance`.
+        100, or 10,000 for the worst-case problem. Where functions differ in `worth`, that is the price of the leading
+        one, and each costs its share of it. `options` are those of `entropy_balance`.
         """
-        check_number("tolerance", tolerance, at_least=0, advice="It is in standard deviations.")
+        check_prices(tolerance, strength)
         scale = torch.where(self.scale > 1e-12, self.scale, 1.0).cpu()
         if self.matrix is not None:
             price = WORST_CASE_STRENGTH if strength is None else strength
             return worst_case_balance(self.rows(points), self.targets, self.matrix, price, scale=scale, **options)
         price = HINGE_STRENGTH if strength is None else strength
-        return entropy_balance(
-            self.rows(points), self.targets, tolerance * scale.numpy(), price / scale.numpy(), scale=scale, **options
-        )
+        prices = (price if self.worth is None else price * self.worth.cpu()) / scale
+        return entropy_balance(self.rows(points), self.targets, tolerance * scale, prices, scale=scale, **options)
+
+
+def check_prices(tolerance: Any, strength: Any) -> None:
+    """Each is one number >= 0, the strength may be infinite or None: checked before it is rescaled."""
+    for name, value in (("tolerance", tolerance), ("strength", strength)):
+        if np.ndim(value):
+            raise ConfigError(f"`{name}` must be one number, got shape {np.shape(value)}. It holds for every function.")
+    check_number("tolerance", tolerance, at_least=0, advice="It is in standard deviations.")
+    if strength is not None and strength != float("inf"):
+        check_number("strength", strength, at_least=0, advice="Or inf, for exact balance.")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

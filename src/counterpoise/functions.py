@@ -91,9 +91,12 @@ class KernelFunctions(Part):
     "random": kernels at n of the candidates (RKB).
     "spectral": the n leading eigenfunctions of the kernel over the population, orthonormal there: whatever the error
     is, they carry the most of it. The default.
+    When not all of them can be balanced, the leading ones are given up last: one standard deviation of eigenfunction j
+    is worth sqrt(s_j / s_0) of the leading one's `strength`, s the eigenvalues of the kernels' Gram matrix.
     "adaptive_spectral": of these eigenfunctions, the n with the largest coefficients of the error.
     "adaptive": the n kernels with the largest |alpha| in the ridge regression of the error (AKB as printed).
-    "worst_case": all candidates, in the quadratic problem that minimises the bias of the worst function (WKB).
+    "worst_case": all candidates, in the quadratic problem that minimises the bias of the worst function (WKB);
+    n counts only for the default of `candidates`, and the problem has no tolerance.
     "worst_case_top": the n kernels with the largest |alpha| of the worst function (WKB as printed).
     `ridge` is the penalty of the regression and of the worst function's norm, relative to the mean of the diagonal.
     """
@@ -164,7 +167,8 @@ class KernelFunctions(Part):
         errors: Tensor | None,
         weights: Tensor | None,
     ) -> FittedFunctions:
-        mixing = spectral_basis(gram, mean)
+        mixing, values = spectral_basis(gram, mean)
+        worth = (values / values[0]).sqrt()
         if self.select == "adaptive_spectral":
             assert observed is not None
             assert errors is not None
@@ -172,12 +176,15 @@ class KernelFunctions(Part):
             rows = kernel_rows(kernel, centres, observed, mixing)
             norm = mixing.T @ kernel(centres.double(), centres.double()) @ mixing  # rough functions cost more
             alpha = ridge_coefficients(rows, errors, norm, self.ridge, weights)
-            mixing = mixing[:, largest(alpha, self.n)]
-        mixing = mixing[:, : self.n].contiguous()
+            chosen = largest(alpha, self.n)
+            mixing, worth = mixing[:, chosen], worth[chosen]
+        mixing, worth = mixing[:, : self.n].contiguous(), worth[: self.n]
         targets = mean @ mixing
         spread = ((mixing * (gram @ mixing)).sum(0) - targets**2).clamp(min=0).sqrt()
         names = [f"eigenfunction {j}" for j in range(mixing.shape[1])]
-        return FittedKernels(targets=targets, scale=spread, names=names, kernel=kernel, centres=centres, mixing=mixing)
+        return FittedKernels(
+            targets=targets, scale=spread, names=names, worth=worth, kernel=kernel, centres=centres, mixing=mixing
+        )
 
 
 def _kernels(

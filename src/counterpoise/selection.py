@@ -11,14 +11,14 @@ from counterpoise.tilting import weighted_sum
 RANK = 1e-10  # eigenvalues below this share of the largest are rounding, not functions
 
 
-def spectral_basis(gram: Tensor, mean: Tensor) -> Tensor:
-    """(M, R) so that psi = k V S^-1/2 is orthonormal over the population, leading functions first; gram = V S V'."""
+def spectral_basis(gram: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
+    """((M, R), eigenvalues S): psi = k V S^-1/2 is orthonormal over the population, leading first; gram = V S V'."""
     values, vectors = torch.linalg.eigh(gram)
     values, vectors = values.flip(0), vectors.flip(1)
     kept = values > RANK * values[0]
     basis = vectors[:, kept] / values[kept].sqrt()
     signed: Tensor = basis * torch.where(mean @ basis < 0, -1.0, 1.0)  # a sign that does not depend on the library
-    return signed
+    return signed, values[kept]
 
 
 def ridge_coefficients(rows: Rows, errors: Tensor, norm: Tensor, ridge: float, weights: Tensor | None = None) -> Tensor:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.arguments import as_matrix
+from counterpoise.balance_table import balance_table
 from counterpoise.diagnostics import Diagnosis, diagnose
 from counterpoise.errors import DataError, RowError
 from counterpoise.fitted_functions import FittedFunctions
@@ -68,6 +69,11 @@ class BalanceReport:
             f"{after.max():.2e} SD after. {lost}",
             self.diagnosis.summary(),
         ]
+        if self.diagnosis.grew:
+            lines.append(
+                "The largest imbalance of a feature ROSE: the sample is too small or too different for them. "
+                "Balance fewer functions, or moments."
+            )
         return "\n".join(lines)
 
 
@@ -91,9 +97,10 @@ def balance_samples(
     """
     names, columns = shared_columns(observed, population)
     tables = [numbers(name, table, columns) for name, table in (("observed", observed), ("population", population))]
-    weights = None if population_weights is None else torch.from_numpy(np.array(population_weights, dtype=np.float64))
-    if weights is not None and weights.shape != (len(tables[1]),):
-        raise DataError(f"`population_weights` must have {len(tables[1])} values, got shape {tuple(weights.shape)}.")
+    if tables[0].shape[1] != tables[1].shape[1]:
+        widths = f"got {tables[0].shape[1]} and {tables[1].shape[1]} columns"
+        raise DataError(f"`observed` and `population` must have the same features, {widths}.")
+    weights = population_mass(population_weights, len(tables[1]))
     scaled = Standardised.of(tables[0], tables[1], weights)
     fitted: FittedFunctions = (functions or KernelFunctions()).fit(
         scaled.population, scaled.observed, generator=torch.Generator().manual_seed(seed)
@@ -102,24 +109,49 @@ def balance_samples(
         scaled.observed, tolerance, strength, base_weights=base_weights, max_weight=max_weight, **options
     )
     mass = result.weights.cpu().numpy()
-    diagnosis = diagnose(Sample(tables[0]), mass, Sample(tables[1], weights), names, base_weights)
+    diagnosis = diagnose(
+        scaled.observed,
+        mass,
+        scaled.population,
+        base_weights=base_weights,
+        balanced_at=getattr(fitted, "centres", None),
+        table=balance_table(Sample(tables[0]), mass, Sample(tables[1], weights), names, base_weights),
+    )
     return BalanceReport(mass, result, diagnosis, fitted.names)
 
 
-def shared_columns(observed: Any, population: Any) -> tuple[list[str], list[str] | None]:
+def shared_columns(observed: Any, population: Any) -> tuple[list[str], list[Any] | None]:
     """(names of the features, columns to take): those of the observed frame, which the population must have too."""
-    first, second = (_column_names(table) for table in (observed, population))
-    if first is None or second is None:
+    first, second = (_labels(name, table) for name, table in (("observed", observed), ("population", population)))
+    if first is None and second is None:
         width = np.shape(observed)[1] if np.ndim(observed) == 2 else 0
-        return first or [f"x{column}" for column in range(width)], None
-    missing = [name for name in first if name not in second]
+        return [f"x{column}" for column in range(width)], None
+    if first is None or second is None:
+        named, bare = ("population", "observed") if first is None else ("observed", "population")
+        raise DataError(f"`{named}` has column names and `{bare}` has none. Give two frames, or two arrays.")
+    missing = [label for label in first if label not in second]
     if missing:
         listed = ", ".join(map(repr, missing))
         raise DataError(f"`population` has no column {listed}. Both samples must have the same features.")
-    return first, first
+    return [str(label) for label in first], first
 
 
-def numbers(name: str, table: Any, columns: Sequence[str] | None = None) -> Tensor:
+def population_mass(weights: Any, count: int) -> Tensor | None:
+    """Weights of the population's rows: one for each, finite, >= 0 and not all 0; None stays None."""
+    if weights is None:
+        return None
+    try:
+        values = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"`population_weights` must hold numbers only: {error}.") from error
+    if values.shape != (count,):
+        raise DataError(f"`population_weights` must have {count} values, got shape {values.shape}.")
+    if not np.isfinite(values).all() or values.min() < 0 or values.sum() <= 0:
+        raise DataError("`population_weights` must be finite, >= 0 and not all 0.")
+    return torch.from_numpy(values)
+
+
+def numbers(name: str, table: Any, columns: Sequence[Any] | None = None) -> Tensor:
     """A finite float matrix; an error names the column and the row of the first value that is none."""
     matrix = as_matrix(name, table[list(columns)] if columns is not None else table)
     if len(matrix) == 0:
@@ -127,12 +159,19 @@ def numbers(name: str, table: Any, columns: Sequence[str] | None = None) -> Tens
     bad = ~matrix.isfinite()
     if bool(bad.any()):
         row, column = (int(index) for index in bad.nonzero()[0])
-        label = columns[column] if columns is not None else f"{name}[:, {column}]"
+        label = str(columns[column]) if columns is not None else f"{name}[:, {column}]"
         value = float(matrix[row, column])
         raise RowError(label, row, f"expected a finite number in `{name}`, got {value}. Fill it in or drop the row.")
     return matrix
 
 
-def _column_names(table: Any) -> list[str] | None:
+def _labels(name: str, table: Any) -> list[Any] | None:
+    """The column labels of a frame, each of which must be there once; None for an array."""
     columns = getattr(table, "columns", None)
-    return None if columns is None else [str(column) for column in columns]
+    if columns is None:
+        return None
+    labels = list(columns)
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise DataError(f"`{name}` has two columns {twice!r}. Rename one.")
+    return labels
