@@ -74,7 +74,7 @@ class DualProblem:
 
         A covariance (one may be given to begin with) is corrected by what each step showed (Broyden, Fletcher,
         Goldfarb, Shanno) and kept as long as steps are short and shrink fast; else it is computed anew.
-        Once PATIENCE steps in a row have not halved the gap, what rounding may leave of it counts as solved.
+        Once PATIENCE steps in a row have not halved the gap, or none leads down, what rounding may leave is solved.
         """
         dual, point, last, gap, idle = start, self.at(start), np.inf, np.inf, 0
         while True:
@@ -93,7 +93,7 @@ class DualProblem:
                     covariance = self.covariance(point)
                     step, slope = self._step(covariance, imbalance, dual)
                 if slope >= 0:
-                    status = "stalled"
+                    status = "solved" if self.penalty.solved(dual, imbalance, accuracy, True) else "stalled"
             if status is not None:
                 return Solution(point, dual, gap, self.passes, status, covariance)
             trial = self.at(dual + step)
