@@ -148,6 +148,7 @@ def test_a_small_sample_without_overlap_gets_better_and_says_what_it_gave_up():
     first = report.diagnosis.table[0]
     assert abs(first.smd_after) < 0.6 * first.smd_before
     assert "Given up: eigenfunction" in report.summary()
+    assert f"and {len(report.given_up) - 10} more" in report.summary()
     assert "eigenfunction 0" not in report.given_up
     assert "ROSE" not in report.summary()
 

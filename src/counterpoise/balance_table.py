@@ -23,7 +23,7 @@ def standardised_difference(observed: Vector, weights: Vector, mean: float, devi
     weighted = _moments(observed, weights)[0]
     if deviation > 0:
         return (weighted - mean) / deviation
-    return 0.0 if abs(weighted - mean) <= 1e-9 * max(abs(weighted), abs(mean)) else None
+    return 0.0 if abs(weighted - mean) <= 1e-8 * max(abs(weighted), abs(mean)) else None
 
 
 def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, second_weights: Vector) -> float:

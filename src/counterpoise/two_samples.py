@@ -62,7 +62,7 @@ class BalanceReport:
     def summary(self) -> str:
         """In words."""
         before, after = (abs(v / self.result.scale) for v in (self.result.imbalance_before, self.result.imbalance))
-        lost = f"Given up: {', '.join(self.given_up)}." if self.given_up else "No function was given up."
+        lost = f"Given up: {_first_names(self.given_up)}." if self.given_up else "No function was given up."
         lines = [
             f"{len(self.function_names)} functions balanced ({self.result.status} in {self.result.passes} passes, "
             f"duality gap {self.result.gap:.1e}): largest imbalance {before.max():.3f} SD before, "
@@ -163,6 +163,12 @@ def numbers(name: str, table: Any, columns: Sequence[Any] | None = None) -> Tens
         value = float(matrix[row, column])
         raise RowError(label, row, f"expected a finite number in `{name}`, got {value}. Fill it in or drop the row.")
     return matrix
+
+
+def _first_names(names: list[str], count: int = 10) -> str:
+    """The first `count` names, and how many more there are."""
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
 
 
 def _labels(name: str, table: Any) -> list[Any] | None:
