@@ -16,7 +16,8 @@ ORDER = [
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
     *("balance_table", "diagnostics", "two_samples", "balancer"),
-    *("risks", "weights", "backbones", "training", "ranking", "persistence", "recommender", "methods"),
+    *("risks", "backbones", "training", "problems", "weights", "imputation", "learner"),
+    *("ranking", "persistence", "recommender", "methods"),
     *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
 ]
 

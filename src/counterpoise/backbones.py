@@ -36,9 +36,17 @@ class Scorer(nn.Module):
         """What was learned of each user and each item: (|U|, dimensions) and (|I|, dimensions)."""
         raise NotImplementedError
 
-    def grid(self, users: Tensor) -> Tensor:
-        """The logits of these users with every item. (users, |I|)"""
-        items = torch.arange(self.n_items, device=users.device)
+    def at(self, users: Tensor | None, items: Tensor | None) -> Tensor:
+        """The logit of each pair; of all pairs of D, user by user, where they are None."""
+        if users is None or items is None:
+            return self.grid().flatten()
+        logits: Tensor = self(users, items)
+        return logits
+
+    def grid(self, users: Tensor | None = None) -> Tensor:
+        """The logits of these users, None for all, with every item. (users, |I|)"""
+        items = torch.arange(self.n_items, device=self.embeddings()[0].device)
+        users = torch.arange(self.n_users, device=items.device) if users is None else users
         logits: Tensor = self(users.repeat_interleave(self.n_items), items.repeat(len(users)))
         return logits.view(len(users), self.n_items)
 
@@ -47,8 +55,11 @@ class Scorer(nn.Module):
 class Backbone(Part):
     """The configuration of a `Scorer`."""
 
-    def build(self, log: FeedbackLog, generator: torch.Generator) -> Scorer:
-        """A fresh scorer for the users and items of the log, drawn from the generator."""
+    def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
+        """A fresh scorer for the users and items of the log, drawn from the generator.
+
+        It starts near the probability `rate`, by default the log's mean label.
+        """
         raise NotImplementedError
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
@@ -72,7 +83,7 @@ class MatrixFactorization(Backbone):
     l2_biases: float = 2.0
     l2_features: float = 100.0
 
-    def build(self, log: FeedbackLog, generator: torch.Generator) -> Scorer:
+    def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
         """Factors from a narrow normal distribution, biases 0, the mean at the log odds of the log's label rate."""
         check_number("dim", self.dim, at_least=1, integer=True)
         check_flag("biases", self.biases)
@@ -83,7 +94,7 @@ class MatrixFactorization(Backbone):
         _draw(scorer.user_factors.weight, generator)
         _draw(scorer.item_factors.weight, generator)
         if self.biases:
-            scorer.mean.data.fill_(_log_odds(float(log.labels.mean())))
+            scorer.mean.data.fill_(_log_odds(float(log.labels.mean()) if rate is None else rate))
         if self.side_features:
             scorer.user_features, scorer.item_features = _side_features(log)
         return scorer
@@ -142,9 +153,9 @@ class _Factors(Scorer):
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight
 
-    def grid(self, users: Tensor) -> Tensor:
+    def grid(self, users: Tensor | None = None) -> Tensor:
         user_table, item_table = self.vectors()
-        return user_table[users] @ item_table.T
+        return (user_table if users is None else user_table[users]) @ item_table.T
 
 
 @dataclass
@@ -160,7 +171,7 @@ class NeuralCF(Backbone):
     l2: float = 4.0
     l2_network: float = 1.0
 
-    def build(self, log: FeedbackLog, generator: torch.Generator) -> Scorer:
+    def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
         """Embeddings from a narrow normal distribution; each layer's weights scaled by its inputs, offsets 0."""
         check_number("dim", self.dim, at_least=1, integer=True)
         if not isinstance(self.hidden, tuple | list):
@@ -174,7 +185,7 @@ class NeuralCF(Backbone):
             _draw(table, generator)
         for layer in scorer.layers():
             _draw(layer.weight, generator, math.sqrt(2 / layer.weight.shape[1]))
-        scorer.output.bias.data.fill_(_log_odds(float(log.labels.mean())))
+        scorer.output.bias.data.fill_(_log_odds(float(log.labels.mean()) if rate is None else rate))
         return scorer
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> _Network:

@@ -1,9 +1,9 @@
-"""The estimator: weights x risk on a backbone, trained by one loop; predictions and recommendations in your ids."""
+"""The estimator: weights x risk x imputation on a backbone, trained by one loop; predictions in your ids."""
 
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -12,15 +12,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise import __version__, risks
-from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
+from counterpoise import __version__
+from counterpoise.backbones import Backbone, MatrixFactorization, as_backbone
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
+from counterpoise.imputation import Imputation, Nothing
+from counterpoise.learner import Learner
 from counterpoise.parts import Part, from_config
 from counterpoise.persistence import read_folder, write_folder
+from counterpoise.problems import Problem
 from counterpoise.ranking import Seen, shrunken_label_rates, top_items
+from counterpoise.risks import RISKS
 from counterpoise.threads import one_thread
-from counterpoise.training import Adam, Batch, Batches, History, Progress, Training, train
+from counterpoise.training import History, Progress, Training, train
 from counterpoise.vocabulary import Codes, Vocabulary, as_column, gather
 from counterpoise.weights import Uniform, Weights
 from counterpoise.words import Unknown
@@ -32,12 +36,14 @@ BLOCK = 1 << 22  # scores held in memory at a time
 class DebiasedRecommender(Part):
     """A recommender trained on an estimate of its ideal loss.
 
-    `weights` say how much each observed pair counts, `risk` how the ideal loss is estimated from them, `backbone` what
-    predicts and `training` how it learns. `fit` starts over when called again.
+    `weights` say how much each observed pair counts, `imputation` what the error is where nothing was observed, `risk`
+    how the ideal loss is estimated from both, `backbone` what predicts and `training` how it learns. `fit` starts over
+    when called again. The fitted ratios are in `ratio_`, what is to be known about weights and imputation in `facts_`.
     """
 
     weights: Weights = field(default_factory=Uniform)
     risk: str = "ips"
+    imputation: Imputation = field(default_factory=Nothing)
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     training: Training = field(default_factory=Training)
 
@@ -54,23 +60,12 @@ class DebiasedRecommender(Part):
         if self.training.patience is not None:
             held_out_rows[_draw_rows(len(log), self.training.validation, seed)] = True
         fitted_log, held_out = log.take(~held_out_rows), log.take(held_out_rows)
-        batch_size = self.training.rows_a_step(len(fitted_log))
-        ratio = self.weights.fit(log, probe)
-        scorer = backbone.build(fitted_log, generator).to(device)
-        learner = _Learner(
-            scorer=scorer,
-            risk_of=risks.RISKS[self.risk],
-            ratio=ratio[torch.from_numpy(~held_out_rows)].to(device),
-            held_out_ratio=ratio[torch.from_numpy(held_out_rows)].to(device),
-            optimizer=Adam(scorer.parameters(), self.training.learning_rate),
-        )
-        self.history_ = train(
-            learner,
-            Batches(fitted_log, batch_size, device, generator),
-            Batches(held_out, len(held_out), device, generator) if len(held_out) else None,
-            self.training,
-            progress,
-        )
+        problem = Problem(fitted_log, probe, backbone, self.training, device, generator)
+        learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
+        judge = replace(problem, log=held_out).batches(learner.uses_pairs) if len(held_out) else None
+        self.history_ = train(learner, problem.batches(learner.uses_pairs), judge, self.training, progress)
+        self.ratio_, self.facts_ = learner.weighing.ratio.cpu().numpy(), learner.facts()
+        scorer = learner.scorer
         self.scorer_ = scorer.requires_grad_(False)
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_, self.item_rates_ = Seen.of(log), shrunken_label_rates(log).to(device)
@@ -80,11 +75,15 @@ class DebiasedRecommender(Part):
 
     def _check(self, log: FeedbackLog, probe: FeedbackLog | None) -> None:
         """Raise the first error of the settings or the data, before anything takes time."""
-        for name, kind in (("weights", Weights), ("training", Training)):
+        for name, kind in (("weights", Weights), ("imputation", Imputation), ("training", Training)):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
         self.training.check()
-        check_choice("risk", self.risk, risks.RISKS)
+        check_choice("risk", self.risk, RISKS)
+        if self.risk == "direct" and isinstance(self.imputation, Nothing):
+            raise ConfigError(
+                f"`imputation` must be given for risk={self.risk!r}: it is all that is learned from."
+            )
         check_log("log", log)
         _check_labels(log)
         if probe is not None:
@@ -189,12 +188,13 @@ class DebiasedRecommender(Part):
         tensors = {f"scorer.{name}": value.contiguous().cpu() for name, value in self.scorer_.state_dict().items()}
         for name, pairs in (("seen", self.seen_), ("probed", self.probed_)):
             tensors |= {f"{name}.starts": pairs.starts, f"{name}.items": pairs.items}
-        tensors["item_rates"] = self.item_rates_.cpu()
+        tensors |= {"item_rates": self.item_rates_.cpu(), "ratio": torch.from_numpy(self.ratio_)}
         own_facts = {
             "version": __version__,
             "configuration": self.configuration_,
             "log": self.log_facts_,
             "history": self.history_.to_dict(),
+            "parts": self.facts_,
         }
         files = {
             "tensors.safetensors": save(tensors),
@@ -244,29 +244,6 @@ class DebiasedRecommender(Part):
         return row, items[row, place], torch.sigmoid(values[row, place]), place + 1
 
 
-@dataclass
-class _Learner:
-    """What the loop trains: the scorer, on the chosen risk plus its penalty."""
-
-    scorer: Scorer
-    risk_of: risks.Risk
-    ratio: Tensor  # (rows,)
-    held_out_ratio: Tensor  # (held-out rows,)
-    optimizer: Adam
-
-    def step(self, batch: Batch, rate: float) -> Tensor:
-        errors = risks.error(batch.labels, self.scorer(batch.users, batch.items))
-        loss = self.risk_of(errors, self.ratio[batch.rows]) + self.scorer.penalty() / len(self.ratio)
-        self.optimizer.step(loss, rate)
-        return loss.detach()
-
-    def risk(self, batch: Batch) -> Tensor:
-        return self.risk_of(risks.error(batch.labels, self.scorer(batch.users, batch.items)), self.held_out_ratio)
-
-    def state(self) -> list[Tensor]:
-        return [parameter.data for parameter in self.scorer.parameters()]
-
-
 def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
     """The recommender that `save` wrote. Nothing in the folder is executed."""
     from safetensors import SafetensorError
@@ -290,6 +267,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         scorer.load_state_dict(state, assign=True)
         model.scorer_ = scorer.requires_grad_(False).to(place)
         model.item_rates_ = tensors["item_rates"].to(place)
+        model.ratio_, model.facts_ = tensors["ratio"].numpy(), manifest["parts"]
         model.seen_ = Seen(tensors["seen.starts"], tensors["seen.items"])
         model.probed_ = Seen(tensors["probed.starts"], tensors["probed.items"])
         model.configuration_ = manifest["configuration"]

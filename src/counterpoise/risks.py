@@ -1,11 +1,12 @@
-"""Estimates of the ideal loss, the mean error over all pairs D, from the errors of observed pairs."""
+"""Estimates of the ideal loss, the mean error over all pairs D: each a pure function of errors and ratios."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
+
+RISKS = ("ips", "snips", "dr", "direct")
+NEED_IMPUTATION = ("dr", "direct")
 
 
 def error(labels: Tensor, logits: Tensor) -> Tensor:
@@ -18,6 +19,16 @@ def ips(errors: Tensor, ratio: Tensor) -> Tensor:
     return (ratio * errors).mean()
 
 
-Risk = Callable[[Tensor, Tensor], Tensor]
+def snips(errors: Tensor, ratio: Tensor) -> Tensor:
+    """(sum over O of weight x error) / (sum over O of weight): between the least and the largest error."""
+    return (ratio * errors).sum() / ratio.sum()
 
-RISKS: dict[str, Risk] = {"ips": ips}
+
+def dr(errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
+    """Mean over D of imputed error + mean over O of ratio x (error - imputed error)."""
+    return direct(imputed_on_pairs) + ips(errors - imputed, ratio)
+
+
+def direct(imputed_on_pairs: Tensor) -> Tensor:
+    """Mean over D of the imputed error: the part of `dr` that speaks of all pairs, alone."""
+    return imputed_on_pairs.mean()

@@ -18,6 +18,8 @@ from counterpoise.threads import one_thread
 
 FULL_BATCH_LIMIT = 1 << 18  # rows up to which "auto" takes the whole log as one batch
 AUTO_BATCH = 1 << 15
+ALL_PAIRS_LIMIT = 10**6  # pairs of D up to which a full-batch step looks at all of them
+PAIRS_A_ROW = 4  # uniform pairs of D for each observed row, where not all are looked at
 THREADS_PAY = 1 << 17  # rows a step from which a second thread pays
 
 Progress = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
@@ -35,6 +37,8 @@ class Training(Part):
     `learning_rate`: Adam's, at the start; it falls to 0 along a half cosine, so the last epochs settle.
     `patience`: stop when the held-out risk has not improved for so many epochs, and restore the best epoch; None
     trains all epochs on the whole log. `validation` is the share of the log held out, only when there is patience.
+    `pairs`: the uniform pairs of D a step for each observed row, for methods that look at unobserved pairs; "all" for
+    D itself, so that means over D are exact; or "auto": all up to a million pairs if the batch is full, else 4 a row.
     """
 
     epochs: int = 150
@@ -42,6 +46,7 @@ class Training(Part):
     learning_rate: float = 0.05
     patience: int | None = None
     validation: float = 0.1
+    pairs: int | str = "auto"
     device: str = "auto"
     seed: int = 0
 
@@ -54,6 +59,8 @@ class Training(Part):
         if self.patience is not None:
             check_number("patience", self.patience, at_least=1, integer=True, advice="Use None to train all epochs.")
             check_number("validation", self.validation, above=0, at_most=0.5)
+        if self.pairs not in ("all", "auto"):
+            check_number("pairs", self.pairs, at_least=1, integer=True, advice='Or use "all" or "auto".')
         check_number("seed", self.seed, at_least=0, at_most=2**63 - 1, integer=True)
 
     def rows_a_step(self, rows: int) -> int:
@@ -61,6 +68,13 @@ class Training(Part):
         if self.batch_size == "full" or (self.batch_size == "auto" and rows <= FULL_BATCH_LIMIT):
             return rows
         return min(rows, AUTO_BATCH if self.batch_size == "auto" else int(self.batch_size))
+
+    def pairs_a_row(self, log: FeedbackLog) -> int | None:
+        """The uniform pairs of D for each row of a step on this log; None for all of D."""
+        if self.pairs != "auto":
+            return None if self.pairs == "all" else int(self.pairs)
+        exact = log.n_pairs <= ALL_PAIRS_LIMIT and self.rows_a_step(len(log)) == len(log)
+        return None if exact else PAIRS_A_ROW
 
     def resolve_device(self) -> torch.device:
         """The device that `device` means on this machine."""
@@ -84,12 +98,15 @@ class Batch(NamedTuple):
     users: Tensor
     items: Tensor
     labels: Tensor
-    pair_users: Tensor
-    pair_items: Tensor
+    pair_users: Tensor | None  # None: all pairs of D, user by user
+    pair_items: Tensor | None
 
 
 class Batches:
-    """Epochs of batches from a log on a device: every row once an epoch, `pairs_a_row` uniform pairs of D for each."""
+    """Epochs of batches from a log on a device: every row once an epoch, `pairs_a_row` uniform pairs of D for each.
+
+    With `pairs_a_row` None every batch stands beside all of D.
+    """
 
     def __init__(
         self,
@@ -97,7 +114,7 @@ class Batches:
         batch_size: int,
         device: torch.device,
         generator: torch.Generator,
-        pairs_a_row: int = 0,
+        pairs_a_row: int | None = 0,
     ) -> None:
         self.users = torch.from_numpy(log.users).to(device)
         self.items = torch.from_numpy(log.items).to(device)
@@ -110,29 +127,30 @@ class Batches:
         return math.ceil(len(self.labels) / self.batch_size)
 
     def whole(self) -> Batch:
-        """All rows, in the order of the log, without uniform pairs."""
-        none = self.users[:0]
-        return Batch(
-            torch.arange(len(self.labels), device=self.device), self.users, self.items, self.labels, none, none
-        )
+        """All rows, in the order of the log."""
+        rows = torch.arange(len(self.labels), device=self.device)
+        return Batch(rows, self.users, self.items, self.labels, *self._uniform_pairs(len(rows)))
 
     def epoch(self) -> Iterator[Batch]:
         """One pass over the log; in random order unless one batch holds everything."""
         if len(self) == 1:
-            yield self.whole()._replace(**self._uniform_pairs(len(self.labels)))
+            yield self.whole()
             return
         order = torch.randperm(len(self.labels), generator=self.generator).to(self.device)
         for rows in torch.split(order, self.batch_size):
             pairs = self._uniform_pairs(len(rows))
-            yield Batch(rows, self.users[rows], self.items[rows], self.labels[rows], **pairs)
+            yield Batch(rows, self.users[rows], self.items[rows], self.labels[rows], *pairs)
 
-    def _uniform_pairs(self, rows: int) -> dict[str, Tensor]:
+    def _uniform_pairs(self, rows: int) -> tuple[Tensor | None, Tensor | None]:
         """Pairs drawn uniformly, with replacement, from all of D; D itself is never listed."""
+        if self.pairs_a_row is None:
+            return None, None
         size = (rows * self.pairs_a_row,)
-        return {
-            name: torch.randint(high, size, generator=self.generator, dtype=torch.int32).to(self.device)
-            for name, high in zip(("pair_users", "pair_items"), self.shape, strict=True)
-        }
+        users, items = (
+            torch.randint(high, size, generator=self.generator, dtype=torch.int32).to(self.device)
+            for high in self.shape
+        )
+        return users, items
 
 
 class Adam:
@@ -165,6 +183,9 @@ class Adam:
 
 class Learner(Protocol):
     """What the loop trains."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Before the batches of an epoch, counted from 1."""
 
     def step(self, batch: Batch, rate: float) -> Tensor:
         """Learn from a batch; the loss before the step, detached."""
@@ -205,6 +226,7 @@ def _train(
     total, step = training.epochs * len(batches), 0
     best, best_state = math.inf, [tensor.clone() for tensor in learner.state()]
     for epoch in range(1, training.epochs + 1):
+        learner.begin_epoch(epoch)
         losses = torch.zeros((), device=batches.device)
         for batch in batches.epoch():
             losses += learner.step(batch, rate=(1 + math.cos(math.pi * step / total)) / 2)

@@ -1,22 +1,64 @@
-"""How much each observed pair counts."""
+"""How much each observed pair counts: the ratio = weight x density of each row, 1 on average."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from counterpoise.feedback import FeedbackLog
+from counterpoise.errors import ConfigError, check_number
 from counterpoise.parts import Part
+from counterpoise.problems import Problem
+from counterpoise.training import Batch
+
+
+class View(NamedTuple):
+    """What a part may look at in a step: all of it detached, so that no part moves another."""
+
+    batch: Batch
+    logits: Tensor  # (rows,) of the predictor on the batch's rows
+    pair_logits: Tensor  # (pairs,) and on its pairs of D; empty where no part asks for pairs
+    errors: Tensor  # (rows,)
+
+
+class Weighing:
+    """Weights during one fit. Those that never change set `ratio` and answer `at`; the others learn on the way."""
+
+    needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
+    ratio: Tensor  # (rows,) of the log that is trained on, on the device of the fit
+
+    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> None:
+        """At the beginning of an epoch; `residuals()`: error minus imputed error of every row of the log, detached."""
+
+    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:
+        """Learn from a batch, at `rate` times the learning rate; imputed errors of its rows and of its pairs of D."""
+
+    def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+        """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone."""
+        return None
+
+    def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
+        """The ratio of any pairs, all of D where they are None; `labels` where they are known."""
+        raise NotImplementedError
+
+    def state(self) -> list[Tensor]:
+        """The tensors that it learns batch by batch."""
+        return []
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able: what there is to know about these weights besides their values."""
+        return {}
 
 
 @dataclass
 class Weights(Part):
-    """Gives each observed pair its ratio = weight x density, which is 1 on average."""
+    """The configuration of a `Weighing`."""
 
-    def fit(self, log: FeedbackLog, probe: FeedbackLog | None) -> Tensor:
-        """The ratio of each row of the log. (rows,)"""
+    def begin(self, problem: Problem) -> Weighing:
+        """Learn what can be learned before training, and be ready for the rest."""
         raise NotImplementedError
 
 
@@ -24,6 +66,63 @@ class Weights(Part):
 class Uniform(Weights):
     """Every observed pair counts the same: what plain matrix factorisation assumes, wrongly on a biased log."""
 
-    def fit(self, log: FeedbackLog, probe: FeedbackLog | None) -> Tensor:
-        """Ones."""
-        return torch.ones(len(log))
+    def begin(self, problem: Problem) -> Weighing:
+        """Ratio 1."""
+        return _Same(problem, 1.0)
+
+
+@dataclass
+class Itself(Weights):
+    """Every observed pair stands for itself alone, weight 1: with `dr`, imputation is left to speak for all others."""
+
+    def begin(self, problem: Problem) -> Weighing:
+        """Ratio = density."""
+        return _Same(problem, problem.log.density)
+
+
+class _Same(Weighing):
+    def __init__(self, problem: Problem, ratio: float) -> None:
+        self.ratio = torch.full((len(problem.log),), ratio, device=problem.device)
+        self._shape = problem.log.shape
+
+    def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
+        size = self._shape[0] * self._shape[1] if users is None else len(users)
+        return self.ratio[:1].expand(size)
+
+
+@dataclass
+class NaiveBayes(Weights):
+    """ratio = P(label) / P(label | observed), with P(label) from the probe and P(label | observed) from the log.
+
+    Label-shift weights: right when being observed depends on the label alone (Schnabel et al. 2016, section 5).
+    `smoothing` is added to each label's count in the probe. Over the log the ratios average exactly 1.
+    """
+
+    smoothing: float = 1.0
+
+    def begin(self, problem: Problem) -> Weighing:
+        """Two values, one for each label; in between for labels in between."""
+        check_number("smoothing", self.smoothing, at_least=0)
+        probe = problem.need_probe("naive Bayes weights", "Or choose other weights, such as weights='propensity'.")
+        unbiased = (float(probe.labels.sum()) + self.smoothing) / (len(probe) + 2 * self.smoothing)
+        biased = float(problem.log.labels.mean())
+        if not 0 < biased < 1:
+            raise ConfigError(f"naive Bayes weights need both labels in the log, its mean label is {biased:g}.")
+        return _ByLabel(problem, (1 - unbiased) / (1 - biased), unbiased / biased)
+
+
+class _ByLabel(Weighing):
+    def __init__(self, problem: Problem, negative: float, positive: float) -> None:
+        self._negative, self._positive = negative, positive
+        self.ratio = self.at(None, None, torch.from_numpy(problem.log.labels).to(problem.device))
+
+    def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
+        if labels is None:
+            raise ConfigError(
+                "naive Bayes weights are known only where the label is, and this method asks for them on all pairs. "
+                "Choose other weights, such as weights='propensity'."
+            )
+        return self._negative + (self._positive - self._negative) * labels
+
+    def facts(self) -> dict[str, Any]:
+        return {"ratio_of_negative": self._negative, "ratio_of_positive": self._positive}

@@ -9,3 +9,4 @@ Unknown = Literal["error", "popular"]  # a user the log does not have: refuse, o
 KernelName = Literal["gaussian", "exponential"]
 Select = Literal["random", "worst_case", "worst_case_top", "adaptive", "spectral", "adaptive_spectral"]
 SelectForSamples = Literal["random", "worst_case", "worst_case_top", "spectral"]  # the rules that need no error
+Weighting = Literal["error", "variance", "bias", "mse"]  # what an imputation is trained for: see `residual_weights`

@@ -1,0 +1,155 @@
+"""What the error would be where nothing was observed: a label is imputed, and scored by the same loss as real ones."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+import torch
+from torch import Tensor
+
+from counterpoise.backbones import Backbone
+from counterpoise.errors import check_choice, check_number
+from counterpoise.parts import Part
+from counterpoise.problems import Problem
+from counterpoise.risks import error
+from counterpoise.training import Adam, Batch
+from counterpoise.weights import View, Weighing
+from counterpoise.words import Weighting
+
+
+class Imputing:
+    """An imputation during one fit."""
+
+    needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
+
+    def step(self, view: View, ratio: Tensor, rate: float) -> None:
+        """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate."""
+
+    def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        """(imputed errors on the batch's rows, and on its pairs of D); gradients reach the predictor's logits alone."""
+        raise NotImplementedError
+
+    def state(self) -> list[Tensor]:
+        """The tensors that it learns."""
+        return []
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able: what there is to know about it."""
+        return {}
+
+
+@dataclass
+class Imputation(Part):
+    """The configuration of an `Imputing`."""
+
+    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+        """Ready to be trained beside the weights of the same fit."""
+        raise NotImplementedError
+
+
+@dataclass
+class Nothing(Imputation):
+    """No imputation: errors of 0, with which `dr` is `ips`."""
+
+    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+        """Nothing to learn."""
+        return _Zero()
+
+
+class _Zero(Imputing):
+    def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(logits), torch.zeros_like(pair_logits)
+
+
+@dataclass
+class Constant(Imputation):
+    """The same label for every pair: `label`, or None for the label rate of the probe."""
+
+    label: float | None = None
+
+    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+        """The label is fixed before training."""
+        if self.label is not None:
+            check_number("label", self.label, at_least=0, at_most=1)
+            return _Constant(float(self.label))
+        probe = problem.need_probe("a constant imputed label", "Or give the `label` as a number in [0, 1].")
+        return _Constant(float(probe.labels.mean()))
+
+
+@dataclass
+class _Constant(Imputing):
+    label: float
+
+    def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        return _error_of(self.label, logits), _error_of(self.label, pair_logits)
+
+    def facts(self) -> dict[str, Any]:
+        return {"label": self.label}
+
+
+def _error_of(label: float, logits: Tensor) -> Tensor:
+    return error(torch.full_like(logits, label), logits)
+
+
+def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5) -> Tensor:
+    """How much (error - imputed error)^2 of an observed pair counts in training the imputation; mean 1.
+
+    With w = 1 / propensity: "error" w, an estimate of the mean over D (Wang et al. 2019); "variance" w (w - 1), of the
+    variance of `dr` (MRDR, Guo et al. 2021); "bias" w (w - 1)^2, of the squared bias (Dai et al. 2022); "mse" mixes the
+    last two, each scaled to mean 1, `mix` of the bias. Weights below 1, which no propensity has, count as 1 in w - 1.
+    """
+    excess = (weight - 1).clamp(min=0)
+    powers = {"error": weight, "variance": weight * excess, "bias": weight * excess.square()}
+    if weighting == "mse":
+        return mix * _mean_one(powers["bias"]) + (1 - mix) * _mean_one(powers["variance"])
+    return _mean_one(powers[weighting])
+
+
+def _mean_one(values: Tensor) -> Tensor:
+    return values / values.mean().clamp(min=1e-30)
+
+
+@dataclass
+class Learned(Imputation):
+    """A model of the label, trained so that the imputed error matches the observed one: mean of v (error - imputed)^2.
+
+    `weighting` and `mix`: v, see `residual_weights`. `backbone`: the model, None for one like the predictor's.
+    """
+
+    weighting: Weighting = "error"
+    mix: float = 0.5
+    backbone: Backbone | None = None
+
+    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+        """A fresh model."""
+        check_choice("weighting", self.weighting, get_args(Weighting))
+        check_number("mix", self.mix, at_least=0, at_most=1)
+        return _Learned(self, problem)
+
+
+class _Learned(Imputing):
+    def __init__(self, part: Learned, problem: Problem) -> None:
+        self.part, self.rows, self.density = part, len(problem.log), problem.log.density
+        self.scorer = problem.build(deepcopy(part.backbone or problem.backbone))
+        self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
+
+    def step(self, view: View, ratio: Tensor, rate: float) -> None:
+        loss = self.loss(view, residual_weights(self.part.weighting, ratio / self.density, self.part.mix))
+        self.optimizer.step(loss + self.scorer.penalty() / self.rows, rate)
+
+    def loss(self, view: View, importance: Tensor, shift: Tensor | float = 0.0) -> Tensor:
+        """Mean of importance x (error - imputed error - shift)^2."""
+        labels = torch.sigmoid(self.scorer(view.batch.users, view.batch.items))
+        imputed = error(labels, view.logits)
+        return (importance * (view.errors - imputed - shift).square()).mean()
+
+    def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            labels = torch.sigmoid(self.scorer(batch.users, batch.items))
+            pair_labels = torch.sigmoid(self.scorer.at(batch.pair_users, batch.pair_items))
+        return error(labels, logits), error(pair_labels, pair_logits)
+
+    def state(self) -> list[Tensor]:
+        return [parameter.data for parameter in self.scorer.parameters()]

@@ -1,0 +1,96 @@
+"""One step of joint learning: imputation, then weights, then the predictor, each moved by its own loss alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from counterpoise import risks
+from counterpoise.backbones import Scorer
+from counterpoise.imputation import Imputation, Imputing
+from counterpoise.problems import Problem
+from counterpoise.training import Adam, Batch, Batches
+from counterpoise.weights import View, Weighing, Weights
+
+
+@dataclass(eq=False)
+class Learner:
+    """What the loop trains: a scorer on a risk made of weights and imputation, plus its penalty."""
+
+    scorer: Scorer
+    weighing: Weighing
+    imputing: Imputing
+    risk_name: str
+    optimizer: Adam
+    log: Batches  # the whole log as one batch, for what is asked of all of it
+
+    @classmethod
+    def begin(cls, problem: Problem, weights: Weights, risk: str, imputation: Imputation) -> Self:
+        """Everything that is learned before the first step, and fresh models for the rest."""
+        weighing = weights.begin(problem)
+        imputing = imputation.begin(problem, weighing)
+        scorer = problem.build(problem.backbone)
+        optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
+        return cls(scorer, weighing, imputing, risk, optimizer, problem.batches())
+
+    @property
+    def uses_pairs(self) -> bool:
+        """Whether a step looks at pairs of D."""
+        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs or self.imputing.needs_pairs
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Let the weights look at the whole log."""
+        self.weighing.refresh(epoch, self._residuals)
+
+    def step(self, batch: Batch, rate: float) -> Tensor:
+        """One step of every part; the loss of the predictor before its own."""
+        logits, pair_logits = self._logits(batch)
+        errors = risks.error(batch.labels, logits)
+        view = View(batch, logits.detach(), pair_logits.detach(), errors.detach())
+        self.imputing.step(view, self.weighing.ratio[batch.rows], rate)
+        imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
+        self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
+        risk = self._risk(errors, self.weighing.ratio[batch.rows], imputed, imputed_on_pairs)
+        loss = risk + self.scorer.penalty() / len(self.log.labels)
+        extra = self.weighing.extra_loss(batch, logits, pair_logits)
+        loss = loss if extra is None else loss + extra
+        self.optimizer.step(loss, rate)
+        return loss.detach()
+
+    def risk(self, batch: Batch) -> Tensor:
+        """The risk on rows that were held out."""
+        logits, pair_logits = self._logits(batch)
+        errors = risks.error(batch.labels, logits)
+        ratio = self.weighing.at(batch.users, batch.items, batch.labels)
+        return self._risk(errors, ratio, *self.imputing.errors(batch, logits, pair_logits, errors))
+
+    def state(self) -> list[Tensor]:
+        """Everything that is learned batch by batch."""
+        own = [parameter.data for parameter in self.scorer.parameters()]
+        return own + self.weighing.state() + self.imputing.state()
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able: what the parts have to say."""
+        return {"weights": self.weighing.facts(), "imputation": self.imputing.facts()}
+
+    def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        logits = self.scorer(batch.users, batch.items)
+        return logits, self.scorer.at(batch.pair_users, batch.pair_items) if self.uses_pairs else logits[:0]
+
+    def _risk(self, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
+        if self.risk_name == "dr":
+            return risks.dr(errors, ratio, imputed, imputed_on_pairs)
+        if self.risk_name == "direct":
+            return risks.direct(imputed_on_pairs)
+        return risks.snips(errors, ratio) if self.risk_name == "snips" else risks.ips(errors, ratio)
+
+    @torch.no_grad()
+    def _residuals(self) -> Tensor:
+        """Error minus imputed error of every row of the log."""
+        batch = self.log.whole()
+        logits = self.scorer(batch.users, batch.items)
+        errors = risks.error(batch.labels, logits)
+        return errors - self.imputing.errors(batch, logits, logits[:0], errors)[0]

@@ -1,0 +1,85 @@
+"""What the parts of a method learn from, and how a model of one's own is trained on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from counterpoise.backbones import Backbone, Scorer
+from counterpoise.errors import ConfigError
+from counterpoise.feedback import FeedbackLog
+from counterpoise.risks import error
+from counterpoise.training import Adam, Batch, Batches, Training, train
+
+LossOf = Callable[[Scorer, Batch], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """One fit: its data, its predictor's backbone, how it is trained, and the generator of all its randomness."""
+
+    log: FeedbackLog  # the rows that are trained on
+    probe: FeedbackLog | None
+    backbone: Backbone
+    training: Training
+    device: torch.device
+    generator: torch.Generator
+
+    def batches(self, pairs: bool = False) -> Batches:
+        """Batches of the log, with pairs of D beside them where asked for."""
+        size = self.training.rows_a_step(len(self.log))
+        pairs_a_row = self.training.pairs_a_row(self.log) if pairs else 0
+        return Batches(self.log, size, self.device, self.generator, pairs_a_row)
+
+    def build(self, backbone: Backbone, rate: float | None = None) -> Scorer:
+        """A fresh scorer on the device; it starts near the probability `rate`, by default the mean label."""
+        return backbone.build(self.log, self.generator, rate).to(self.device)
+
+    def need_probe(self, who: str, otherwise: str) -> FeedbackLog:
+        """The probe, or an error that says who needs it and what to do without one."""
+        if self.probe is None or len(self.probe) == 0:
+            raise ConfigError(f"`probe` must be given for {who}: a small uniformly collected sample. {otherwise}")
+        return self.probe
+
+
+@dataclass
+class _Alone:
+    """A scorer that is trained by itself, on a loss of its own."""
+
+    scorer: Scorer
+    loss_of: LossOf
+    optimizer: Adam
+    rows: int
+
+    def begin_epoch(self, epoch: int) -> None:
+        pass
+
+    def step(self, batch: Batch, rate: float) -> Tensor:
+        loss = self.loss_of(self.scorer, batch) + self.scorer.penalty() / self.rows
+        self.optimizer.step(loss, rate)
+        return loss.detach()
+
+    def risk(self, batch: Batch) -> Tensor:
+        return self.loss_of(self.scorer, batch)
+
+    def state(self) -> list[Tensor]:
+        return [parameter.data for parameter in self.scorer.parameters()]
+
+
+def fit_alone(
+    problem: Problem, backbone: Backbone, loss_of: LossOf, pairs: bool = False, rate: float | None = None
+) -> Scorer:
+    """A scorer trained for all epochs on `loss_of(scorer, batch)` and its penalty, with the settings of the fit."""
+    scorer = problem.build(backbone, rate)
+    optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
+    learner = _Alone(scorer, loss_of, optimizer, len(problem.log))
+    train(learner, problem.batches(pairs), None, problem.training)
+    return scorer.requires_grad_(False)
+
+
+def mean_error(scorer: Scorer, batch: Batch) -> Tensor:
+    """What plain matrix factorisation minimises: the mean over observed rows of the error."""
+    return error(batch.labels, scorer(batch.users, batch.items)).mean()
