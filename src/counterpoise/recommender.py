@@ -81,9 +81,7 @@ class DebiasedRecommender(Part):
         self.training.check()
         check_choice("risk", self.risk, RISKS)
         if self.risk == "direct" and isinstance(self.imputation, Nothing):
-            raise ConfigError(
-                f"`imputation` must be given for risk={self.risk!r}: it is all that is learned from."
-            )
+            raise ConfigError(f"`imputation` must be given for risk={self.risk!r}: it is all that is learned from.")
         check_log("log", log)
         _check_labels(log)
         if probe is not None:
