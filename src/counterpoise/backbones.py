@@ -36,6 +36,10 @@ class Scorer(nn.Module):
         """What was learned of each user and each item: (|U|, dimensions) and (|I|, dimensions)."""
         raise NotImplementedError
 
+    def features(self) -> tuple[Tensor, Tensor]:
+        """What is known of each user and each item, biases included: features for balancing."""
+        return self.embeddings()
+
     def at(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         """The logit of each pair; of all pairs of D, user by user, where they are None."""
         if users is None or items is None:
@@ -152,6 +156,12 @@ class _Factors(Scorer):
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight
+
+    def features(self) -> tuple[Tensor, Tensor]:
+        users, items = self.embeddings()
+        if not self.part.biases:
+            return users, items
+        return torch.cat([self.user_bias.weight, users], 1), torch.cat([self.item_bias.weight, items], 1)
 
     def grid(self, users: Tensor | None = None) -> Tensor:
         user_table, item_table = self.vectors()

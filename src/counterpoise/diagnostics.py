@@ -50,6 +50,15 @@ def weight_tail(weights: ArrayLike) -> dict[str, float]:
     }
 
 
+def weight_facts(weights: ArrayLike) -> dict[str, float]:
+    """What the weights alone tell: effective sample size, design effect and tail."""
+    return {
+        "effective_sample_size": effective_sample_size(weights),
+        "design_effect": design_effect(weights),
+        **weight_tail(weights),
+    }
+
+
 def held_out_imbalance(
     observed: Points,
     weights: Tensor,

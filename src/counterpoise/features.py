@@ -15,7 +15,7 @@ from counterpoise.errors import DataError, check_choice
 from counterpoise.feedback import FeedbackLog
 from counterpoise.population import ObservedPairs, Pairs
 
-Source = Literal["side", "activity", "embeddings"]
+Source = Literal["side", "activity", "embeddings", "exposure"]
 Table = NDArray[np.float64]
 
 
@@ -53,19 +53,21 @@ def pair_features(
     log: FeedbackLog,
     sources: Sequence[Source] = ("side", "activity"),
     embeddings: tuple[Any, Any] | None = None,
+    exposure: tuple[Any, Any] | None = None,
     device: Any = "cpu",
     dtype: torch.dtype = torch.float64,
 ) -> Pairs:
     """All pairs of the log's users and items, with features from `sources` side by side.
 
-    "side": side features of the log; "activity": how often users rate and items are rated; "embeddings": the two
-    tables passed as `embeddings`, for example those of a fitted backbone.
+    "side": side features of the log; "activity": how often users rate and items are rated; "embeddings" and "exposure":
+    the two tables passed under that name, of a model of the labels and of a model of what was observed.
     """
+    learned = {"embeddings": embeddings, "exposure": exposure}
     tables: list[tuple[Any, Any]] = []
     for source in sources:
         check_choice("sources", source, get_args(Source))
-        if source == "embeddings":
-            tables.append(_checked(embeddings, log))
+        if source in learned:
+            tables.append(_checked(source, learned[source], log))
         else:
             tables.append(side_features(log) if source == "side" else activity(log))
     users, items = (
@@ -84,10 +86,10 @@ def observed_pairs(log: FeedbackLog, pairs: Pairs) -> ObservedPairs:
     return pairs.at(codes[0].to(pairs.users.device), codes[1].to(pairs.users.device))
 
 
-def _checked(embeddings: tuple[Any, Any] | None, log: FeedbackLog) -> tuple[Any, Any]:
-    if embeddings is None:
-        raise DataError('`embeddings` must be given for the source "embeddings": (users, items) tables.')
-    shapes = tuple(len(table) for table in embeddings)
+def _checked(name: str, tables: tuple[Any, Any] | None, log: FeedbackLog) -> tuple[Any, Any]:
+    if tables is None:
+        raise DataError(f'`{name}` must be given for the source "{name}": (users, items) tables.')
+    shapes = tuple(len(table) for table in tables)
     if shapes != log.shape:
-        raise DataError(f"`embeddings` must have {log.shape[0]} user and {log.shape[1]} item rows, got {shapes}.")
-    return embeddings
+        raise DataError(f"`{name}` must have {log.shape[0]} user and {log.shape[1]} item rows, got {shapes}.")
+    return tables

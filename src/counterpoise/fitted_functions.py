@@ -53,9 +53,14 @@ class FittedFunctions:
         if self.matrix is not None:
             price = WORST_CASE_STRENGTH if strength is None else strength
             return worst_case_balance(self.rows(points), self.targets, self.matrix, price, scale=scale, **options)
+        allowed, prices = self.prices(tolerance, strength)
+        return entropy_balance(self.rows(points), self.targets, allowed.cpu(), prices.cpu(), scale=scale, **options)
+
+    def prices(self, tolerance: float = 0.0, strength: float | None = None) -> tuple[Tensor, Tensor]:
+        """(tolerance, strength) of every function in its own units, from those in standard deviations."""
+        scale = torch.where(self.scale > 1e-12, self.scale, 1.0)
         price = HINGE_STRENGTH if strength is None else strength
-        prices = (price if self.worth is None else price * self.worth.cpu()) / scale
-        return entropy_balance(self.rows(points), self.targets, tolerance * scale, prices, scale=scale, **options)
+        return tolerance * scale, (price if self.worth is None else price * self.worth) / scale
 
 
 def check_prices(tolerance: Any, strength: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Protocol, get_args
+from typing import ClassVar, Protocol, get_args
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ from counterpoise.words import Select
 
 class Functions(Protocol):
     """A recipe for balancing functions."""
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the choice depends on errors or weights, so that it is worth making again when those change."""
 
     def fit(
         self,
@@ -37,6 +41,7 @@ class Moments(Part):
     """Every feature, standardised over the population, to the powers 1 .. `order` (MB in the paper)."""
 
     order: int = 1
+    adaptive: ClassVar[bool] = False
 
     def fit(
         self,
@@ -66,6 +71,7 @@ class GivenFunctions(Part):
     """Your own functions: `function` takes features (rows, columns) as a tensor and gives (rows, functions)."""
 
     function: Callable[[Tensor], Tensor]
+    adaptive: ClassVar[bool] = False
 
     def fit(
         self,
@@ -141,6 +147,11 @@ class KernelFunctions(Part):
         else:
             alpha = worst_function(rows, mean, norm, weights)
         return _kernels(kernel, centres[largest(alpha, self.n)], population)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the rule looks at errors or weights."""
+        return self.select in ("adaptive", "adaptive_spectral", "worst_case_top")
 
     @property
     def n_candidates(self) -> int:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from counterpoise import risks
 from counterpoise.backbones import Scorer
+from counterpoise.diagnostics import weight_facts
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
 from counterpoise.training import Adam, Batch, Batches
-from counterpoise.weights import View, Weighing, Weights
+from counterpoise.weights import Current, View, Weighing, Weights
 
 
 @dataclass(eq=False)
@@ -43,7 +44,7 @@ class Learner:
 
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
-        self.weighing.refresh(epoch, self._residuals)
+        self.weighing.refresh(epoch, Current(self._residuals, self.scorer.features))
 
     def step(self, batch: Batch, rate: float) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
@@ -72,9 +73,24 @@ class Learner:
         own = [parameter.data for parameter in self.scorer.parameters()]
         return own + self.weighing.state() + self.imputing.state()
 
-    def facts(self) -> dict[str, Any]:
-        """JSON-able: what the parts have to say."""
-        return {"weights": self.weighing.facts(), "imputation": self.imputing.facts()}
+    @torch.no_grad()
+    def finish(self, batch: Batch) -> dict[str, Any]:
+        """JSON-able: what the parts have to say, and the risk reached on the whole log, which `batch` is.
+
+        Weights that were learned batch by batch are computed once more for all rows.
+        """
+        weighing = self.weighing
+        if weighing.state():
+            weighing.ratio = weighing.at(batch.users, batch.items, batch.labels)
+        logits, pair_logits = self._logits(batch)
+        errors = risks.error(batch.labels, logits)
+        imputed = self.imputing.errors(batch, logits, pair_logits, errors)
+        return {
+            "weights": weighing.facts() | weight_facts(weighing.ratio.cpu().numpy()),
+            "imputation": self.imputing.facts(),
+            "risk": float(self._risk(errors, weighing.ratio, *imputed)),
+            "error_on_log": float(errors.mean()),
+        }
 
     def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = self.scorer(batch.users, batch.items)

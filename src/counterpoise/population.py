@@ -168,6 +168,10 @@ class ObservedPairs:
     users: Tensor  # (n,)
     items: Tensor  # (n,)
 
+    def take(self, rows: Tensor) -> ObservedPairs:
+        """Some of these pairs."""
+        return ObservedPairs(self.pairs, self.users[rows], self.items[rows])
+
     @property
     def n_rows(self) -> int:
         """The number of pairs."""

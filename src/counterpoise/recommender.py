@@ -63,9 +63,10 @@ class DebiasedRecommender(Part):
         problem = Problem(fitted_log, probe, backbone, self.training, device, generator)
         learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
         judge = replace(problem, log=held_out).batches(learner.uses_pairs) if len(held_out) else None
-        self.history_ = train(learner, problem.batches(learner.uses_pairs), judge, self.training, progress)
-        self.ratio_, self.facts_ = learner.weighing.ratio.cpu().numpy(), learner.facts()
-        scorer = learner.scorer
+        batches = problem.batches(learner.uses_pairs)
+        self.history_ = train(learner, batches, judge, self.training, progress)
+        self.facts_ = learner.finish(batches.whole())
+        self.ratio_, scorer = learner.weighing.ratio.cpu().numpy(), learner.scorer
         self.scorer_ = scorer.requires_grad_(False)
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_, self.item_rates_ = Seen.of(log), shrunken_label_rates(log).to(device)

@@ -24,14 +24,21 @@ class View(NamedTuple):
     errors: Tensor  # (rows,)
 
 
+class Current(NamedTuple):
+    """What the weights may ask of the predictor at the beginning of an epoch, detached."""
+
+    residuals: Callable[[], Tensor]  # error minus imputed error of every row of the log
+    features: Callable[[], tuple[Tensor, Tensor]]  # what it has learned of users and of items
+
+
 class Weighing:
     """Weights during one fit. Those that never change set `ratio` and answer `at`; the others learn on the way."""
 
     needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
     ratio: Tensor  # (rows,) of the log that is trained on, on the device of the fit
 
-    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> None:
-        """At the beginning of an epoch; `residuals()`: error minus imputed error of every row of the log, detached."""
+    def refresh(self, epoch: int, current: Current) -> None:
+        """At the beginning of an epoch, counted from 1, look at the whole log."""
 
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:
         """Learn from a batch, at `rate` times the learning rate; imputed errors of its rows and of its pairs of D."""

@@ -10,3 +10,5 @@ KernelName = Literal["gaussian", "exponential"]
 Select = Literal["random", "worst_case", "worst_case_top", "adaptive", "spectral", "adaptive_spectral"]
 SelectForSamples = Literal["random", "worst_case", "worst_case_top", "spectral"]  # the rules that need no error
 Weighting = Literal["error", "variance", "bias", "mse"]  # what an imputation is trained for: see `residual_weights`
+Solver = Literal["dual", "gradient"]  # exact over the whole log, or the paper's Algorithm 1
+Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts from

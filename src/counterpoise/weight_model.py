@@ -1,0 +1,113 @@
+"""The paper's Algorithm 1 for the weights, as printed: a model g(x; theta_w) and gradient steps on batches.
+
+`balancing.py` solves the same problem exactly. This is here to reproduce the paper, and to see what exactness brings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from counterpoise.backbones import Backbone
+from counterpoise.fitted_functions import WORST_CASE_STRENGTH, FittedFunctions
+from counterpoise.functions import Functions, KernelFunctions
+from counterpoise.kernels import BANDWIDTH_PAIRS
+from counterpoise.population import Pairs, Sample
+from counterpoise.problems import Problem
+from counterpoise.training import Adam
+from counterpoise.weights import View, Weighing
+
+
+def weight_loss(
+    log_mass: Tensor,
+    log_base: Tensor,
+    values: Tensor,
+    fitted: FittedFunctions,
+    tolerance: float,
+    strength: float | None,
+) -> Tensor:
+    """L_w = KL(mass || base) + sum_j strength_j [|tau_j| - tolerance_j]+, tau_j = sum of mass x h_j - target_j.
+
+    `values` (rows, functions) are those of `fitted` at the rows. For the worst-case rule the second term is
+    strength x tau' A^-1 tau.
+    """
+    mass = log_mass.exp()
+    divergence: Tensor = (mass * (log_mass - log_base)).sum()
+    imbalance = mass.to(values) @ values - fitted.targets
+    if fitted.matrix is not None:
+        worst: Tensor = imbalance @ torch.linalg.solve(fitted.matrix, imbalance)
+        return divergence + (WORST_CASE_STRENGTH if strength is None else strength) * worst
+    allowed, prices = fitted.prices(tolerance, strength)
+    return divergence + (prices * (imbalance.abs() - allowed).clamp(min=0)).sum()
+
+
+class WeightModel(Weighing):
+    """ratio = exp(g(user, item)) x prior, normalised over the batch, and over the log when training is done."""
+
+    needs_pairs: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        problem: Problem,
+        pairs: Pairs,
+        prior: Weighing,
+        functions: Functions,
+        tolerance: float,
+        strength: float | None,
+        backbone: Backbone,
+    ) -> None:
+        self.problem, self.pairs, self.prior = problem, pairs, prior
+        self.functions = _with_bandwidth(functions, pairs, problem.generator)
+        self.tolerance, self.strength = tolerance, strength
+        self.scorer = problem.build(backbone, rate=0.5)
+        self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
+        self.ratio = prior.ratio.clone()
+        self.last_loss = torch.tensor(float("nan"))
+
+    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:
+        """Choose functions on the batch, one gradient step on L_w, new ratios for the rows of the batch."""
+        batch, rows = view.batch, len(view.batch.rows)
+        observed = Sample(self.pairs.at(batch.users.long(), batch.items.long()).features(slice(None)))
+        if batch.pair_users is None or batch.pair_items is None:
+            others = self.pairs.draw(rows, self.problem.generator)
+        else:
+            others = self.pairs.at(batch.pair_users.long(), batch.pair_items.long()).features(slice(None))
+        fitted = self.functions.fit(
+            Sample(others), observed, view.errors - imputed, self.ratio[batch.rows], self.problem.generator
+        )
+        log_base = self.prior.ratio[batch.rows].log().log_softmax(0)
+        log_mass = (self.scorer(batch.users, batch.items) + log_base).log_softmax(0)
+        values = fitted.values(observed.matrix)
+        loss = weight_loss(log_mass, log_base, values, fitted, self.tolerance, self.strength)
+        self.optimizer.step(loss.float() + self.scorer.penalty() / len(self.ratio), rate)
+        self.last_loss = loss.detach()
+        with torch.no_grad():
+            logits = self.scorer(batch.users, batch.items) + log_base
+            self.ratio[batch.rows] = rows * logits.softmax(0)
+
+    @torch.no_grad()
+    def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
+        """exp(g) x prior over its mean on the log."""
+        log = self.problem.batches().whole()
+        mean = (self.scorer(log.users, log.items).exp() * self.prior.ratio).mean()
+        ratio: Tensor = self.scorer.at(users, items).exp() * self.prior.at(users, items, labels) / mean
+        return ratio
+
+    def state(self) -> list[Tensor]:
+        """The weight model's parameters."""
+        return [parameter.data for parameter in self.scorer.parameters()]
+
+    def facts(self) -> dict[str, Any]:
+        """The last batch's loss."""
+        return {"solver": "gradient", "last_weight_loss": float(self.last_loss)}
+
+
+def _with_bandwidth(functions: Functions, pairs: Pairs, generator: torch.Generator) -> Functions:
+    """The same rule, its bandwidth fixed once for all batches."""
+    if not isinstance(functions, KernelFunctions):
+        return functions
+    kernel = functions.kernel.with_bandwidth(pairs.draw(2 * BANDWIDTH_PAIRS, generator))
+    return dataclasses.replace(functions, kernel=kernel)
