@@ -102,6 +102,9 @@ def test_every_term_is_shown():
         assert name in str(bound)
         assert f"{term:.4f}" in str(bound)
     assert f"{bound.value:.4f}" in str(bound)
+    assert "weak" in str(bound)
+    assert "vacuous" in str(generalization_bound(**{**CONSTANTS, "n_pairs": 10}))
+    assert "below" in str(generalization_bound(**{**CONSTANTS, "n_pairs": 10**9}))
     assert "(1 + 2 C)" in str(generalization_bound(**CONSTANTS, doubly_robust=True))
 
 

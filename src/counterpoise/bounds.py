@@ -127,16 +127,23 @@ class GeneralizationBound:
         }
         lines = [
             f"C = {self.largest_weight:.4g} largest weight, M = {self.norm:.4g} norm, "
-            f"B = {self.kernel_bound:.4g} kernel, L = {self.lipschitz:.4g} Lipschitz, E0 = {self.error_at_zero:.4g} error at 0, "
-            f"eta = {self.eta:.4g}, |D| = {self.n_pairs:,}",
+            f"B = {self.kernel_bound:.4g} kernel, L = {self.lipschitz:.4g} Lipschitz, "
+            f"E0 = {self.error_at_zero:.4g} error at 0, eta = {self.eta:.4g}, |D| = {self.n_pairs:,}",
             *(f"{name:<14}{term:>12.4f}   {formulas[name]}" for name, term in self.terms.items()),
             f"{'bound':<14}{self.value:>12.4f}   on the ideal loss, with probability {1 - self.eta:.4g}",
-            f"The bound is {'vacuous: ' if self.vacuous else ''}{'not below' if self.vacuous else 'below'} "
-            f"{self.largest_error + self.lipschitz * self.residual:.4g}, which no loss of such a predictor exceeds.",
+            self._verdict(),
         ]
         return "\n".join(lines)
 
     __str__ = summary
+
+    def _verdict(self) -> str:
+        if self.vacuous:
+            largest = self.largest_error + self.lipschitz * self.residual
+            return f"The bound is vacuous: no loss of such a predictor exceeds {largest:.4g}."
+        if self.value >= self.error_at_zero:
+            return f"The bound is weak: the prediction 0 is known to have a loss of at most {self.error_at_zero:.4g}."
+        return f"The bound is below {self.error_at_zero:.4g}, the largest loss of the prediction 0."
 
 
 def generalization_bound(
