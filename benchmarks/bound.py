@@ -3,8 +3,9 @@
 python benchmarks/bound.py [--seed 0]
 
 Two predictors: the fixed sigmoid(0.8 s) of the other benchmarks, and a fitted MF. Weights are equal, or balance 30
-eigenfunctions of a Gaussian kernel with 2 sigma^2 = 6 in the known features; the norm is taken in the same kernel. What
-is imputed for the doubly robust risk is the predictor's error against the log's rate of positive labels.
+eigenfunctions of a Gaussian kernel with 2 sigma^2 = 6 in the known features, without a cap or with one at ten times
+the mean; the norm is taken in the same kernel. What is imputed for the doubly robust risk is the predictor's error
+against the log's rate of positive labels.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from counterpoise.population import Pairs
 
 SIZES = ((40, 50, 0.3), (500, 400, 0.05))  # users, items, density: interpolated; on 500 centres
 KERNEL = Gaussian(3.0)
+CAP = 10  # the largest weight over the mean, where weights are capped
 
 
 def fitted_logits(world: cp.World, seed: int) -> np.ndarray:
@@ -40,13 +42,16 @@ def bounds(users: int, items: int, density: float, seed: int) -> dict[str, tuple
     log, labels = world.dataset.train, np.asarray(world.labels)
     pairs = Pairs(torch.from_numpy(world.user_features), torch.from_numpy(world.item_features))
     observed = observed_pairs(log, pairs)
-    balanced = KernelFunctions(KERNEL, 30).fit(pairs).balance(observed).weights
+    functions = KernelFunctions(KERNEL, 30).fit(pairs)
+    balanced = functions.balance(observed).weights
+    capped = functions.balance(observed, max_weight=CAP / len(log)).weights
     fixed = 0.8 * world.user_features @ world.item_features.T / np.sqrt(3)
     found = {}
     for name, logits in {"fixed": fixed, "MF": fitted_logits(world, seed)}.items():
         ideal = float((np.logaddexp(0, logits) - labels * logits).mean())
         imputed = np.logaddexp(0, logits) - log.labels.mean() * logits
-        settings = {"equal weights": (None, None), "KBIPS": (balanced, None), "KBDR": (balanced, imputed)}
+        settings = {"equal weights": (None, None), "KBIPS, capped": (capped, None)}
+        settings |= {"KBIPS": (balanced, None), "KBDR": (balanced, imputed)}
         for risk, (weights, errors) in settings.items():
             bound = predictor_bound(
                 logits, log.labels, observed, weights, ideal_loss=ideal, kernel=KERNEL, imputed_errors=errors
