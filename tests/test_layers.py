@@ -15,7 +15,7 @@ ORDER = [
     *("vocabulary", "feedback", "tables", "ingest", "protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
-    *("balance_table", "diagnostics", "two_samples", "balancer"),
+    *("balance_table", "bounds", "diagnostics", "two_samples", "balancer"),
     *("risks", "backbones", "training", "problems", "weights", "weight_model", "balancing", "imputation", "learner"),
     *("ranking", "persistence", "recommender", "methods"),
     *("metrics", "evaluation", "config", "fitting", "demo", "cli"),

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from counterpoise.balance_table import FeatureBalance, balance_table
+from counterpoise.bounds import generalization_bound as generalization_bound
 from counterpoise.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.penalties import whitening
 from counterpoise.population import ObservedPairs, Points, Population, kernel_rows
