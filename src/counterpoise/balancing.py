@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.backbones import Backbone, MatrixFactorization, Scorer
+from counterpoise.backbones import Backbone, MatrixFactorization
 from counterpoise.diagnostics import held_out_imbalance
 from counterpoise.errors import ConfigError, check_choice, check_flag, check_number
 from counterpoise.features import Source, observed_pairs, pair_features
+from counterpoise.first_fits import Tables, first_fits
 from counterpoise.fitted_functions import FittedFunctions, FittedKernels, check_prices
 from counterpoise.functions import Functions, KernelFunctions
 from counterpoise.population import Pairs
-from counterpoise.problems import Problem, fit_alone, mean_error
+from counterpoise.problems import Problem
 from counterpoise.results import BalanceResult
-from counterpoise.training import Batch
 from counterpoise.weight_model import WeightModel
 from counterpoise.weights import Current, NaiveBayes, Uniform, Weighing, Weights
 from counterpoise.words import Prior, Solver
 
-Tables = dict[str, tuple[Tensor, Tensor]]
 ROWS_A_CANDIDATE = 50  # rows of the log that a regression on candidate kernels looks at, for each candidate
 
 
@@ -36,7 +35,9 @@ class Balancing(Weights):
     (gamma) are in population standard deviations of each function (see `FittedFunctions.balance`).
     `features`: what the functions are functions of, one or more of "embeddings" (of a first fit of `embedder` to the
     labels, the paper's choice), "exposure" (the same, fitted to what was observed), "side" (those of the log) and
-    "activity" (how much users rate and items are rated).
+    "activity" (how much users rate and items are rated). Learned features are cross-fitted: the log is dealt into
+    `folds`, and each is balanced in features that were learned from the others. Features that have seen the rows they
+    describe find a selection even where there is none.
     `solver`: "dual" solves over the whole log, exactly; rules that look at the errors choose again every `refresh`
     epochs. "gradient" is the paper's Algorithm 1: a weight model of `embedder`'s kind, and a step for each batch.
     `moving`: from the first refresh on, "embeddings" are those of the predictor itself as it learns.
@@ -46,32 +47,22 @@ class Balancing(Weights):
     tolerance: float = 0.0
     strength: float | None = None
     prior: Prior = "uniform"
-    features: tuple[Source, ...] | Source = ("exposure",)
+    features: tuple[Source, ...] | Source = "exposure"
     embedder: Backbone = field(default_factory=lambda: MatrixFactorization(dim=4))
+    folds: int = 2
     solver: Solver = "dual"
     refresh: int = 10
     moving: bool = False
 
     def begin(self, problem: Problem) -> Weighing:
         """Features first; the weights come with the first epoch."""
-        check_prices(self.tolerance, self.strength)
-        check_choice("prior", self.prior, get_args(Prior))
-        check_choice("solver", self.solver, get_args(Solver))
-        check_number("refresh", self.refresh, at_least=1, integer=True)
-        check_flag("moving", self.moving)
-        if self.moving and "embeddings" not in self.sources:
-            raise ConfigError(f'`moving` needs "embeddings" among the `features`, got {self.features!r}.')
-        if not hasattr(self.functions, "fit"):
-            raise ConfigError(
-                f"`functions` must be Moments, KernelFunctions or GivenFunctions, got {self.functions!r}."
-            )
+        self._check()
         prior = (NaiveBayes() if self.prior == "naive-bayes" else Uniform()).begin(problem)
-        tables = self.learned_tables(problem)
         if self.solver == "gradient":
+            pairs = self.pairs(problem, first_fits(problem, self.sources, self.embedder))
             model = deepcopy(self.embedder)
-            pairs = self.pairs(problem, tables)
             return WeightModel(problem, pairs, prior, self.functions, self.tolerance, self.strength, model)
-        return _Solved(self, problem, tables, prior)
+        return _Solved(self, problem, prior)
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -83,92 +74,129 @@ class Balancing(Weights):
         embeddings, exposure = learned.get("embeddings"), learned.get("exposure")
         return pair_features(problem.log, self.sources, embeddings, exposure, problem.device)
 
-    def learned_tables(self, problem: Problem) -> Tables:
-        """What first fits of `embedder` say of users and items, for the sources that ask for one."""
-        density, tables = problem.log.density, {}
-        if "embeddings" in self.sources:
-            tables["embeddings"] = fit_alone(problem, deepcopy(self.embedder), mean_error).features()
-        if "exposure" in self.sources:
-            loss = partial(observation_loss, density=density)
-            tables["exposure"] = fit_alone(problem, deepcopy(self.embedder), loss, True, density).features()
-        return tables
-
-
-def observation_loss(scorer: Scorer, batch: Batch, density: float) -> Tensor:
-    """Cross-entropy of being observed, over D, for each observed pair: mean_D softplus(s) / density - mean_O s."""
-    logits, pair_logits = scorer(batch.users, batch.items), scorer.at(batch.pair_users, batch.pair_items)
-    loss: Tensor = torch.nn.functional.softplus(pair_logits).mean() / density - logits.mean()
-    return loss
+    def _check(self) -> None:
+        check_prices(self.tolerance, self.strength)
+        check_choice("prior", self.prior, get_args(Prior))
+        check_choice("solver", self.solver, get_args(Solver))
+        check_number("refresh", self.refresh, at_least=1, integer=True)
+        check_number("folds", self.folds, at_least=1, integer=True, advice="1 learns features on the rows themselves.")
+        check_flag("moving", self.moving)
+        if self.moving and "embeddings" not in self.sources:
+            raise ConfigError(f"`moving` needs 'embeddings' among the `features`, got {self.features!r}.")
+        if not isinstance(self.embedder, Backbone):
+            raise ConfigError(f"`embedder` must be a Backbone, got {self.embedder!r}.")
+        if not hasattr(self.functions, "fit"):
+            raise ConfigError(f"`functions` must be Moments, KernelFunctions or their like, got {self.functions!r}.")
 
 
 class _Solved(Weighing):
-    """Exact weights over the whole log."""
+    """Exact weights over the whole log, fold by fold."""
 
-    fitted: FittedFunctions
-    result: BalanceResult
-
-    def __init__(self, part: Balancing, problem: Problem, tables: Tables, prior: Weighing) -> None:
-        self.part, self.problem, self.tables, self.prior = part, problem, tables, prior
-        self.ratio, self.solved_at = prior.ratio, 0
-        self._place()
-
-    def _place(self) -> None:
-        """The log's pairs among all pairs, by their features."""
-        self.pairs = self.part.pairs(self.problem, self.tables)
-        self.observed = observed_pairs(self.problem.log, self.pairs)
+    def __init__(self, part: Balancing, problem: Problem, prior: Weighing) -> None:
+        self.part, self.problem, self.prior = part, problem, prior
+        self.ratio, self.solved_at = prior.ratio.clone(), 0
+        folds = part.folds if {"embeddings", "exposure"} & set(part.sources) else 1
+        self.folds = [_Fold(part, problem, prior, rows) for rows in problem.deal(folds)]
 
     def refresh(self, epoch: int, current: Current) -> None:
         part, first = self.part, self.solved_at == 0
         changing = part.functions.adaptive or part.moving
         if not first and (not changing or epoch - self.solved_at < part.refresh):
             return
-        if part.moving and not first:
-            self.tables["embeddings"] = current.features()
-            self._place()
-        self.solved_at, self.fitted = epoch, self._choose(current)
-        base = None if part.prior == "uniform" else self.prior.ratio
-        self.result = self.fitted.balance(self.observed, part.tolerance, part.strength, base_weights=base)
-        self.ratio = (len(self.ratio) * self.result.weights).to(self.ratio)
-
-    def _choose(self, current: Current) -> FittedFunctions:
-        functions, generator = self.part.functions, self.problem.generator
-        if not functions.adaptive:
-            return functions.fit(self.pairs, generator=generator)
-        observed, errors, ratio = self.observed, current.residuals(), self.ratio
-        most = ROWS_A_CANDIDATE * getattr(functions, "n_candidates", 1)
-        if observed.n_rows > most:
-            rows = torch.randint(observed.n_rows, (most,), generator=generator).to(errors.device)
-            observed, errors, ratio = observed.take(rows), errors[rows], ratio[rows]
-        return functions.fit(self.pairs, observed, errors, ratio, generator)
+        self.solved_at = epoch
+        errors = current.residuals() if part.functions.adaptive else None
+        for fold in self.folds:
+            if part.moving and not first:
+                fold.move(current.features())
+            self.ratio[fold.rows] = fold.solve(None if errors is None else errors[fold.rows], self.ratio[fold.rows])
 
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
-        """exp(-l'h(x) - offset) x prior: the weights are a function, so any pair has one."""
-        n_users, n_items = self.problem.log.shape
+        """The weights are a function, exp(-l'h(x) - offset) x prior, so any pair has one: the mean over folds."""
         if users is None or items is None:
+            n_users, n_items = self.problem.log.shape
             code = torch.arange(n_users * n_items, device=self.ratio.device)
-            points = self.pairs.at(code // n_items, code % n_items)
+            user, item = code // n_items, code % n_items
         else:
-            points = self.pairs.at(users.long(), items.long())
-        dual = torch.from_numpy(self.result.dual).to(points.device)
-        scores = torch.cat([values.to(dual) @ dual for _, values in self.fitted.rows(points).blocks()])
-        return torch.exp(-scores - self.result.offset).to(self.ratio) * self.prior.at(users, items, labels)
+            user, item = users.long(), items.long()
+        tilts = torch.stack([fold.tilt(user, item) for fold in self.folds])
+        return tilts.mean(0).to(self.ratio) * self.prior.at(users, items, labels)
 
     def facts(self) -> dict[str, Any]:
-        result, fitted = self.result, self.fitted
-        centres = fitted.centres if isinstance(fitted, FittedKernels) else None
-        before, after = (
-            held_out_imbalance(self.observed, ratio, self.pairs, balanced_at=centres)
-            for ratio in (self.prior.ratio, self.ratio)
-        )
+        results = [fold.result for fold in self.folds]
+        biases = [result.worst_case_bias for result in results if result.worst_case_bias is not None]
         return {
             "solver": "dual",
-            "functions": len(fitted.names),
-            "given_up": int(result.given_up.sum()),
-            "largest_violation_sd": result.max_violation,
-            "worst_case_bias": result.worst_case_bias,
-            "gap": result.gap,
-            "status": result.status,
-            "held_out_before": before,
-            "held_out_after": after,
+            "folds": len(results),
+            "functions": len(results[0].dual),
+            "given_up": int(sum(result.given_up.sum() for result in results)),
+            "largest_violation_sd": max(result.max_violation for result in results),
+            "worst_case_bias": max(biases) if biases else None,
+            "gap": max(result.gap for result in results),
+            "status": "solved" if all(result.status == "solved" for result in results) else "stopped early",
+            "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
+            "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
         }
+
+
+class _Fold:
+    """Some rows of the log, in features that were learned without them."""
+
+    fitted: FittedFunctions
+    result: BalanceResult
+
+    def __init__(self, part: Balancing, problem: Problem, prior: Weighing, rows: Tensor) -> None:
+        self.part, self.rows = part, rows
+        chosen = rows.cpu().numpy()
+        others = np.setdiff1d(np.arange(len(problem.log)), chosen)
+        self.base = None if part.prior == "uniform" else prior.ratio[rows]
+        self.problem = problem.on(problem.log.take(chosen))
+        learned_from = problem if len(others) == 0 else problem.on(problem.log.take(others))
+        self.tables = first_fits(learned_from, part.sources, part.embedder)
+        self._place()
+
+    def _place(self) -> None:
+        """The rows among all pairs, by their features."""
+        self.pairs = self.part.pairs(self.problem, self.tables)
+        self.observed = observed_pairs(self.problem.log, self.pairs)
+
+    def move(self, embeddings: tuple[Tensor, Tensor]) -> None:
+        """Take the predictor's own embeddings for features."""
+        self.tables["embeddings"] = embeddings
+        self._place()
+
+    def solve(self, errors: Tensor | None, ratio: Tensor) -> Tensor:
+        """Choose functions and balance them: the ratio of each row, 1 on average."""
+        part = self.part
+        self.fitted = self._choose(errors, ratio)
+        self.result = self.fitted.balance(self.observed, part.tolerance, part.strength, base_weights=self.base)
+        return (len(ratio) * self.result.weights).to(ratio)
+
+    def _choose(self, errors: Tensor | None, ratio: Tensor) -> FittedFunctions:
+        functions, generator, observed = self.part.functions, self.problem.generator, self.observed
+        if errors is None:
+            return functions.fit(self.pairs, generator=generator)
+        most = ROWS_A_CANDIDATE * getattr(functions, "n_candidates", 1)
+        if observed.n_rows > most:
+            drawn = torch.randint(observed.n_rows, (most,), generator=generator).to(errors.device)
+            observed, errors, ratio = observed.take(drawn), errors[drawn], ratio[drawn]
+        return functions.fit(self.pairs, observed, errors, ratio, generator)
+
+    def tilt(self, users: Tensor, items: Tensor) -> Tensor:
+        """exp(-l'h(x) - offset): how much more than by its prior a pair counts."""
+        dual = torch.from_numpy(self.result.dual).to(users.device)
+        rows = self.fitted.rows(self.pairs.at(users, items))
+        scores = torch.cat([values.to(dual) @ dual for _, values in rows.blocks()])
+        tilt: Tensor = torch.exp(-scores - self.result.offset)
+        return tilt
+
+    def held_out(self, ratio: Tensor) -> dict[str, float] | None:
+        """Balance on kernel functions that were not balanced."""
+        centres = self.fitted.centres if isinstance(self.fitted, FittedKernels) else None
+        return held_out_imbalance(self.observed, ratio, self.pairs, balanced_at=centres)
+
+
+def _mean(folds: list[dict[str, float] | None]) -> dict[str, float] | None:
+    """The mean of every figure over the folds that have one."""
+    known = [fold for fold in folds if fold is not None]
+    return {name: float(np.mean([fold[name] for fold in known])) for name in known[0]} if known else None

@@ -132,20 +132,21 @@ class KernelFunctions(Part):
         centres = population.draw(self.n_candidates, generator)
         if self.select == "random":
             return _kernels(kernel, centres[: self.n], population)
+        between = kernel(centres.double(), centres.double())
+        if self.select == "adaptive":
+            assert observed is not None
+            assert errors is not None
+            rows = kernel_rows(kernel, centres, observed)
+            alpha = ridge_coefficients(rows, errors, between, self.ridge, weights)
+            return _kernels(kernel, centres[largest(alpha, self.n)], population)
         gram, mean = population.kernel_gram(kernel, centres), population.kernel_mean(kernel, centres)
         if self.select in ("spectral", "adaptive_spectral"):
             return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
-        between = kernel(centres.double(), centres.double())
         norm = gram + self.ridge * gram.diagonal().mean() * between
         if self.select == "worst_case":
-            return _kernels(kernel, centres, population, gram, mean, norm)
+            return _kernels(kernel, centres, population, norm)
         assert observed is not None
-        rows = kernel_rows(kernel, centres, observed)
-        if self.select == "adaptive":
-            assert errors is not None
-            alpha = ridge_coefficients(rows, errors, between, self.ridge, weights)
-        else:
-            alpha = worst_function(rows, mean, norm, weights)
+        alpha = worst_function(kernel_rows(kernel, centres, observed), mean, norm, weights)
         return _kernels(kernel, centres[largest(alpha, self.n)], population)
 
     @property
@@ -198,17 +199,9 @@ class KernelFunctions(Part):
         )
 
 
-def _kernels(
-    kernel: Kernel,
-    centres: Tensor,
-    population: Population,
-    gram: Tensor | None = None,
-    mean: Tensor | None = None,
-    matrix: Tensor | None = None,
-) -> FittedFunctions:
+def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:
     """Kernels at centres, as they are."""
-    mean = population.kernel_mean(kernel, centres) if mean is None else mean
-    gram = population.kernel_gram(kernel, centres) if gram is None else gram
-    scale = (gram.diagonal() - mean**2).clamp(min=0).sqrt()
+    mean, mean_square = (population.kernel_mean(k, centres) for k in (kernel, kernel.squared()))
+    scale = (mean_square - mean**2).clamp(min=0).sqrt()
     names = [f"kernel {j}" for j in range(len(centres))]
     return FittedKernels(targets=mean, scale=scale, names=names, matrix=matrix, kernel=kernel, centres=centres)

@@ -76,6 +76,10 @@ class Kernel(Part):
         median = float(squares[squares > 0].median()) if bool((squares > 0).any()) else 0.0
         return dataclasses.replace(self, bandwidth=self._from_median(median) if median > 0 else 1.0)
 
+    def squared(self) -> Self:
+        """k^2, which is the same kernel with half the bandwidth."""
+        return dataclasses.replace(self, bandwidth=self.number / 2)
+
     @property
     def number(self) -> float:
         """The bandwidth as a number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,18 @@ class Problem:
     def build(self, backbone: Backbone, rate: float | None = None) -> Scorer:
         """A fresh scorer on the device; it starts near the probability `rate`, by default the mean label."""
         return backbone.build(self.log, self.generator, rate).to(self.device)
+
+    def on(self, log: FeedbackLog) -> Problem:
+        """The same fit on other rows."""
+        return replace(self, log=log)
+
+    def deal(self, folds: int) -> list[Tensor]:
+        """The positions of all rows, dealt at random into so many folds of equal size; none empty."""
+        rows = torch.arange(len(self.log))
+        if folds == 1 or folds > len(rows):
+            return [rows.to(self.device)]
+        order = torch.randperm(len(rows), generator=self.generator)
+        return [order[start::folds].sort()[0].to(self.device) for start in range(folds)]
 
     def need_probe(self, who: str, otherwise: str) -> FeedbackLog:
         """The probe, or an error that says who needs it and what to do without one."""

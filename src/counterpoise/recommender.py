@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -62,7 +62,7 @@ class DebiasedRecommender(Part):
         fitted_log, held_out = log.take(~held_out_rows), log.take(held_out_rows)
         problem = Problem(fitted_log, probe, backbone, self.training, device, generator)
         learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
-        judge = replace(problem, log=held_out).batches(learner.uses_pairs) if len(held_out) else None
+        judge = problem.on(held_out).batches(learner.uses_pairs) if len(held_out) else None
         batches = problem.batches(learner.uses_pairs)
         self.history_ = train(learner, batches, judge, self.training, progress)
         self.facts_ = learner.finish(batches.whole())
