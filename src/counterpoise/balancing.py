@@ -170,7 +170,8 @@ class _Fold:
         part = self.part
         self.fitted = self._choose(errors, ratio)
         self.result = self.fitted.balance(self.observed, part.tolerance, part.strength, base_weights=self.base)
-        return (len(ratio) * self.result.weights).to(ratio)
+        solved: Tensor = (len(ratio) * self.result.weights).to(ratio)
+        return solved
 
     def _choose(self, errors: Tensor | None, ratio: Tensor) -> FittedFunctions:
         functions, generator, observed = self.part.functions, self.problem.generator, self.observed

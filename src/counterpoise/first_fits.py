@@ -21,7 +21,7 @@ EPOCHS = 5  # at least
 
 
 def first_fits(problem: Problem, sources: Sequence[Source], embedder: Backbone) -> Tables:
-    """ "embeddings" of a model of the labels and "exposure" of a model of what was observed, as far as asked for."""
+    """Tables for "embeddings" (a model of the labels) and "exposure" (of what was observed), as far as asked for."""
     epochs = max(EPOCHS, ceil(STEPS / len(problem.batches())))
     training = replace(problem.training, epochs=min(epochs, problem.training.epochs))
     brief, tables = replace(problem, training=training), {}

@@ -11,6 +11,7 @@ from scipy.linalg.lapack import dpotrs
 
 from counterpoise.errors import DataError
 from counterpoise.quadratic_program import robust_cholesky, solve_box_l1
+from counterpoise.threads import one_blas_thread
 
 Vector = NDArray[np.float64]
 
@@ -131,7 +132,8 @@ class Quadratic:
 
 def whitening(matrix: Vector) -> Vector:
     """W (J, R) with W'A W = 1, so that v'A^-1 v = |W'v|^2; directions of no measurable norm are left out."""
-    values, vectors = np.linalg.eigh(matrix)
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh(matrix)
     if values[-1] <= 0 or values[0] < -1e-8 * values[-1]:
         raise DataError("`matrix` must be positive definite. Add a multiple of the identity or drop columns.")
     kept = values > RANK * values[-1]

@@ -21,6 +21,7 @@ from counterpoise.newton import DualProblem
 from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector, whitening
 from counterpoise.results import BalanceResult
 from counterpoise.rows import Rows, matrix_rows
+from counterpoise.threads import one_blas_thread
 from counterpoise.tilting import Tilting
 
 SAMPLE_ROWS, SAMPLE_SHARE = 2**12, 16  # a sixteenth of the rows, solved first, leaves few passes over all of them
@@ -137,10 +138,11 @@ def _balance(
         penalty, transform = Hinge(tolerance / unit, strength * unit, 1 + abs(mean) / unit), 1 / unit
     else:
         penalty, transform = quadratic
-    start, covariance = _warm_start(tilting, penalty, transform)
-    rough = covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
-    problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
-    solution = problem.solve(start, accuracy, max_passes, covariance)
+    with one_blas_thread():
+        start, covariance = _warm_start(tilting, penalty, transform)
+        rough = covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
+        problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
+        solution = problem.solve(start, accuracy, max_passes, covariance)
     reported = unit if given_scale is None else given_scale
     result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
     _warn(result, accuracy)

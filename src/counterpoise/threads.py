@@ -1,11 +1,13 @@
-"""How many threads torch may use for a piece of work."""
+"""How many threads a piece of work may use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
+from threadpoolctl import ThreadpoolController
 
 
 @contextmanager
@@ -17,3 +19,18 @@ def one_thread(when: bool = True) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """One thread inside the block for numpy's and scipy's linear algebra.
+
+    A factorisation of a few hundred rows gains nothing from a second one, and on a busy machine loses a factor of 40.
+    """
+    with _libraries().limit(limits=1, user_api="blas"):
+        yield
+
+
+@lru_cache(maxsize=1)
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
