@@ -16,7 +16,7 @@ ORDER = [
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
     *("balance_table", "diagnostics", "two_samples", "balancer"),
-    *("risks", "backbones", "training", "problems", "weights", "imputation", "learner"),
+    *("risks", "backbones", "training", "problems", "weights", "imputation", "calibrated", "learner", "agreement"),
     *("ranking", "persistence", "recommender", "methods"),
     *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
 ]

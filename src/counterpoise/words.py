@@ -10,3 +10,6 @@ KernelName = Literal["gaussian", "exponential"]
 Select = Literal["random", "worst_case", "worst_case_top", "adaptive", "spectral", "adaptive_spectral"]
 SelectForSamples = Literal["random", "worst_case", "worst_case_top", "spectral"]  # the rules that need no error
 Weighting = Literal["error", "variance", "bias", "mse"]  # what an imputation is trained for: see `residual_weights`
+Covariate = Literal[
+    "odds", "weight"
+]  # what a targeted imputation is corrected along: 1 / propensity - 1, or 1 / propensity
