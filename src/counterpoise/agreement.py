@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from counterpoise.backbones import Scorer
 from counterpoise.errors import ConfigError, check_number
+from counterpoise.feedback import FeedbackLog
 from counterpoise.imputation import Imputation, Imputing, Nothing
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
@@ -22,9 +23,11 @@ from counterpoise.weights import NaiveBayes, Weighing, Weights
 class Agreement(Imputation):
     """Labels imputed by one of two models, on the pairs where both agree: |first - second| <= `threshold`.
 
-    Both are trained with the risk `ips` and these `weights`, from different draws; the imputed label is the first's
-    probability, and there is none where they disagree. With the risk "direct" a third model, the recommender, learns
-    from the mean over the agreeing pairs of D: error x [agree] / share of D that agrees, over all pairs.
+    Both are trained with the risk `ips` and these `weights`, the first on the log and the second on as many rows drawn
+    from it with replacement, so they disagree where the log says little: from other starting points alone, the same
+    rows lead a regularised model to the same place. The imputed label is the first's probability, and there is none
+    where they disagree. With the risk "direct" a third model, the recommender, learns from the mean over the agreeing
+    pairs of D: the mean over all pairs of error x [agree] / share of D that agrees.
     (ASIPS, Saito 2020, Asymmetric Tri-training for Debiasing Missing-Not-At-Random Explicit Feedback.)
     """
 
@@ -36,9 +39,16 @@ class Agreement(Imputation):
         check_number("threshold", self.threshold, at_least=0, advice="1 takes every pair.")
         if not isinstance(self.weights, Weights):
             raise ConfigError(f"`weights` must be a Weights part, got {self.weights!r}.")
-        agreeing = _Agreeing(_ips_model(problem, self.weights), _ips_model(problem, self.weights), self.threshold)
+        again = replace(problem, log=_resampled(problem))
+        agreeing = _Agreeing(_ips_model(problem, self.weights), _ips_model(again, self.weights), self.threshold)
         agreeing.measure(problem)
         return agreeing
+
+
+def _resampled(problem: Problem) -> FeedbackLog:
+    """As many rows of the log, drawn with replacement."""
+    rows = len(problem.log)
+    return problem.log.take(torch.randint(rows, (rows,), generator=problem.generator).numpy())
 
 
 def _ips_model(problem: Problem, weights: Weights) -> Scorer:

@@ -16,6 +16,7 @@ from counterpoise.feedback import FeedbackLog
 from counterpoise.parts import Part
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
+GRID_PAYS = 32  # pairs of D for each pair asked for, up to which one matrix product is faster than gathering vectors
 
 
 class Scorer(nn.Module):
@@ -136,6 +137,8 @@ class _Factors(Scorer):
         return torch.cat(users, dim=1), torch.cat(items, dim=1)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        if self.n_users * self.n_items <= GRID_PAYS * len(users):
+            return self.grid().flatten().gather(0, users.long() * self.n_items + items)
         user_table, item_table = self.vectors()
         return (nn.functional.embedding(users, user_table) * nn.functional.embedding(items, item_table)).sum(dim=1)
 
