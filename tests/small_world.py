@@ -35,7 +35,7 @@ class SmallWorld:
         self.shape, self.pairs = (users, items), users * items
         self.propensity = expit(x - 1.5)
         self.labels = (rng.random(x.shape) < expit(1.5 * x)).astype(float)
-        self.logits = rng.standard_normal(x.shape)
+        self.logits = 1 + rng.standard_normal(x.shape)
         self.imputed_labels = rng.random(x.shape)
         self.errors = cross_entropy(self.labels, self.logits)
         self.imputed = cross_entropy(self.imputed_labels, self.logits)

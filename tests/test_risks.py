@@ -59,7 +59,9 @@ def test_a_recommender_with_dr_and_no_imputation_is_one_with_ips(dataset: Datase
 def test_the_correction_vanishes_where_imputation_is_right_on_the_log() -> None:
     seen = WORLD.observe()
     imputed = np.where(seen.mask, WORLD.errors, WORLD.imputed)
-    assert doubly_robust(seen, WORLD.wrong_propensity, imputed, WORLD.errors) == pytest.approx(imputed.mean(), rel=1e-14)
+    assert doubly_robust(seen, WORLD.wrong_propensity, imputed, WORLD.errors) == pytest.approx(
+        imputed.mean(), rel=1e-14
+    )
 
 
 def test_dr_is_the_ideal_loss_if_imputation_is_right_whatever_the_weights() -> None:
@@ -110,9 +112,7 @@ def test_snips_keeps_its_bounds_ignores_the_scale_and_moves_with_the_errors() ->
 def test_minibatches_with_pairs_of_d_average_to_the_loss_of_all_data(dataset: Dataset, imputation) -> None:
     log, cpu = dataset.train, torch.device("cpu")
     training = Training(batch_size=64, pairs=4)
-    problem = Problem(
-        log, dataset.probe, MatrixFactorization(dim=4), training, cpu, torch.Generator().manual_seed(0)
-    )
+    problem = Problem(log, dataset.probe, MatrixFactorization(dim=4), training, cpu, torch.Generator().manual_seed(0))
     learner = Learner.begin(problem, NaiveBayes(), "dr", imputation)
     with torch.no_grad():
         learner.scorer.user_factors.weight.mul_(10)
