@@ -118,7 +118,7 @@ def test_the_imputed_label_of_one_pair_becomes_its_label(label: float, logit: fl
     view = View(batch, logits, logits[:0], error(batch.labels, logits))
     for _ in range(400):
         imputing.step(view, torch.ones(1), rate=1.0)
-    assert float(torch.sigmoid(imputing.scorer(pair, pair))) == pytest.approx(label, abs=0.03)
+    assert torch.sigmoid(imputing.scorer(pair, pair)).item() == pytest.approx(label, abs=0.03)
 
 
 def test_the_loss_of_an_imputation_is_the_weighted_squared_residual() -> None:

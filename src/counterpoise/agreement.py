@@ -74,8 +74,12 @@ class _Agreeing(Imputing):
             )
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
-        labels, counts = self._labels(batch.users, batch.items)
         pair_labels, pair_counts = self._labels(batch.pair_users, batch.pair_items)
+        if batch.pair_users is None:
+            place = self.first.place(batch.users, batch.items)
+            labels, counts = pair_labels[place], pair_counts[place]
+        else:
+            labels, counts = self._labels(batch.users, batch.items)
         return counts * error(labels, logits), pair_counts * error(pair_labels, pair_logits)
 
     def _labels(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:

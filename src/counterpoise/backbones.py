@@ -44,6 +44,19 @@ class Scorer(nn.Module):
         logits: Tensor = self(users, items)
         return logits
 
+    def rows_and_pairs(
+        self, users: Tensor, items: Tensor, pair_users: Tensor | None, pair_items: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The logits of some rows and of pairs of D; where those are all of D, the rows are read off them."""
+        on_pairs = self.at(pair_users, pair_items)
+        if pair_users is None:
+            return on_pairs.gather(0, self.place(users, items)), on_pairs
+        return self(users, items), on_pairs
+
+    def place(self, users: Tensor, items: Tensor) -> Tensor:
+        """Where each pair stands in D, user by user."""
+        return users.long() * self.n_items + items
+
     def grid(self, users: Tensor | None = None) -> Tensor:
         """The logits of these users, None for all, with every item. (users, |I|)"""
         items = torch.arange(self.n_items, device=self.embeddings()[0].device)
@@ -138,7 +151,7 @@ class _Factors(Scorer):
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         if self.n_users * self.n_items <= GRID_PAYS * len(users):
-            return self.grid().flatten().gather(0, users.long() * self.n_items + items)
+            return self.grid().flatten().gather(0, self.place(users, items))
         user_table, item_table = self.vectors()
         return (nn.functional.embedding(users, user_table) * nn.functional.embedding(items, item_table)).sum(dim=1)
 

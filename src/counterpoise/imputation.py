@@ -150,9 +150,8 @@ class _Learned(Imputing):
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            labels = torch.sigmoid(self.scorer(batch.users, batch.items))
-            pair_labels = torch.sigmoid(self.scorer.at(batch.pair_users, batch.pair_items))
-        return error(labels, logits), error(pair_labels, pair_logits)
+            own, own_on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        return error(torch.sigmoid(own), logits), error(torch.sigmoid(own_on_pairs), pair_logits)
 
     def state(self) -> list[Tensor]:
         return [parameter.data for parameter in self.scorer.parameters()]
