@@ -78,6 +78,16 @@ def test_a_shift_of_the_imputed_error_counts_by_how_far_the_ratios_miss_1() -> N
     assert moved - before == pytest.approx(shift * missing, rel=1e-10)
 
 
+def test_dr_with_imputed_labels_is_plain_learning_of_corrected_labels_which_may_lie_outside_0_and_1() -> None:
+    seen, logits = WORLD.observe(), WORLD.logits
+    weight = np.where(seen.mask, 1 / WORLD.propensity, 0)
+    corrected = WORLD.imputed_labels + weight * (WORLD.labels - WORLD.imputed_labels)
+    expected = (np.log1p(np.exp(logits)) - corrected * logits).mean()
+    assert doubly_robust(seen, WORLD.propensity, WORLD.imputed, WORLD.errors) == pytest.approx(expected, rel=1e-12)
+    assert corrected.min() < 0  # so the risk of a free logit has no lower bound: l2 has to hold it
+    assert corrected.max() > 1
+
+
 @pytest.mark.parametrize("right", [True, False])
 def test_bias_and_variance_of_dr_are_those_of_the_theory(right: bool) -> None:
     used = WORLD.propensity if right else np.clip(WORLD.propensity * 1.4, 0, 1)

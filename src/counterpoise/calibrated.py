@@ -67,8 +67,9 @@ class Targeted(Imputation):
 
     eta is a function of the predictor, and gradients flow through it: a number in its place would leave the gradient
     of `dr` as it is without targeting, for then eta c does not depend on the predictor. So targeting is `dr` with the
-    weights nearest to 1 / propensity that balance c, whose sum over O they make equal to its sum over D:
+    weights nearest to 1 / propensity, in squares, under which the weighted sum of c over O is its sum over D:
     "odds": 1 + c (sum over unobserved pairs of c) / (sum over O of c^2); "weight": c (sum over D of c) / (same).
+    Propensities that fit the log too well make c small on O alone, and these weights large.
     On a mini-batch sums over O are sums over its rows.
     """
 
