@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from counterpoise import ConfigError, Dataset, MatrixFactorization, NeuralCF
-from counterpoise.backbones import Backbone, Scorer
+from counterpoise.backbones import GRID_PAYS, Backbone, Scorer
 
 
 def built(backbone: Backbone, dataset: Dataset) -> Scorer:
@@ -110,3 +110,17 @@ def test_building_draws_from_the_given_generator_alone(backbone: Backbone, datas
 def test_settings_out_of_range_are_refused(backbone: Backbone, dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="must be"):
         backbone.build(dataset.train, torch.Generator())
+
+
+@pytest.mark.parametrize("backbone", [MatrixFactorization(dim=3), NeuralCF(dim=2, hidden=(4,))])
+def test_the_logits_of_many_pairs_are_those_of_each_alone(dataset: Dataset, backbone: Backbone) -> None:
+    scorer, log = built(backbone, dataset), dataset.train
+    users, items = torch.from_numpy(log.users), torch.from_numpy(log.items)
+    assert log.n_pairs <= GRID_PAYS * len(log)
+    alone = torch.cat([scorer(users[row : row + 1], items[row : row + 1]) for row in range(0, len(log), 7)])
+    assert torch.allclose(scorer(users, items)[::7], alone, atol=1e-5)
+    assert torch.allclose(scorer.grid()[users.long(), items.long()][::7], alone, atol=1e-5)
+    for pairs in ((None, None), (users[:5], items[:5])):
+        on_rows, on_pairs = scorer.rows_and_pairs(users, items, *pairs)
+        assert torch.allclose(on_rows[::7], alone, atol=1e-5)
+        assert torch.allclose(on_pairs, scorer.at(*pairs), atol=1e-5)

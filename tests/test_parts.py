@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 from sklearn.base import clone
 
 import counterpoise as cp
 from counterpoise import ConfigError, DebiasedRecommender, MatrixFactorization, NeuralCF, Training, Uniform
+from counterpoise.agreement import Agreement
+from counterpoise.calibrated import Multiple, Targeted
+from counterpoise.imputation import Constant, Learned
 from counterpoise.parts import Part, from_config
+from counterpoise.weights import Itself, NaiveBayes
 
 
 def test_repr_is_the_configuration() -> None:
@@ -40,13 +48,43 @@ def test_an_unknown_setting_is_named_with_those_there_are(name: str) -> None:
         DebiasedRecommender().set_params(**{name: 1})
 
 
-@pytest.mark.parametrize("part", [Uniform(), Training(seed=4), MatrixFactorization(dim=3), NeuralCF(hidden=(4, 2))])
+@pytest.mark.parametrize(
+    "part",
+    [
+        Uniform(),
+        Training(seed=4),
+        MatrixFactorization(dim=3),
+        NeuralCF(hidden=(4, 2)),
+        Targeted(Constant(0.2), "weight"),
+        Multiple((Uniform(), Itself()), (Learned("mse", backbone=NeuralCF(hidden=(3,))), Targeted()), ridge=0.1),
+        Multiple(imputations=()),
+        Agreement(NaiveBayes(smoothing=2.0), threshold=0.3),
+    ],
+)
 def test_a_part_comes_back_from_its_configuration(part: Part) -> None:
     assert from_config(part.to_config()) == part
+    assert from_config(json.loads(json.dumps(part.to_config()))) == part
+
+
+def test_a_part_comes_back_also_before_its_module_was_imported() -> None:
+    program = (
+        "from counterpoise.parts import from_config; import sys;"
+        "assert 'counterpoise.training' not in sys.modules;"
+        "print(from_config({'part': 'Training', 'seed': 4}).seed)"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "4"
+
+
+def test_parts_in_a_tuple_are_cloned() -> None:
+    part = Multiple((Uniform(),))
+    copy = clone(part)
+    assert copy == part
+    assert copy.propensities[0] is not part.propensities[0]
 
 
 def test_a_configuration_can_name_nothing_but_parts() -> None:
-    for config in ({"part": "os.system"}, {"part": "Part"}, {}, {"part": "Training", "code": 1}):
+    for config in ({"part": "os.system"}, {"part": "Part"}, {"part": "simulate"}, {}, {"part": "Training", "code": 1}):
         with pytest.raises(ConfigError):
             from_config(config)
 

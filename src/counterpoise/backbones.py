@@ -16,6 +16,7 @@ from counterpoise.feedback import FeedbackLog
 from counterpoise.parts import Part
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
+GRID_PAYS = 32  # pairs of D for each pair asked for, up to which one matrix product is faster than gathering vectors
 
 
 class Scorer(nn.Module):
@@ -46,6 +47,19 @@ class Scorer(nn.Module):
             return self.grid().flatten()
         logits: Tensor = self(users, items)
         return logits
+
+    def rows_and_pairs(
+        self, users: Tensor, items: Tensor, pair_users: Tensor | None, pair_items: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """The logits of some rows and of pairs of D; where those are all of D, the rows are read off them."""
+        on_pairs = self.at(pair_users, pair_items)
+        if pair_users is None:
+            return on_pairs.gather(0, self.place(users, items)), on_pairs
+        return self(users, items), on_pairs
+
+    def place(self, users: Tensor, items: Tensor) -> Tensor:
+        """Where each pair stands in D, user by user."""
+        return users.long() * self.n_items + items
 
     def grid(self, users: Tensor | None = None) -> Tensor:
         """The logits of these users, None for all, with every item. (users, |I|)"""
@@ -140,6 +154,8 @@ class _Factors(Scorer):
         return torch.cat(users, dim=1), torch.cat(items, dim=1)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        if self.n_users * self.n_items <= GRID_PAYS * len(users):
+            return self.grid().flatten().gather(0, self.place(users, items))
         user_table, item_table = self.vectors()
         return (nn.functional.embedding(users, user_table) * nn.functional.embedding(items, item_table)).sum(dim=1)
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor
 
-from counterpoise.backbones import Backbone
+from counterpoise.backbones import Backbone, as_backbone
 from counterpoise.errors import check_choice, check_number
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
@@ -24,8 +24,11 @@ class Imputing:
 
     needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
 
-    def step(self, view: View, ratio: Tensor, rate: float) -> None:
-        """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate."""
+    def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
+        """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.
+
+        `shift`: what something else will add to the imputed errors of the rows, and is not to be learned.
+        """
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         """(imputed errors on the batch's rows, and on its pairs of D); gradients reach the predictor's logits alone."""
@@ -120,7 +123,7 @@ class Learned(Imputation):
 
     weighting: Weighting = "error"
     mix: float = 0.5
-    backbone: Backbone | None = None
+    backbone: Backbone | str | None = None
 
     def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
         """A fresh model."""
@@ -132,11 +135,11 @@ class Learned(Imputation):
 class _Learned(Imputing):
     def __init__(self, part: Learned, problem: Problem) -> None:
         self.part, self.rows, self.density = part, len(problem.log), problem.log.density
-        self.scorer = problem.build(deepcopy(part.backbone or problem.backbone))
+        self.scorer = problem.build(deepcopy(as_backbone(part.backbone or problem.backbone)))
         self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
 
-    def step(self, view: View, ratio: Tensor, rate: float) -> None:
-        loss = self.loss(view, residual_weights(self.part.weighting, ratio / self.density, self.part.mix))
+    def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
+        loss = self.loss(view, residual_weights(self.part.weighting, ratio / self.density, self.part.mix), shift)
         self.optimizer.step(loss + self.scorer.penalty() / self.rows, rate)
 
     def loss(self, view: View, importance: Tensor, shift: Tensor | float = 0.0) -> Tensor:
@@ -147,9 +150,8 @@ class _Learned(Imputing):
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            labels = torch.sigmoid(self.scorer(batch.users, batch.items))
-            pair_labels = torch.sigmoid(self.scorer.at(batch.pair_users, batch.pair_items))
-        return error(labels, logits), error(pair_labels, pair_logits)
+            own, own_on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        return error(torch.sigmoid(own), logits), error(torch.sigmoid(own_on_pairs), pair_logits)
 
     def state(self) -> list[Tensor]:
         return [parameter.data for parameter in self.scorer.parameters()]

@@ -31,9 +31,9 @@ class Learner:
     @classmethod
     def begin(cls, problem: Problem, weights: Weights, risk: str, imputation: Imputation) -> Self:
         """Everything that is learned before the first step, and fresh models for the rest."""
+        scorer = problem.build(problem.backbone)  # first, so that all methods start from the same draw
         weighing = weights.begin(problem)
         imputing = imputation.begin(problem, weighing)
-        scorer = problem.build(problem.backbone)
         optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
         return cls(scorer, weighing, imputing, risk, optimizer, problem.batches())
 
@@ -93,8 +93,10 @@ class Learner:
         }
 
     def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self.uses_pairs:
+            return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
         logits = self.scorer(batch.users, batch.items)
-        return logits, self.scorer.at(batch.pair_users, batch.pair_items) if self.uses_pairs else logits[:0]
+        return logits, logits[:0]
 
     def _risk(self, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
         if self.risk_name == "dr":

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
+import counterpoise
 from counterpoise.errors import ConfigError
 
 
@@ -55,9 +56,11 @@ class Part:
 
 
 def _plain(value: Any) -> Any:
-    """A part as its configuration, a numpy number as a Python one."""
+    """A part as its configuration, also in a tuple; a numpy number as a Python one."""
     if isinstance(value, Part):
         return value.to_config()
+    if isinstance(value, tuple | list):
+        return tuple(map(_plain, value))
     return value.item() if hasattr(value, "item") else value
 
 
@@ -65,13 +68,19 @@ def from_config(config: Mapping[str, Any]) -> Part:
     """The part that `to_config` described. Only classes that are parts of this package can be named."""
     settings = dict(config)
     name = settings.pop("part", None)
+    if name not in Part._known and name in counterpoise.__all__:
+        getattr(counterpoise, name)  # imports its module, which makes it known
     if name not in Part._known:
         raise ConfigError(f"`part` must name a part of counterpoise, got {name!r}. Was it written by a newer version?")
-    values = {
-        k: from_config(v) if isinstance(v, Mapping) else tuple(v) if isinstance(v, list) else v
-        for k, v in settings.items()
-    }
+    values = {setting: _rich(value) for setting, value in settings.items()}
     try:
         return Part._known[name](**values)
     except TypeError as error:
         raise ConfigError(f"{name} cannot be configured with {sorted(settings)}: {error}.") from error
+
+
+def _rich(value: Any) -> Any:
+    """What `_plain` came from, up to lists, which become tuples."""
+    if isinstance(value, Mapping):
+        return from_config(value)
+    return tuple(map(_rich, value)) if isinstance(value, list | tuple) else value

@@ -1,0 +1,142 @@
+"""Estimates of the ideal loss: against loops, and against what theory says of them over many draws."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from small_world import Observed, SmallWorld
+
+from counterpoise import Dataset, DebiasedRecommender, Training
+from counterpoise.backbones import MatrixFactorization
+from counterpoise.imputation import Constant, Learned, Nothing
+from counterpoise.learner import Learner
+from counterpoise.problems import Problem
+from counterpoise.risks import direct, dr, ips, snips
+from counterpoise.weights import NaiveBayes, Uniform
+
+WORLD = SmallWorld()
+DRAWS = 2000
+
+
+def doubly_robust(seen: Observed, propensity: np.ndarray, imputed: np.ndarray, errors: np.ndarray) -> float:
+    ratio = seen.ratio(propensity)
+    return float(dr(seen.at(errors), ratio, seen.at(imputed), torch.from_numpy(imputed).flatten()))
+
+
+def test_each_risk_is_its_formula_in_loops() -> None:
+    seen, total = WORLD.observe(), WORLD.pairs
+    weighted = weights = corrected = imputed = 0.0
+    for user in range(WORLD.shape[0]):
+        for item in range(WORLD.shape[1]):
+            observed, chance = seen.mask[user, item], WORLD.propensity[user, item]
+            residual = WORLD.errors[user, item] - WORLD.imputed[user, item]
+            weighted += observed * WORLD.errors[user, item] / chance
+            weights += observed / chance
+            corrected += WORLD.imputed[user, item] + observed * residual / chance
+            imputed += WORLD.imputed[user, item]
+    ratio, errors = seen.ratio(WORLD.propensity), seen.at(WORLD.errors)
+    assert float(ips(errors, ratio)) == pytest.approx(weighted / total, rel=1e-12)
+    assert float(snips(errors, ratio)) == pytest.approx(weighted / weights, rel=1e-12)
+    assert doubly_robust(seen, WORLD.propensity, WORLD.imputed, WORLD.errors) == pytest.approx(corrected / total)
+    assert float(direct(torch.from_numpy(WORLD.imputed))) == pytest.approx(imputed / total, rel=1e-12)
+
+
+def test_dr_without_imputation_is_ips() -> None:
+    seen = WORLD.observe()
+    expected = float(ips(seen.at(WORLD.errors), seen.ratio(WORLD.propensity)))
+    assert doubly_robust(seen, WORLD.propensity, 0 * WORLD.errors, WORLD.errors) == expected
+
+
+def test_a_recommender_with_dr_and_no_imputation_is_one_with_ips(dataset: Dataset) -> None:
+    models = [
+        DebiasedRecommender(NaiveBayes(), risk, Nothing(), training=Training(epochs=20)) for risk in ("dr", "ips")
+    ]
+    predicted = [model.fit(dataset.train, dataset.probe).predict_log(dataset.train) for model in models]
+    np.testing.assert_allclose(predicted[0], predicted[1], atol=1e-5)
+
+
+def test_the_correction_vanishes_where_imputation_is_right_on_the_log() -> None:
+    seen = WORLD.observe()
+    imputed = np.where(seen.mask, WORLD.errors, WORLD.imputed)
+    assert doubly_robust(seen, WORLD.wrong_propensity, imputed, WORLD.errors) == pytest.approx(
+        imputed.mean(), rel=1e-14
+    )
+
+
+def test_dr_is_the_ideal_loss_if_imputation_is_right_whatever_the_weights() -> None:
+    for seed in range(3):
+        got = doubly_robust(WORLD.observe(seed), WORLD.wrong_propensity, WORLD.errors, WORLD.errors)
+        assert got == pytest.approx(WORLD.ideal, rel=1e-12)
+
+
+def test_a_shift_of_the_imputed_error_counts_by_how_far_the_ratios_miss_1() -> None:
+    seen, shift = WORLD.observe(), 0.7
+    moved = doubly_robust(seen, WORLD.wrong_propensity, WORLD.imputed + shift, WORLD.errors)
+    before = doubly_robust(seen, WORLD.wrong_propensity, WORLD.imputed, WORLD.errors)
+    missing = 1 - float(seen.ratio(WORLD.wrong_propensity).mean())
+    assert moved - before == pytest.approx(shift * missing, rel=1e-10)
+
+
+def test_dr_with_imputed_labels_is_plain_learning_of_corrected_labels_which_may_lie_outside_0_and_1() -> None:
+    seen, logits = WORLD.observe(), WORLD.logits
+    weight = np.where(seen.mask, 1 / WORLD.propensity, 0)
+    corrected = WORLD.imputed_labels + weight * (WORLD.labels - WORLD.imputed_labels)
+    expected = (np.log1p(np.exp(logits)) - corrected * logits).mean()
+    assert doubly_robust(seen, WORLD.propensity, WORLD.imputed, WORLD.errors) == pytest.approx(expected, rel=1e-12)
+    assert corrected.min() < 0  # so the risk of a free logit has no lower bound: l2 has to hold it
+    assert corrected.max() > 1
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_bias_and_variance_of_dr_are_those_of_the_theory(right: bool) -> None:
+    used = WORLD.propensity if right else np.clip(WORLD.propensity * 1.4, 0, 1)
+    residual, p, n = WORLD.errors - WORLD.imputed, WORLD.propensity, WORLD.pairs
+    bias = ((p / used - 1) * residual).mean()
+    variance = (p * (1 - p) / used**2 * residual**2).sum() / n**2
+    values = np.array([doubly_robust(WORLD.observe(s), used, WORLD.imputed, WORLD.errors) for s in range(DRAWS)])
+    standard_error = np.sqrt(variance / DRAWS)
+    assert abs(values.mean() - WORLD.ideal - bias) < 4 * standard_error
+    assert values.var() == pytest.approx(variance, rel=4 * np.sqrt(2 / DRAWS))
+    assert (abs(bias) < 1e-12) == right
+    assert right or abs(bias) > 10 * standard_error
+
+
+def test_a_constant_propensity_makes_every_weighted_risk_the_plain_mean() -> None:
+    seen = WORLD.observe()
+    errors, ratio = seen.at(WORLD.errors), torch.ones(seen.rows, dtype=torch.float64)
+    assert float(ips(errors, ratio)) == pytest.approx(float(errors.mean()), rel=1e-14)
+    assert float(snips(errors, 3 * ratio)) == pytest.approx(float(errors.mean()), rel=1e-14)
+
+
+def test_snips_keeps_its_bounds_ignores_the_scale_and_moves_with_the_errors() -> None:
+    seen = WORLD.observe()
+    errors, ratio = seen.at(WORLD.errors), seen.ratio(WORLD.wrong_propensity)
+    value = float(snips(errors, ratio))
+    assert float(errors.min()) <= value <= float(errors.max())
+    assert float(snips(errors, 5 * ratio)) == pytest.approx(value, rel=1e-14)
+    assert float(snips(errors + 2, ratio)) == pytest.approx(value + 2, rel=1e-14)
+
+
+@pytest.mark.parametrize("imputation", [Constant(0.3), Learned()])
+def test_minibatches_with_pairs_of_d_average_to_the_loss_of_all_data(dataset: Dataset, imputation) -> None:
+    log, cpu = dataset.train, torch.device("cpu")
+    training = Training(batch_size=64, pairs=4)
+    problem = Problem(log, dataset.probe, MatrixFactorization(dim=4), training, cpu, torch.Generator().manual_seed(0))
+    learner = Learner.begin(problem, NaiveBayes(), "dr", imputation)
+    with torch.no_grad():
+        learner.scorer.user_factors.weight.mul_(10)
+        exact = Training(batch_size="full", pairs="all")
+        whole = Problem(log, dataset.probe, problem.backbone, exact, cpu, problem.generator).batches(pairs=True)
+        full = float(learner.risk(whole.whole()))
+        batches = problem.batches(pairs=True)
+        epochs = [sum(float(learner.risk(b)) * len(b.rows) for b in batches.epoch()) / len(log) for _ in range(100)]
+    assert abs(np.mean(epochs) - full) < 4 * np.std(epochs) / np.sqrt(len(epochs))
+    assert np.std(epochs) / np.sqrt(len(epochs)) < 0.003 * abs(full)
+
+
+def test_predictions_can_lie_on_both_sides_of_one_half(dataset: Dataset) -> None:
+    model = DebiasedRecommender(Uniform(), "dr", Learned(), training=Training(epochs=60))
+    predicted = model.fit(dataset.train, dataset.probe).predict_log(dataset.train)
+    assert predicted.min() < 0.4
+    assert predicted.max() > 0.6
