@@ -16,7 +16,8 @@ ORDER = [
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
     *("balance_table", "diagnostics", "two_samples", "balancer"),
-    *("risks", "backbones", "training", "problems", "weights", "imputation", "learner"),
+    *("risks", "backbones", "training", "problems", "weights"),
+    *("propensity", "joint_propensity", "choices", "imputation", "learner"),
     *("ranking", "persistence", "recommender", "methods"),
     *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
 ]
