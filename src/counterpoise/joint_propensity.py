@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from torch.nn.functional import softplus
 from counterpoise.backbones import Backbone
 from counterpoise.errors import check_number
 from counterpoise.problems import Problem
-from counterpoise.propensity import cross_entropy, default_model
+from counterpoise.propensity import cross_entropy, default_model, surprise_of_nothing
 from counterpoise.training import Adam, Batch
 from counterpoise.weights import CLIP, View, Weighing, Weights, inverse_propensity, propensity_facts
 
@@ -25,15 +26,27 @@ def joint_logit(one: Tensor, other: Tensor) -> Tensor:
     return -torch.logaddexp(-one, softplus(-one) - other)
 
 
+def entire_space(
+    on_pairs: Tensor, on_rows: Tensor, other_on_pairs: Tensor, other_on_rows: Tensor, labels: Tensor, density: float
+) -> Tensor:
+    """Mean over D of CE(o r -> p q) for labels r, from logits of p and q; gradients on pairs of D reach p alone.
+
+    CE(o r -> p q) = -log(1 - p q) - o r logit(p q), so it is mean_D -log(1 - p q) - density x mean_O r logit(p q).
+    """
+    nothing = surprise_of_nothing(on_pairs, torch.sigmoid(other_on_pairs.detach()))
+    return nothing - density * (labels * joint_logit(on_rows, other_on_rows.detach())).mean()
+
+
 def balance_gap(
     on_pairs: Tensor, on_rows: Tensor, function_on_pairs: Tensor, function_on_rows: Tensor, density: float
 ) -> Tensor:
-    """Mean over D of (o / p - (1 - o) / (1 - p)) f, from propensities p and a function f; 0 is expected at the true p.
+    """Mean over D of (o / p - (1 - o) / (1 - p)) f, from logits s of p and a function f; 0 is expected at the true p.
 
-    = density x mean_O f / (p (1 - p)) - mean_D f / (1 - p). Its square is the BMSE of Li et al. 2023.
+    = density x mean_O f / (p (1 - p)) - mean_D f / (1 - p), where 1 / (1 - p) = 1 + e^s and 1 / (p (1 - p)) =
+    2 + e^s + e^-s. Its square is the BMSE of Li et al. 2023.
     """
-    observed = (function_on_rows / (on_rows * (1 - on_rows))).mean()
-    return density * observed - (function_on_pairs / (1 - on_pairs)).mean()
+    observed = (function_on_rows * (2 + on_rows.exp() + (-on_rows).exp())).mean()
+    return density * observed - (function_on_pairs * (1 + on_pairs.exp())).mean()
 
 
 def normalised_gap(weight: Tensor, function_on_rows: Tensor, function_on_pairs: Tensor) -> Tensor:
@@ -132,15 +145,16 @@ class _Balanced(_Joint):
     def __init__(self, part: BalancedPropensity, problem: Problem) -> None:
         super().__init__(problem, part.backbone, part.clip)
         self.part = part
+        smallest = max(part.clip * self.density, 1e-6)
+        self.range = math.log(smallest / (1 - smallest)), math.log(LARGEST / (1 - LARGEST))  # of logits in the balance
 
     def loss(
         self, view: View, on_rows: Tensor, on_pairs: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The three terms of `BalancedPropensity`."""
         own = cross_entropy(on_pairs, on_rows, self.density)
-        labels = self._entire_space(view.batch, on_rows, on_pairs, view.logits, view.pair_logits)
-        least = self.clip * self.density
-        on_pairs, on_rows = (torch.sigmoid(logits).clamp(least, LARGEST) for logits in (on_pairs, on_rows))
+        labels = entire_space(on_pairs, on_rows, view.pair_logits, view.logits, view.batch.labels, self.density)
+        on_pairs, on_rows = on_pairs.clamp(*self.range), on_rows.clamp(*self.range)
         predicted = torch.sigmoid(view.pair_logits), torch.sigmoid(view.logits)
         gap = balance_gap(on_pairs, on_rows, *predicted, density=self.density)
         return self.part.observation * own + self.part.labels * labels + self.part.balance * gap.square(), gap
@@ -152,14 +166,8 @@ class _Balanced(_Joint):
         with torch.no_grad():
             on_rows = self.scorer(batch.users, batch.items)
             on_pairs = self.scorer.at(batch.pair_users, batch.pair_items)
-        return self.part.labels * self._entire_space(batch, on_rows, on_pairs, logits, pair_logits)
-
-    def _entire_space(
-        self, batch: Batch, on_rows: Tensor, on_pairs: Tensor, logits: Tensor, pair_logits: Tensor
-    ) -> Tensor:
-        """Mean over D of CE(o r -> p r^)."""
-        both_on_pairs, both_on_rows = joint_logit(on_pairs, pair_logits), joint_logit(on_rows, logits)
-        return cross_entropy(both_on_pairs, both_on_rows, self.density, batch.labels)
+        term = entire_space(pair_logits, logits, on_pairs, on_rows, batch.labels, self.density)
+        return self.part.labels * term
 
 
 @dataclass

@@ -219,8 +219,9 @@ class Given(Weights):
         """The same clip, and the same function or arrays of equal values."""
         if not isinstance(other, Given) or self.clip != other.clip:
             return False
-        if callable(self.propensity) or callable(other.propensity):
-            return bool(self.propensity == other.propensity)
+        functions = callable(self.propensity), callable(other.propensity)
+        if any(functions):
+            return all(functions) and bool(self.propensity == other.propensity)
         return np.array_equal(self.propensity, other.propensity)
 
 
