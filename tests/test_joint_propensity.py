@@ -213,8 +213,8 @@ def test_the_predictor_gets_its_part_of_the_entire_space_loss(dataset: Dataset) 
     assert all(float(gradient.abs().sum()) > 0 for gradient in gradients)
     assert not any(parameter.grad is not None for parameter in weighing.scorer.parameters())
     whole, half = (BalancedPropensity(labels=labels).begin(problem(dataset.train)) for labels in (1.0, 0.5))
-    ratio = float(whole.extra_loss(view.batch, logits, pair_logits) / half.extra_loss(view.batch, logits, pair_logits))
-    assert ratio == pytest.approx(2)
+    terms = [one.extra_loss(view.batch, logits, pair_logits).item() for one in (whole, half)]
+    assert terms[0] / terms[1] == pytest.approx(2)
     assert BalancedPropensity(labels=0).begin(given).extra_loss(view.batch, logits, pair_logits) is None
     assert StabilizedPropensity().begin(given).extra_loss(view.batch, logits, pair_logits) is None
 
