@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,9 +37,17 @@ from counterpoise.parts import from_config
 from counterpoise.problems import Problem
 from counterpoise.propensity import Logistic, Popularity, Propensity, cross_entropy, regress, surprise_of_nothing
 from counterpoise.risks import dr, error, ips, snips
+from counterpoise.threads import one_thread
 from counterpoise.weights import Given, NaiveBayes, Uniform, Weighing, Weights, inverse_propensity, propensity_facts
 
 LABEL_FREE = pytest.mark.parametrize("part", [Logistic(), Propensity(), Popularity(), Popularity("both")], ids=repr)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """After a first fit torch shares out even tiny arrays between its threads, which wait longer than they work."""
+    with one_thread():
+        yield
 
 
 def problem(log: FeedbackLog, **training: object) -> Problem:

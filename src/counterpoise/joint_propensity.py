@@ -14,7 +14,7 @@ from torch.nn.functional import softplus
 from counterpoise.backbones import Backbone
 from counterpoise.errors import check_number
 from counterpoise.problems import Problem
-from counterpoise.propensity import cross_entropy, default_model, surprise_of_nothing
+from counterpoise.propensity import cross_entropy, default_model, surprise_of_nothing, two_streams
 from counterpoise.training import Adam, Batch
 from counterpoise.weights import CLIP, View, Weighing, Weights, inverse_propensity, propensity_facts
 
@@ -81,15 +81,13 @@ class _Joint(Weighing):
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:
         """One step of the model of o; nothing else moves."""
         batch = view.batch
-        on_rows = self.scorer(batch.users, batch.items)
-        on_pairs = self.scorer.at(batch.pair_users, batch.pair_items)
-        loss, gap = self.loss(view, on_rows, on_pairs, imputed, imputed_on_pairs)
+        loss, gap = self.loss(view, *two_streams(self.scorer, batch), imputed, imputed_on_pairs)
         self.optimizer.step(loss / self.density + self.scorer.penalty() / self.rows, rate)
         self.ratio[batch.rows] = self.at(batch.users, batch.items)
         self._gap, self._steps = self._gap + gap.detach(), self._steps + 1
 
     def loss(
-        self, view: View, on_rows: Tensor, on_pairs: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """(what the model of o minimises, by pair of D; what should become 0)."""
         raise NotImplementedError
@@ -149,7 +147,7 @@ class _Balanced(_Joint):
         self.range = math.log(smallest / (1 - smallest)), math.log(LARGEST / (1 - LARGEST))  # of logits in the balance
 
     def loss(
-        self, view: View, on_rows: Tensor, on_pairs: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The three terms of `BalancedPropensity`."""
         own = cross_entropy(on_pairs, on_rows, self.density)
@@ -164,8 +162,7 @@ class _Balanced(_Joint):
         if self.part.labels == 0:
             return None
         with torch.no_grad():
-            on_rows = self.scorer(batch.users, batch.items)
-            on_pairs = self.scorer.at(batch.pair_users, batch.pair_items)
+            on_pairs, on_rows = two_streams(self.scorer, batch)
         term = entire_space(pair_logits, logits, on_pairs, on_rows, batch.labels, self.density)
         return self.part.labels * term
 
@@ -198,7 +195,7 @@ class _Stabilized(_Joint):
         self.part = part
 
     def loss(
-        self, view: View, on_rows: Tensor, on_pairs: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Cross-entropy and the squared gap of `StabilizedPropensity`."""
         weight = inverse_propensity(torch.sigmoid(on_rows), self.density, self.clip)

@@ -17,6 +17,7 @@ from counterpoise.errors import ConvergenceWarning, check_choice, check_number
 from counterpoise.features import Source, observed_pairs, pair_features
 from counterpoise.population import Pairs
 from counterpoise.problems import Problem, fit_alone, mean_error
+from counterpoise.threads import one_thread
 from counterpoise.training import Batch
 from counterpoise.weights import CLIP, Estimated, PropensityOf, Weighing, Weights
 
@@ -25,6 +26,7 @@ ALL_PAIRS_LIMIT = 1 << 25  # pairs of D up to which a logistic regression looks 
 DRAWN_PAIRS = 1 << 20  # uniform pairs of D that stand for all of them beyond
 BLOCK = 1 << 18  # pairs looked at at a time
 NEWTON_STEPS = 50
+THREADS_PAY = 1 << 22  # pairs of D from which a second thread pays
 
 
 def cross_entropy(on_pairs: Tensor, on_rows: Tensor, density: float) -> Tensor:
@@ -59,6 +61,14 @@ class _SurpriseOfNothing(torch.autograd.Function):
         return slope * (gradients[0] / len(slope)), None
 
 
+def two_streams(scorer: Scorer, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The logits on the batch's pairs of D and on its rows; these are gathered from D where all of it is there."""
+    on_pairs = scorer.at(batch.pair_users, batch.pair_items)
+    if batch.pair_users is not None:
+        return on_pairs, scorer(batch.users, batch.items)
+    return on_pairs, on_pairs.index_select(0, batch.users.long() * scorer.n_items + batch.items)
+
+
 def default_model(backbone: Backbone | None) -> Backbone:
     """The model of o: small, with biases. A fresh copy, so that settings changed later do not reach a fit."""
     return MatrixFactorization(dim=4) if backbone is None else deepcopy(backbone)
@@ -82,8 +92,7 @@ class Propensity(Weights):
         density = problem.log.density
 
         def loss_of(scorer: Scorer, batch: Batch) -> Tensor:
-            on_pairs = scorer.at(batch.pair_users, batch.pair_items)
-            return cross_entropy(on_pairs, scorer(batch.users, batch.items), density) / density
+            return cross_entropy(*two_streams(scorer, batch), density) / density
 
         scorer = fit_alone(problem, default_model(self.backbone), loss_of, pairs=True, rate=density)
         return Estimated(problem, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
@@ -148,7 +157,8 @@ class Logistic(Weights):
             embeddings = tables[0].cpu(), tables[1].cpu()
         pairs = pair_features(problem.log, self.sources, embeddings)
         observed = observed_pairs(problem.log, pairs)
-        fitted = regress(pairs, observed.users, observed.items, self.l2, problem.generator)
+        with one_thread(problem.log.n_pairs < THREADS_PAY):
+            fitted = regress(pairs, observed.users, observed.items, self.l2, problem.generator)
         users, items = (table.to(problem.device) for table in fitted.effects(pairs))
         return Estimated(problem, lambda user, item: torch.sigmoid(_sum(users, items, user, item)), self.clip)
 
