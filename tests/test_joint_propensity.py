@@ -188,7 +188,7 @@ def test_the_model_minimises_what_it_says(part: Weights, dataset: Dataset) -> No
     else:
         values = imputed_on_pairs.double().numpy().reshape(log.shape)
         expected = (o / p * (values - values.mean())).sum() / (o / p).sum()
-        slow += 10 * expected**2
+        slow += part.stability * expected**2
     assert float(gap) == pytest.approx(expected, abs=1e-5)
     assert float(loss) == pytest.approx(slow, abs=1e-5)
 
@@ -299,3 +299,15 @@ def test_bad_settings_are_named(dataset: Dataset) -> None:
     ):
         with pytest.raises(ConfigError, match=words):
             part.begin(given)
+
+
+@JOINT
+def test_a_clipped_row_does_not_close_a_gap(part: Weights, dataset: Dataset) -> None:
+    """Below the clip a row's weight is what it is, whatever the model says: no gradient but the cross-entropy's."""
+    given = problem(dataset.train)
+    weighing = part.begin(given)
+    view, imputed, imputed_on_pairs = view_of(given)
+    on_pairs, on_rows = weighing.scorer.at(None, None).detach(), torch.full((len(given.log),), -12.0)
+    on_rows.requires_grad_()
+    gap = weighing.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)[1]
+    assert float(torch.autograd.grad(gap, on_rows)[0].abs().max()) == 0

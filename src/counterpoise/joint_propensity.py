@@ -57,6 +57,9 @@ def normalised_gap(weight: Tensor, function_on_rows: Tensor, function_on_pairs: 
 class _Joint(Weighing):
     """A model of o with logits s, a step at a time; what it minimises besides the cross-entropy is its owner's affair.
 
+    The gaps are those of clipped propensities, the ones that weigh: otherwise a single row with a huge weight, which the
+    clip then takes away, closes a gap most cheaply.
+
     The ratios of a batch's rows are the model's after its step; at the beginning of an epoch those of all rows are. So
     what an imputation sees of a row before that step is at most an epoch old, and exact where the batch is the log.
     """
@@ -174,10 +177,11 @@ class StabilizedPropensity(Weights):
     It minimises CE(o -> p) + stability c^2, c = (sum_O (1 / p) (e^ - mean_D e^)) / (sum_O 1 / p) for imputed errors e^,
     which are held fixed. The risk is then bounded by the errors and doubly robust through c = 0. Without an imputation
     c is 0 from the start. (Li, Zheng and Wu 2023, StableDR.) The released code has one scalar to learn here; we take
-    a model of o, and c normalised, so that `stability` means the same for any size of log.
+    a model of o, and c normalised, so that `stability` means the same for any size of log. A strong one is met by a few
+    rows of tiny propensity rather than by a better model: look at `clipped_share` and at the mean ratio.
     """
 
-    stability: float = 10.0
+    stability: float = 1.0
     backbone: Backbone | None = None
     clip: float = CLIP
 
