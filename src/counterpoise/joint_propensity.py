@@ -57,8 +57,8 @@ def normalised_gap(weight: Tensor, function_on_rows: Tensor, function_on_pairs: 
 class _Joint(Weighing):
     """A model of o with logits s, a step at a time; what it minimises besides the cross-entropy is its owner's affair.
 
-    The gaps are those of clipped propensities, the ones that weigh: otherwise a single row with a huge weight, which the
-    clip then takes away, closes a gap most cheaply.
+    The gaps are those of clipped propensities, the ones that weigh: otherwise a single row with a huge weight, which
+    the clip then takes away, closes a gap most cheaply.
 
     The ratios of a batch's rows are the model's after its step; at the beginning of an epoch those of all rows are. So
     what an imputation sees of a row before that step is at most an epoch old, and exact where the batch is the log.
