@@ -16,9 +16,10 @@ ORDER = [
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
     *("balance_table", "bounds", "diagnostics", "two_samples", "balancer"),
-    *("risks", "backbones", "training", "problems", "weights", "first_fits", "weight_model", "balancing"),
-    *("imputation", "calibrated", "learner", "agreement"),
-    *("ranking", "persistence", "recommender", "methods"),
+    *("risks", "backbones", "training", "problems", "weights", "propensity", "joint_propensity"),
+    *("first_fits", "weight_model", "balancing"),
+    *("imputation", "calibrated", "learner", "agreement", "choices"),
+    *("ranking", "persistence", "recommender", "methods", "making"),
     *("ranking", "persistence", "recommender", "methods"),
     *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
 ]

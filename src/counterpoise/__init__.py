@@ -6,52 +6,70 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from counterpoise.agreement import Agreement
     from counterpoise.backbones import MatrixFactorization, NeuralCF
     from counterpoise.balancer import KernelBalancer, MomentBalancer
+    from counterpoise.balancing import Balancing
+    from counterpoise.calibrated import Multiple, Targeted
     from counterpoise.datasets import load as load_dataset
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation import Evaluation, evaluate
     from counterpoise.feedback import Dataset, FeedbackLog
     from counterpoise.functions import GivenFunctions, KernelFunctions, Moments
+    from counterpoise.imputation import Constant, Learned, Nothing
     from counterpoise.ingest import read_log, read_logs
+    from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
     from counterpoise.kernels import Exponential, Gaussian
-    from counterpoise.methods import METHODS, make
+    from counterpoise.making import make
+    from counterpoise.methods import METHODS
+    from counterpoise.propensity import Logistic, Popularity, Propensity
     from counterpoise.recommender import DebiasedRecommender, load_model
     from counterpoise.results import BalanceResult
     from counterpoise.simulation import World, simulate
     from counterpoise.solver import entropy_balance, worst_case_balance
     from counterpoise.training import History, Training
     from counterpoise.two_samples import balance_samples
-    from counterpoise.weights import Uniform
+    from counterpoise.weights import Given, Itself, NaiveBayes, Uniform
 
 # Where each public name lives. It is imported when it is first used: torch alone takes longer to import than a model
 # of a small log takes to fit.
 _HOMES = {
+    "agreement": ("Agreement",),
     "backbones": ("MatrixFactorization", "NeuralCF"),
     "balancer": ("KernelBalancer", "MomentBalancer"),
+    "balancing": ("Balancing",),
+    "calibrated": ("Multiple", "Targeted"),
     "datasets": ("load_dataset",),
     "errors": ("ConfigError", "ConvergenceWarning", "CounterpoiseError", "DataError"),
     "evaluation": ("Evaluation", "evaluate"),
     "feedback": ("Dataset", "FeedbackLog"),
     "functions": ("GivenFunctions", "KernelFunctions", "Moments"),
+    "imputation": ("Constant", "Learned", "Nothing"),
     "ingest": ("read_log", "read_logs"),
+    "joint_propensity": ("BalancedPropensity", "StabilizedPropensity"),
     "kernels": ("Exponential", "Gaussian"),
-    "methods": ("METHODS", "make"),
+    "making": ("make",),
+    "methods": ("METHODS",),
+    "propensity": ("Logistic", "Popularity", "Propensity"),
     "recommender": ("DebiasedRecommender", "load_model"),
     "results": ("BalanceResult",),
     "simulation": ("World", "simulate"),
     "solver": ("entropy_balance", "worst_case_balance"),
     "training": ("History", "Training"),
     "two_samples": ("balance_samples",),
-    "weights": ("Uniform",),
+    "weights": ("Given", "Itself", "NaiveBayes", "Uniform"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ALIASES = {"load_dataset": "load"}
 
 __all__ = [
     "METHODS",
+    "Agreement",
     "BalanceResult",
+    "BalancedPropensity",
+    "Balancing",
     "ConfigError",
+    "Constant",
     "ConvergenceWarning",
     "CounterpoiseError",
     "DataError",
@@ -61,14 +79,25 @@ __all__ = [
     "Exponential",
     "FeedbackLog",
     "Gaussian",
+    "Given",
     "GivenFunctions",
     "History",
+    "Itself",
     "KernelBalancer",
     "KernelFunctions",
+    "Learned",
+    "Logistic",
     "MatrixFactorization",
     "MomentBalancer",
     "Moments",
+    "Multiple",
+    "NaiveBayes",
     "NeuralCF",
+    "Nothing",
+    "Popularity",
+    "Propensity",
+    "StabilizedPropensity",
+    "Targeted",
     "Training",
     "Uniform",
     "World",

@@ -96,7 +96,7 @@ class _Solved(Weighing):
         self.part, self.problem, self.prior = part, problem, prior
         self.ratio, self.solved_at = prior.ratio.clone(), 0
         folds = part.folds if {"embeddings", "exposure"} & set(part.sources) else 1
-        self.folds = [_Fold(part, problem, prior, rows) for rows in problem.deal(folds)]
+        self.folds = [_Fold(part, problem, prior, rows, others) for rows, others in problem.deal(folds)]
 
     def refresh(self, epoch: int, current: Current) -> None:
         part, first = self.part, self.solved_at == 0
@@ -145,14 +145,11 @@ class _Fold:
     fitted: FittedFunctions
     result: BalanceResult
 
-    def __init__(self, part: Balancing, problem: Problem, prior: Weighing, rows: Tensor) -> None:
+    def __init__(self, part: Balancing, problem: Problem, prior: Weighing, rows: Tensor, others: Problem) -> None:
         self.part, self.rows = part, rows
-        chosen = rows.cpu().numpy()
-        others = np.setdiff1d(np.arange(len(problem.log)), chosen)
         self.base = None if part.prior == "uniform" else prior.ratio[rows]
-        self.problem = problem.on(problem.log.take(chosen))
-        learned_from = problem if len(others) == 0 else problem.on(problem.log.take(others))
-        self.tables = first_fits(learned_from, part.sources, part.embedder)
+        self.problem = problem.on(problem.log.take(rows.cpu().numpy()))
+        self.tables = first_fits(others, part.sources, part.embedder)
         self._place()
 
     def _place(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from counterpoise.evaluation import evaluate
-from counterpoise.methods import make
+from counterpoise.making import make
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.simulation import World, simulate
 from counterpoise.training import Progress

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import narwhals as nw
 import numpy as np
@@ -15,6 +15,20 @@ from numpy.typing import ArrayLike, NDArray
 from counterpoise.errors import DataError, RowError, check_choice, check_number
 from counterpoise.vocabulary import Codes, Vocabulary, as_column, from_native
 from counterpoise.words import Duplicates
+
+DEFAULT_NAMES = {role: role for role in ("rating", "timestamp", "propensity")} | {"user": "user_id", "item": "item_id"}
+
+
+class PairValues(NamedTuple):
+    """A number for each of some pairs."""
+
+    pairs: NDArray[np.int64]  # as in `FeedbackLog.pairs`, in increasing order
+    values: NDArray[np.float64]
+
+    def at(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The values of these pairs; nan where there is none."""
+        place = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
+        return np.where(self.pairs[place] == pairs, self.values[place], np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +48,8 @@ class FeedbackLog:
     timestamps: NDArray[np.int64] | None = None  # (rows,)
     user_features: NDArray[np.float32] | None = None  # (|U|, columns)
     item_features: NDArray[np.float32] | None = None  # (|I|, columns)
+    propensities: NDArray[np.float64] | None = None  # (rows,) in (0, 1], where the chance of being observed is known
+    source: PairValues | None = None  # the propensities of the log it was taken from: rows left out keep theirs
 
     @classmethod
     def from_arrays(
@@ -43,6 +59,7 @@ class FeedbackLog:
         ratings: Any,
         *,
         timestamps: Any = None,
+        propensities: Any = None,
         threshold: float | None = None,
         duplicates: Duplicates = "error",
         user_ids: Any = None,
@@ -56,19 +73,23 @@ class FeedbackLog:
         `threshold`: ratings at or above it are positive labels; None takes the ratings themselves as labels.
         `duplicates`: what to do with a pair that occurs twice: "error", keep the "last" (by timestamp where there is
         one, then by row), or the "mean" of its ratings (and the last timestamp).
+        `propensities`: the known chance of each row of being observed, in (0, 1], for weights that use it.
         `user_ids`, `item_ids`: all ids, as a `Vocabulary` or a sequence of distinct ids; by default those that occur.
         `names`: what the columns are called, for error messages.
         """
         check_choice("duplicates", duplicates, get_args(Duplicates))
         if threshold is not None:
             check_number("threshold", threshold, advice="Ratings at or above it count as positive.")
-        name = {"user": "user_id", "item": "item_id", "rating": "rating", "timestamp": "timestamp"} | dict(names or {})
+        name = DEFAULT_NAMES | dict(names or {})
         user_column, item_column = _ids(users, name["user"]), _ids(items, name["item"])
         values = finite_numbers(ratings, name["rating"])
         times = None if timestamps is None else _times(timestamps, name["timestamp"])
-        sizes = {len(user_column), len(item_column), len(values)} | ({len(times)} if times is not None else set())
+        chances = None if propensities is None else _propensities(propensities, name["propensity"])
+        sizes = {len(column) for column in (user_column, item_column, values, times, chances) if column is not None}
         if len(sizes) > 1:
-            raise DataError(f"users, items, ratings and timestamps must have equal lengths, got {sorted(sizes)}.")
+            raise DataError(
+                f"users, items, ratings, timestamps and propensities must have equal lengths, got {sorted(sizes)}."
+            )
         if sizes == {0}:
             raise DataError("a log needs at least one row, got none.")
         user_ids, item_ids = _vocabulary(user_ids, user_column), _vocabulary(item_ids, item_column)
@@ -82,6 +103,7 @@ class FeedbackLog:
             timestamps=times,
             user_features=_features(user_features, len(user_ids), "user_features"),
             item_features=_features(item_features, len(item_ids), "item_features"),
+            propensities=chances,
         )
         return _without_duplicates(log, duplicates, name)
 
@@ -94,6 +116,7 @@ class FeedbackLog:
         item_col: str = "item_id",
         rating_col: str = "rating",
         timestamp_col: str | None = None,
+        propensity_col: str | None = None,
         **options: Any,
     ) -> FeedbackLog:
         """A log from a pandas, polars or pyarrow frame. `options` are those of `from_arrays`."""
@@ -106,6 +129,7 @@ class FeedbackLog:
             ) from None
         table = table.collect() if isinstance(table, nw.LazyFrame) else table
         roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
+        roles["propensity"] = propensity_col
         names = {role: column for role, column in roles.items() if column is not None}
         for column in names.values():
             if column not in table.columns:
@@ -118,6 +142,7 @@ class FeedbackLog:
             columns["item"],
             columns["rating"],
             timestamps=columns.get("timestamp"),
+            propensities=columns.get("propensity"),
             names=names,
             **options,
         )
@@ -183,10 +208,18 @@ class FeedbackLog:
 
     def take(self, rows: Any) -> FeedbackLog:
         """The log of some rows (indices or a mask), over the same users and items."""
-        times = None if self.timestamps is None else self.timestamps[rows]
-        return replace(
-            self, users=self.users[rows], items=self.items[rows], ratings=self.ratings[rows], timestamps=times
-        )
+        columns = ("users", "items", "ratings", "timestamps", "propensities")
+        present = {name: getattr(self, name) for name in columns if getattr(self, name) is not None}
+        taken: dict[str, Any] = {name: values[rows] for name, values in present.items()}
+        return replace(self, source=self.known_propensities, **taken)
+
+    @property
+    def known_propensities(self) -> PairValues | None:
+        """What is known of pairs' propensities: of its own rows, and of those of the log it was taken from."""
+        if self.source is not None or self.propensities is None:
+            return self.source
+        order = np.argsort(self.pairs)
+        return PairValues(self.pairs[order], self.propensities[order])
 
     def split(self, fraction: float, rng: np.random.Generator) -> tuple[FeedbackLog, FeedbackLog]:
         """Two logs: a uniformly drawn share of round(fraction * rows) rows, and the rest; both in the order of rows."""
@@ -196,13 +229,14 @@ class FeedbackLog:
         return self.take(drawn), self.take(~drawn)
 
     def to_frame(self) -> pl.DataFrame:
-        """The rows in original ids: user_id, item_id, rating[, timestamp]."""
+        """The rows in original ids: user_id, item_id, rating[, timestamp][, propensity]."""
         columns = {
             "user_id": self.user_ids.decode(self.users),
             "item_id": self.item_ids.decode(self.items),
             "rating": pl.Series(self.ratings),
         }
-        return pl.DataFrame(columns if self.timestamps is None else columns | {"timestamp": self.timestamps})
+        further = {"timestamp": self.timestamps, "propensity": self.propensities}
+        return pl.DataFrame(columns | {name: values for name, values in further.items() if values is not None})
 
     def __len__(self) -> int:
         """The number of rows, |O|."""
@@ -290,6 +324,16 @@ def _times(values: Any, name: str) -> NDArray[np.int64]:
     return times.to_numpy().copy()
 
 
+def _propensities(values: Any, name: str) -> NDArray[np.float64]:
+    """A column of numbers in (0, 1]."""
+    chances = finite_numbers(values, name)
+    wrong = (chances <= 0) | (chances > 1)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise RowError(name, row, f"expected a propensity in (0, 1], got {chances[row]:g}. Correct or drop the row.")
+    return chances
+
+
 def _plain(values: Any, name: str) -> pl.Series:
     """Values as a column that can be cast to numbers."""
     values = from_native(values)
@@ -323,7 +367,7 @@ def _features(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.floa
 
 
 def _without_duplicates(log: FeedbackLog, rule: Duplicates, names: Mapping[str, str]) -> FeedbackLog:
-    """One row for each pair, where its last row stood."""
+    """One row for each pair, where its last row stood; timestamp and propensity are those of the last row."""
     in_order = np.sort(log.pairs)  # ten times faster than the sort of rows below, which few logs need
     if not (in_order[1:] == in_order[:-1]).any():
         return log
@@ -342,7 +386,7 @@ def _without_duplicates(log: FeedbackLog, rule: Duplicates, names: Mapping[str, 
             'Choose duplicates="last" or duplicates="mean" to keep one row a pair.',
         )
     last = order[np.r_[starts[1:], len(log)] - 1]
-    kept = log.take(np.sort(last))
+    kept = replace(log.take(np.sort(last)), source=None)
     if rule == "last":
         return kept
     totals = np.add.reduceat(log.ratings[order], starts)

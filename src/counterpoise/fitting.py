@@ -14,7 +14,7 @@ from counterpoise.errors import DataError
 from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset
 from counterpoise.ingest import read_log
-from counterpoise.methods import make
+from counterpoise.making import make
 from counterpoise.persistence import read_manifest
 from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.sources import SOURCES

@@ -30,6 +30,7 @@ def read_logs(
     item_col: str = "item_id",
     rating_col: str = "rating",
     timestamp_col: str | None = None,
+    propensity_col: str | None = None,
     separator: str | None = None,
     header: Sequence[str] | None = None,
     user_ids: Vocabulary | None = None,
@@ -41,26 +42,34 @@ def read_logs(
 
     `separator`: between the fields of a text file; by default a comma, in .tsv and .tab files a tab.
     `header`: the names of the columns of text files that have no header.
+    `propensity_col`: the column of known propensities, in (0, 1]; the first file must have it, others may.
     `new_users`: users that `user_ids` does not have are added to it; by default they are an error.
     `options`: `threshold`, `duplicates` and whatever else `FeedbackLog.from_arrays` takes.
     """
     roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
     names = {role: column for role, column in roles.items() if column is not None}
-    frames = [read_columns(path, names, separator=separator, header=header) for path in paths.values()]
+    frames: list[pl.DataFrame] = []
+    for path in paths.values():  # the first file must have the propensities, which unbiased ratings have no use for
+        has_them = propensity_col is not None and (not frames or propensity_col in _header(path, separator, header))
+        wanted = names | ({"propensity": str(propensity_col)} if has_them else {})
+        frames.append(read_columns(path, wanted, separator=separator, header=header))
     users = same_type([frame["user"] for frame in frames])
     items = same_type([frame["item"] for frame in frames])
     if user_ids is not None and new_users:
         user_ids = user_ids.extended(pl.concat(users))
     options |= {
-        "names": names,
+        "names": names if propensity_col is None else names | {"propensity": propensity_col},
         "user_ids": user_ids if user_ids is not None else Vocabulary.of(*users),
         "item_ids": item_ids if item_ids is not None else Vocabulary.of(*items),
     }
     logs = {}
     for (part, path), frame, user, item in zip(paths.items(), frames, users, items, strict=True):
-        times = frame["timestamp"] if "timestamp" in names else None
+        arguments = {"timestamps": "timestamp", "propensities": "propensity"}
+        columns: dict[str, Any] = {
+            argument: frame[role] for argument, role in arguments.items() if role in frame.columns
+        }
         try:
-            logs[part] = FeedbackLog.from_arrays(user, item, frame["rating"], timestamps=times, **options)
+            logs[part] = FeedbackLog.from_arrays(user, item, frame["rating"], **columns, **options)
         except RowError as error:
             raise error.located(str(path), first_row(_file(path), header)) from None
         except DataError as error:
@@ -125,6 +134,10 @@ def _plain_ids(column: pl.Series) -> pl.Series:
         return column
     integers = column.cast(pl.Int64, strict=False)
     return integers if integers.eq_missing(column).all() else column
+
+
+def _header(path: AnyPath, separator: str | None, header: Sequence[str] | None) -> Sequence[str]:
+    return column_names(_file(path), separator) if header is None else header
 
 
 def _file(path: AnyPath) -> Path:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from counterpoise.feedback import FeedbackLog
 from counterpoise.risks import error
 from counterpoise.training import Adam, Batch, Batches, Training, train
 
+BRIEF_STEPS = 60  # of a model on the way
+BRIEF_EPOCHS = 5  # at least
 LossOf = Callable[[Scorer, Batch], Tensor]
 
 
@@ -42,13 +46,25 @@ class Problem:
         """The same fit on other rows."""
         return replace(self, log=log)
 
-    def deal(self, folds: int) -> list[Tensor]:
-        """The positions of all rows, dealt at random into so many folds of equal size; none empty."""
+    def brief(self) -> Problem:
+        """The same fit with fewer epochs, for models on the way, which need no last digit."""
+        epochs = max(BRIEF_EPOCHS, math.ceil(BRIEF_STEPS / len(self.batches())))
+        return replace(self, training=replace(self.training, epochs=min(epochs, self.training.epochs)))
+
+    def deal(self, folds: int) -> Iterator[tuple[Tensor, Problem]]:
+        """For cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each of so many folds.
+
+        Rows are dealt at random. With one fold, or fewer rows than folds, all rows and the fit on all rows.
+        """
         rows = torch.arange(len(self.log))
         if folds == 1 or folds > len(rows):
-            return [rows.to(self.device)]
+            yield rows.to(self.device), self
+            return
         order = torch.randperm(len(rows), generator=self.generator)
-        return [order[start::folds].sort()[0].to(self.device) for start in range(folds)]
+        for start in range(folds):
+            chosen = order[start::folds].sort()[0]
+            others = np.setdiff1d(rows.numpy(), chosen.numpy())
+            yield chosen.to(self.device), self.on(self.log.take(others))
 
     def need_probe(self, who: str, otherwise: str) -> FeedbackLog:
         """The probe, or an error that says who needs it and what to do without one."""
