@@ -13,7 +13,7 @@ from torch import Tensor
 from counterpoise.rows import Rows
 
 Blocks = Iterator[tuple[slice, Tensor]]
-CANCELLED = 1e-6  # a variance below this share of the mean square has lost too many digits
+CANCELLED = 1e-6  # a variance below this share of the mean square has lost too many of its digits
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Point:
         first, second = self._second_moments(free, None, torch.float32 if rough else torch.float64)
         mass = max(float(free.sum()), 1e-300)
         result = second - torch.outer(first, first) / mass
-        if bool((result.diagonal() < (1e-2 if rough else CANCELLED) * second.diagonal()).any()):  # digits have cancelled
+        if bool((result.diagonal() < (1e-2 if rough else CANCELLED) * second.diagonal()).any()):
             first, second = self._second_moments(free, first / mass, torch.float64)
             result = second - torch.outer(first, first) / mass
         return result.cpu()
