@@ -85,5 +85,5 @@ def pair_rows(
         values = user_table.index_select(0, users[rows]).mul_(item_table.index_select(0, items[rows]))
         return values if mixing is None else values @ mixing
 
-    width = user_table.shape[1]
-    return Rows(len(users), width if mixing is None else mixing.shape[1], user_table.device, take, width)
+    count = user_table.shape[1]
+    return Rows(len(users), count if mixing is None else mixing.shape[1], user_table.device, take, width=2 * count)
