@@ -1,8 +1,10 @@
 """Which functions should be balanced? The error of the estimated ideal loss on a simulated log where it is known.
 
-python benchmarks/selection.py [--seeds 8] [--main-effects 0]
+python benchmarks/selection.py [--seeds 8] [--first-seed 0] [--main-effects 0] [--settings]
 
 With main effects 0 preference is interaction alone; with 1, the default of `simulate`, some items are better.
+`--settings`: other bandwidths, candidates and another order for `spectral` instead, and how much of the error is the
+luck of the labels. Choose on seeds that are not reported: `--settings --first-seed 100 --seeds 16`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +29,7 @@ from counterpoise.solver import BalanceResult, entropy_balance, worst_case_balan
 RULES = ("random", "spectral", "adaptive_spectral", "adaptive", "worst_case_top")
 SIZES = (1, 3, 10, 30, 100)
 CANDIDATES = 600
+WAVES = 150  # eigenfunctions among which the most imbalanced are sought
 
 
 class Design(NamedTuple):
@@ -36,6 +40,9 @@ class Design(NamedTuple):
     errors: torch.Tensor  # (n,) at the observed pairs
     propensities: torch.Tensor  # (n,)
     ideal: float
+    expected: torch.Tensor  # (n,) the errors' means over all labels that the pairs could have had
+    variances: torch.Tensor  # (n,)
+    expected_ideal: float
 
 
 def design(seed: int, main_effects: float) -> Design:
@@ -44,8 +51,10 @@ def design(seed: int, main_effects: float) -> Design:
     log = world.dataset.train
     pairs = Pairs(torch.from_numpy(world.user_features), torch.from_numpy(world.item_features))
     prediction = expit(0.8 * world.user_features @ world.item_features.T / np.sqrt(3))
-    labels = np.asarray(world.labels)
-    errors = -np.where(labels > 0, np.log(prediction), np.log1p(-prediction))
+    labels, preference = np.asarray(world.labels), np.asarray(world.preference)
+    if_liked, if_not = -np.log(prediction), -np.log1p(-prediction)
+    errors, expected = (likes * if_liked + (1 - likes) * if_not for likes in (labels, preference))
+    variances = preference * (1 - preference) * (if_liked - if_not) ** 2
     codes = [torch.from_numpy(codes.astype(np.int64)) for codes in (log.users, log.items)]
     return Design(
         pairs,
@@ -53,6 +62,9 @@ def design(seed: int, main_effects: float) -> Design:
         torch.from_numpy(errors[log.users, log.items]),
         torch.from_numpy(world.propensity[log.users, log.items]),
         float(errors.mean()),
+        torch.from_numpy(expected[log.users, log.items]),
+        torch.from_numpy(variances[log.users, log.items]),
+        float(expected.mean()),
     )
 
 
@@ -70,14 +82,52 @@ def relative_error(world: Design, weights: torch.Tensor) -> float:
     return abs(float(weights @ world.errors / weights.sum()) / world.ideal - 1)
 
 
-def table(seeds: int, main_effects: float) -> dict[str, dict[int, list[float]]]:
+def most_imbalanced(world: Design, size: int, seed: int) -> torch.Tensor:
+    """Weights that balance those eigenfunctions that contribute most to the MMD, s_j tau_j^2, not the leading ones."""
+    generator = torch.Generator().manual_seed(seed)
+    fitted = KernelFunctions(Gaussian(3.0), WAVES, "spectral", CANDIDATES).fit(world.pairs, generator=generator)
+    values = fitted.rows(world.observed).take(slice(None))
+    assert fitted.worth is not None
+    chosen = (fitted.worth * (values.mean(0) - fitted.targets)).abs().argsort(descending=True)[:size]
+    weights: torch.Tensor = entropy_balance(values[:, chosen], fitted.targets[chosen], 1e-6, 1e3).weights
+    return weights
+
+
+def settings(seeds: range, main_effects: float) -> None:
+    """`spectral` with other settings: its error, what is left of it without the luck of the labels, and that luck."""
+    worlds = {seed: design(seed, main_effects) for seed in seeds}
+
+    def spectral(bandwidth: float | Literal["median"], candidates: int) -> Callable[[Design, int, int], torch.Tensor]:
+        return lambda world, size, seed: (
+            balanced(world, KernelFunctions(Gaussian(bandwidth), size, "spectral", candidates), seed).weights
+        )
+
+    rules = {f"bandwidth {b}, {CANDIDATES} candidates": spectral(b, CANDIDATES) for b in (1.5, 3.0, 4.5)}
+    rules |= {f'bandwidth "median", {m} candidates': spectral("median", m) for m in (300, 600, 1200)}
+    rules |= {f"bandwidth 7.5, {CANDIDATES} candidates": spectral(7.5, CANDIDATES)}
+    rules |= {"bandwidth 3.0, the most imbalanced": most_imbalanced}
+    heads = [f"J={size}: {what}" for size in (10, 30) for what in ("error", "expected, signed", "labels")]
+    print("| " + " | ".join([f"main effects {main_effects:g}, {len(seeds)} seeds", *heads]) + " |")
+    print("| --- |" + " --- |" * len(heads))
+    for name, rule in rules.items():
+        cells = []
+        for size in (10, 30):
+            weights = {seed: rule(world, size, seed) for seed, world in worlds.items()}
+            cells.append(_cell([relative_error(worlds[seed], weights[seed]) for seed in seeds]))
+            cells.append(_cell([float(weights[s] @ worlds[s].expected) / worlds[s].expected_ideal - 1 for s in seeds]))
+            luck = [float(weights[s] ** 2 @ worlds[s].variances) ** 0.5 / worlds[s].ideal for s in seeds]
+            cells.append(f"{100 * np.mean(luck):.2f} %")
+        print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+
+
+def table(seeds: range, main_effects: float) -> dict[str, dict[int, list[float]]]:
     """Relative errors by rule and number of functions, one for each seed."""
     results: dict[str, dict[int, list[float]]] = {}
 
     def note(name: str, size: int, error: float) -> None:
         results.setdefault(name, {}).setdefault(size, []).append(error)
 
-    for seed in range(seeds):
+    for seed in seeds:
         world = design(seed, main_effects)
         note("none", 0, relative_error(world, torch.ones(len(world.errors)).double()))
         note("inverse of the true propensity", 0, relative_error(world, 1 / world.propensities))
@@ -98,11 +148,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--main-effects", type=float, default=0.0)
+    parser.add_argument("--settings", action="store_true", help="try other settings of `spectral`")
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    start = time.perf_counter()
-    results = table(options.seeds, options.main_effects)
+    start, seeds = time.perf_counter(), range(options.first_seed, options.first_seed + options.seeds)
+    if options.settings:
+        settings(seeds, options.main_effects)
+        return
+    results = table(seeds, options.main_effects)
     print(
         f"| relative error of the ideal loss, mean of {options.seeds} seeds (standard error) | "
         + " | ".join(f"J={j}" for j in SIZES)

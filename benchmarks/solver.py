@@ -149,7 +149,8 @@ def pairs(repeats: int, device: str, rows: int = 10_000_000, functions: int = 64
 def _ratios(name: str, seconds: dict[str, list[float]]) -> None:
     ours = seconds["counterpoise"]
     for peer, theirs in seconds.items():
-        ratio = "" if peer == "counterpoise" else f"   counterpoise / {peer} = {min(ours) / min(theirs):.2f}"
+        best, middle = min(ours) / min(theirs), np.median(ours) / np.median(theirs)
+        ratio = "" if peer == "counterpoise" else f"   counterpoise / {peer} = {best:.2f}, of medians {middle:.2f}"
         print(f"{name:>14}  {peer:<26} {min(theirs):7.3f} s best, {np.median(theirs):7.3f} s median{ratio}")
 
 

@@ -158,7 +158,7 @@ def _warm_start(tilting: Tilting, penalty: Penalty, transform: Vector) -> tuple[
     size = rows.n_rows // SAMPLE_SHARE
     if size < max(SAMPLE_ROWS, 50 * rows.n_functions):
         return nothing, None
-    drawn = torch.randint(rows.n_rows, (size,), generator=torch.Generator().manual_seed(0)).sort()[0].to(rows.device)
+    drawn = torch.randint(rows.n_rows, (size,), generator=torch.Generator().manual_seed(0)).to(rows.device)
     base = None if tilting.log_base is None else tilting.log_base[drawn].log_softmax(0)
     cap = None if tilting.max_weight is None else min(1.0, tilting.max_weight * rows.n_rows / size)
     sample = Tilting(matrix_rows(rows.take(drawn)), tilting.targets, base, cap)

@@ -13,7 +13,7 @@ from torch import Tensor
 from counterpoise.rows import Rows
 
 Blocks = Iterator[tuple[slice, Tensor]]
-GUESS_ROWS = 2**10  # whose mean is near enough to that of all rows to sum squares around it
+CANCELLED = 1e-6  # a variance below this share of the mean square has lost too many of its digits
 
 
 @dataclass(frozen=True)
@@ -56,21 +56,19 @@ class Tilting:
     def base_weights(self) -> Tensor:
         """q, (n,)."""
         count = self.rows.n_rows
-        uniform = torch.full((), 1 / count, dtype=torch.float64, device=self.rows.device)
-        return uniform.expand(count) if self.log_base is None else self.log_base.exp()
+        uniform = torch.full((count,), 1 / count, dtype=torch.float64, device=self.rows.device)
+        return uniform if self.log_base is None else self.log_base.exp()
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the standard deviation of every function under the base weights.
 
-        One pass over all rows, around a first guess of the mean, because sums of squares around 0 would cancel.
-        A second one around the mean where that guess was far off.
+        One pass over all rows, and a second one around the mean where sums of squares around 0 have cancelled.
         """
-        base, rows = self.base_weights(), self.rows
-        guess = rows.take(slice(0, min(GUESS_ROWS, rows.n_rows))).double().mean(0)
-        mean, second = _moments(rows, base, guess)
-        variance = second - (mean - guess).square()
-        if bool((variance < 1e-6 * second).any()):
-            mean, variance = _moments(rows, base, mean)
+        base = self.base_weights()
+        mean, second = _moments(self.rows, base, None)
+        variance = second - mean.square()
+        if bool((variance < CANCELLED * second).any()):
+            mean, variance = _moments(self.rows, base, mean)
         return mean.cpu(), variance.clamp(min=0).sqrt().cpu()
 
     def _capped(self, dual: Tensor, scores: Tensor) -> Point:
@@ -119,7 +117,7 @@ class Point:
         first, second = self._second_moments(free, None, torch.float32 if rough else torch.float64)
         mass = max(float(free.sum()), 1e-300)
         result = second - torch.outer(first, first) / mass
-        if bool((result.diagonal() < (1e-2 if rough else 1e-6) * second.diagonal()).any()):  # digits have cancelled
+        if bool((result.diagonal() < (1e-2 if rough else CANCELLED) * second.diagonal()).any()):
             first, second = self._second_moments(free, first / mass, torch.float64)
             result = second - torch.outer(first, first) / mass
         return result.cpu()
@@ -141,19 +139,19 @@ class Point:
         return first, second
 
 
-def _moments(rows: Rows, weights: Tensor, centre: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean of h(x_i) and of (h(x_i) - centre)^2 under weights of sum 1."""
+def _moments(rows: Rows, weights: Tensor, centre: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The mean of h(x_i), and that of (h(x_i) - centre)^2, under weights of sum 1."""
 
     def work(blocks: Blocks) -> Tensor:
         total = torch.zeros(2, rows.n_functions, dtype=torch.float64, device=rows.device)
         for part, values in blocks:
-            away = values - centre
+            away = values if centre is None else values - centre
             total[0] += weights[part] @ away
-            total[1] += weights[part] @ away.square_()
+            total[1] += weights[part] @ away.square()
         return total
 
     first, second = torch.stack(rows.each_chunk(work)).sum(0)
-    return centre + first, second
+    return first if centre is None else centre + first, second
 
 
 def weighted_sum(rows: Rows, weights: Tensor) -> Tensor:
