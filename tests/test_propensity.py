@@ -448,7 +448,7 @@ def test_bad_settings_are_named(dataset: Dataset) -> None:
             part.begin(given)
     with pytest.raises(ConfigError, match="`l2` must be a number >= 0"):
         Logistic(l2=-1).begin(given)
-    with pytest.raises(ConfigError, match="`sources` must be one of 'side', .* got 'age'"):
+    with pytest.raises(ConfigError, match=r"`sources` must be one of 'side', .* got 'age'"):
         Logistic(("age",)).begin(given)
     with pytest.raises(ConfigError, match="`of` must be one of 'item', 'user', 'both', got 'shop'"):
         Popularity("shop").begin(given)

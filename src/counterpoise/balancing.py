@@ -51,7 +51,7 @@ class Balancing(Weights):
     embedder: Backbone = field(default_factory=lambda: MatrixFactorization(dim=4))
     folds: int = 2
     solver: Solver = "dual"
-    refresh: int = 10
+    refresh: int = 25
     moving: bool = False
 
     def begin(self, problem: Problem) -> Weighing:

@@ -14,11 +14,12 @@ from counterpoise.errors import ConfigError, check_number
 from counterpoise.kernels import Kernel
 from counterpoise.population import Points, kernel_rows
 from counterpoise.results import BalanceResult
-from counterpoise.rows import Rows
+from counterpoise.rows import Rows, matrix_rows
 from counterpoise.solver import entropy_balance, worst_case_balance
 
 HINGE_STRENGTH = 100.0  # a function is given up when a standard deviation of it costs more than this in divergence
 WORST_CASE_STRENGTH = 1e4
+KEPT_VALUES = 2**23  # functions x rows, 64 MB, that are computed once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -52,9 +53,16 @@ class FittedFunctions:
         scale = torch.where(self.scale > 1e-12, self.scale, 1.0).cpu()
         if self.matrix is not None:
             price = WORST_CASE_STRENGTH if strength is None else strength
-            return worst_case_balance(self.rows(points), self.targets, self.matrix, price, scale=scale, **options)
+            return worst_case_balance(self._kept(points), self.targets, self.matrix, price, scale=scale, **options)
         allowed, prices = self.prices(tolerance, strength)
-        return entropy_balance(self.rows(points), self.targets, allowed.cpu(), prices.cpu(), scale=scale, **options)
+        return entropy_balance(self._kept(points), self.targets, allowed.cpu(), prices.cpu(), scale=scale, **options)
+
+    def _kept(self, points: Points) -> Rows:
+        """The functions at the points, kept in memory where they are few: the solver looks at them a dozen times."""
+        rows = self.rows(points)
+        if rows.n_rows * rows.n_functions > KEPT_VALUES:
+            return rows
+        return matrix_rows(torch.cat([values for _, values in rows.blocks()]))
 
     def prices(self, tolerance: float = 0.0, strength: float | None = None) -> tuple[Tensor, Tensor]:
         """(tolerance, strength) of every function in its own units, from those in standard deviations."""

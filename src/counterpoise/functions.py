@@ -13,9 +13,11 @@ from counterpoise.errors import ConfigError, DataError, check_choice, check_numb
 from counterpoise.fitted_functions import FittedFunctions, FittedGiven, FittedKernels, FittedPowers, powers
 from counterpoise.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.parts import Part
-from counterpoise.population import Points, Population, kernel_rows
+from counterpoise.population import Pairs, Points, Population, Sample, kernel_rows
 from counterpoise.selection import largest, ridge_coefficients, spectral_basis, worst_function
 from counterpoise.words import Select
+
+GRAM_PAIRS = 2**14  # pairs from which the Gram of kernels that do not factorise is taken
 
 
 class Functions(Protocol):
@@ -139,7 +141,7 @@ class KernelFunctions(Part):
             rows = kernel_rows(kernel, centres, observed)
             alpha = ridge_coefficients(rows, errors, between, self.ridge, weights)
             return _kernels(kernel, centres[largest(alpha, self.n)], population)
-        gram, mean = population.kernel_gram(kernel, centres), population.kernel_mean(kernel, centres)
+        gram, mean = _gram(kernel, centres, population, generator), population.kernel_mean(kernel, centres)
         if self.select in ("spectral", "adaptive_spectral"):
             return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
         norm = gram + self.ridge * gram.diagonal().mean() * between
@@ -197,6 +199,17 @@ class KernelFunctions(Part):
         return FittedKernels(
             targets=targets, scale=spread, names=names, worth=worth, kernel=kernel, centres=centres, mixing=mixing
         )
+
+
+def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: torch.Generator) -> Tensor:
+    """The kernels' Gram over the population; over a draw of it where a kernel that does not factorise meets many pairs.
+
+    The Gram says which functions to take and how to scale them. Their means, which are what is balanced, stay exact.
+    """
+    many = isinstance(population, Pairs) and len(population.users) * len(population.items) > GRAM_PAIRS
+    if many and not isinstance(kernel, Gaussian):
+        population = Sample(population.draw(GRAM_PAIRS, generator))
+    return population.kernel_gram(kernel, centres)
 
 
 def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:

@@ -132,11 +132,15 @@ def pair_tables(kernel: Gaussian, centres: Tensor, users: Tensor, items: Tensor)
 
 def pair_means(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
     """The mean over all pairs of k(x_ui, c), (M,): sum over the mixture of mean_u k(a_u, s) * mean_i k(b_i, t)."""
-    weights, bandwidths = kernel.mixture()
+    width, centres = users.shape[1], centres.double()
+    squares = (
+        squared_distances(users.double(), centres[:, :width]),
+        squared_distances(items.double(), centres[:, width:]),
+    )
     total = torch.zeros(len(centres), dtype=torch.float64, device=centres.device)
-    for weight, bandwidth in zip(weights.tolist(), bandwidths.tolist(), strict=True):
-        tables = pair_tables(Gaussian(bandwidth), centres.double(), users.double(), items.double())
-        total += weight * tables[0].mean(0) * tables[1].mean(0)
+    for weight, bandwidth in zip(*(values.tolist() for values in kernel.mixture()), strict=True):
+        means = [(square * (-0.5 / bandwidth)).exp_().mean(0) for square in squares]
+        total += weight * means[0] * means[1]
     return total
 
 
