@@ -76,8 +76,9 @@ class _Joint(Weighing):
         self._gap, self._steps = torch.zeros((), device=problem.device), 0
 
     def refresh(self, epoch: int, current: Current) -> None:
-        """Every row's ratio as the model has it now."""
-        self.ratio = self.at(self.whole.users, self.whole.items)
+        """Every row's ratio as the model has it now; where the batch is the log, they are so already."""
+        if self._steps > 1:
+            self.ratio = self.at(self.whole.users, self.whole.items)
         self._gap, self._steps = torch.zeros_like(self._gap), 0
 
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:

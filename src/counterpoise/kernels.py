@@ -14,6 +14,7 @@ from counterpoise.parts import Part
 
 MIXTURE_NODES = 64  # Gaussians that stand for an exponential kernel: the error is below 1e-6 everywhere
 GRAM_BLOCK = 2**20  # kernel values held at once while a Gram is enumerated
+NOTHING = -80.0  # exp(-80) counts as nothing; below -700 every value would take ten times as long
 BANDWIDTH_PAIRS = 2000  # pairs of rows from which the median distance is taken
 
 
@@ -139,7 +140,7 @@ def pair_means(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) ->
     )
     total = torch.zeros(len(centres), dtype=torch.float64, device=centres.device)
     for weight, bandwidth in zip(*(values.tolist() for values in kernel.mixture()), strict=True):
-        means = [(square * (-0.5 / bandwidth)).exp_().mean(0) for square in squares]
+        means = [(square * (-0.5 / bandwidth)).clamp_(min=NOTHING).exp_().mean(0) for square in squares]
         total += weight * means[0] * means[1]
     return total
 

@@ -24,7 +24,7 @@ from counterpoise.problems import Problem
 from counterpoise.ranking import Seen, shrunken_label_rates, top_items
 from counterpoise.risks import RISKS
 from counterpoise.threads import one_thread
-from counterpoise.training import History, Progress, Training, train
+from counterpoise.training import THREADS_PAY, History, Progress, Training, train
 from counterpoise.vocabulary import Codes, Vocabulary, as_column, gather
 from counterpoise.weights import Uniform, Weights
 from counterpoise.words import Unknown
@@ -61,13 +61,13 @@ class DebiasedRecommender(Part):
             held_out_rows[_draw_rows(len(log), self.training.validation, seed)] = True
         fitted_log, held_out = log.take(~held_out_rows), log.take(held_out_rows)
         problem = Problem(fitted_log, probe, backbone, self.training, device, generator)
-        learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
-        judge = problem.on(held_out).batches(learner.uses_pairs) if len(held_out) else None
-        batches = problem.batches(learner.uses_pairs)
-        self.history_ = train(learner, batches, judge, self.training, progress)
-        self.facts_ = learner.finish(batches.whole())
-        self.ratio_, scorer = learner.weighing.ratio.cpu().numpy(), learner.scorer
-        self.scorer_ = scorer.requires_grad_(False)
+        with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY):
+            learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
+            judge = problem.on(held_out).batches(learner.uses_pairs) if len(held_out) else None
+            batches = problem.batches(learner.uses_pairs)
+            self.history_ = train(learner, batches, judge, self.training, progress)
+            self.facts_ = learner.finish(batches.whole())
+        self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weighing.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_, self.item_rates_ = Seen.of(log), shrunken_label_rates(log).to(device)
         self.probed_ = Seen.of(log.take([]) if probe is None else probe)

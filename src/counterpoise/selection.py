@@ -33,14 +33,14 @@ def ridge_coefficients(rows: Rows, errors: Tensor, norm: Tensor, ridge: float, w
         scaled = values * share[part].sqrt()[:, None]
         left.addmm_(scaled.T, scaled)
         right += (share[part] * errors[part]) @ values
-    return _solve(left + ridge * left.diagonal().mean() * norm, right)
+    return solve(left + ridge * left.diagonal().mean() * norm, right)
 
 
 def worst_function(rows: Rows, mean: Tensor, norm: Tensor, weights: Tensor | None = None) -> Tensor:
     """The most biased function k'alpha for its norm alpha' norm alpha: alpha = norm^-1 (sum_i w_i k(x_i) - mean)."""
     share = torch.full((rows.n_rows,), 1.0, device=rows.device) if weights is None else weights.to(rows.device)
     share = share.double() / share.double().sum()
-    return _solve(norm, weighted_sum(rows, share) - mean)
+    return solve(norm, weighted_sum(rows, share) - mean)
 
 
 def largest(coefficients: Tensor, count: int) -> Tensor:
@@ -48,7 +48,8 @@ def largest(coefficients: Tensor, count: int) -> Tensor:
     return coefficients.abs().argsort(descending=True, stable=True)[:count]
 
 
-def _solve(matrix: Tensor, right: Tensor) -> Tensor:
+def solve(matrix: Tensor, right: Tensor) -> Tensor:
+    """matrix^-1 right, for a positive semi-definite matrix that may be singular up to rounding."""
     jitter = 1e-12 * matrix.diagonal().mean() * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     solution: Tensor = torch.linalg.solve(matrix + jitter, right)
     return solution

@@ -14,7 +14,6 @@ from torch import Tensor
 from counterpoise.errors import ConfigError, CounterpoiseError, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.parts import Part
-from counterpoise.threads import one_thread
 
 FULL_BATCH_LIMIT = 1 << 18  # rows up to which "auto" takes the whole log as one batch
 AUTO_BATCH = 1 << 15
@@ -215,13 +214,6 @@ def train(
     learner: Learner, batches: Batches, held_out: Batches | None, training: Training, progress: Progress | None = None
 ) -> History:
     """Train for `epochs`, or until the held-out risk stops improving, and leave the best parameters in the learner."""
-    with one_thread(batches.batch_size < THREADS_PAY):
-        return _train(learner, batches, held_out, training, progress)
-
-
-def _train(
-    learner: Learner, batches: Batches, held_out: Batches | None, training: Training, progress: Progress | None
-) -> History:
     history, started = History(), time.perf_counter()
     total, step = training.epochs * len(batches), 0
     best, best_state = math.inf, [tensor.clone() for tensor in learner.state()]

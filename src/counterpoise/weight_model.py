@@ -17,6 +17,7 @@ from counterpoise.functions import Functions, KernelFunctions
 from counterpoise.kernels import BANDWIDTH_PAIRS
 from counterpoise.population import Pairs, Sample
 from counterpoise.problems import Problem
+from counterpoise.selection import solve
 from counterpoise.training import Adam
 from counterpoise.weights import View, Weighing
 
@@ -40,7 +41,7 @@ def weight_loss(
     divergence: Tensor = (mass * (log_mass - log_base)).sum()
     imbalance = mass.to(values) @ values - fitted.targets
     if fitted.matrix is not None:
-        worst: Tensor = imbalance @ torch.linalg.solve(fitted.matrix, imbalance)
+        worst: Tensor = imbalance @ solve(fitted.matrix, imbalance)
         return divergence + strength * worst
     allowed, prices = fitted.prices(tolerance, strength)
     return divergence + (prices * (imbalance.abs() - allowed).clamp(min=0)).sum()
