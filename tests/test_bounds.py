@@ -11,12 +11,13 @@ import torch
 from scipy.special import expit
 
 import counterpoise as cp
-from counterpoise.bounds import generalization_bound, predictor_bound, predictor_norm
+from counterpoise.bounds import generalization_bound
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.features import observed_pairs
 from counterpoise.functions import KernelFunctions
 from counterpoise.kernels import Exponential, Gaussian
 from counterpoise.population import Pairs
+from counterpoise.predictor_bounds import predictor_bound, predictor_norm
 
 ETA = 4 / math.exp(2)  # log(4 / eta) = 2, so that sqrt(log(4 / eta) / (2 |D|)) = 1 / sqrt(|D|)
 RESIDUALS = ("residual", "weighted_residual")

@@ -15,7 +15,7 @@ ORDER = [
     *("vocabulary", "feedback", "tables", "ingest", "protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
-    *("balance_table", "bounds", "diagnostics", "two_samples", "balancer"),
+    *("balance_table", "bounds", "predictor_bounds", "diagnostics", "two_samples", "balancer"),
     *("risks", "backbones", "training", "problems", "weights", "propensity", "joint_propensity"),
     *("first_fits", "weight_model", "balancing"),
     *("imputation", "calibrated", "learner", "agreement", "choices"),
