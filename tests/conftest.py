@@ -6,8 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from counterpoise import Dataset, DebiasedRecommender, World, make, simulate
+
+torch.set_num_threads(1)  # on arrays as small as these a second thread waits; tests of threads set their own number
 
 
 @pytest.fixture(scope="session")
