@@ -82,7 +82,7 @@ def squared_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
 
 
 def weighted_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
-    """Mean over the log of ratio x expected log loss, over the mean over all pairs of the expected log loss, minus 1."""
+    """Mean over the log of ratio x expected log loss, relative to its mean over all pairs, minus 1."""
     preference, predicted = np.asarray(world.preference), np.clip(predictions(world, model), 1e-7, 1 - 1e-7)
     expected = -preference * np.log(predicted) - (1 - preference) * np.log1p(-predicted)
     log = world.dataset.train
