@@ -21,7 +21,7 @@ import argparse
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,36 +29,32 @@ from numpy.typing import NDArray
 
 import counterpoise as cp
 
-Build = Callable[[cp.World], cp.DebiasedRecommender]
-BALANCED = [name for name in cp.METHODS if name.startswith(("rkb", "wkb", "akb", "skb", "mb"))]
+Row = tuple[str, dict[str, Any]]  # a method and its settings
+Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each world
 COLUMNS = ("MSE", "MSE - mf", "own risk", "weighted", "ESS", "AUC", "seconds")
 
 
-def rows() -> dict[str, Build]:
+def rows(world: cp.World) -> dict[str, Row]:
     """Every row of the table by its name, in the order of the methods."""
-    found: dict[str, Build] = {}
+    found: dict[str, Row] = {}
     for name in cp.METHODS:
-        found[name] = lambda world, name=name: cp.make(name)
-        if name in BALANCED:
-            found[f"{name}, side features"] = lambda world, name=name: cp.make(name, features="side")
+        found[name] = name, {}
+        if name.startswith(("rkb", "wkb", "akb", "skb", "mb")):
+            found[f"{name}, side features"] = name, {"features": "side"}
         if name == "ips":
-            found["ips, logistic on side features"] = lambda world: cp.make("ips", weights=cp.Logistic(("side",)))
-            found["ips, logistic on activity"] = lambda world: cp.make("ips", weights=cp.Logistic(("activity",)))
-            found["ips, propensity model"] = lambda world: cp.make("ips", weights="propensity")
+            found["ips, logistic on side features"] = name, {"weights": cp.Logistic(("side",))}
+            found["ips, logistic on activity"] = name, {"weights": cp.Logistic(("activity",))}
+            found["ips, propensity model"] = name, {"weights": "propensity"}
         if name in ("ips", "dr-jl"):
-            found[f"{name}, true propensities"] = lambda world, name=name: cp.make(name, weights=true_weights(world))
+            found[f"{name}, true propensities"] = name, {"weights": cp.Given(world.propensity, clip=0)}
     return found
 
 
-def true_weights(world: cp.World) -> cp.Given:
-    """1 / P(observed), not clipped."""
-    return cp.Given(world.propensity, clip=0)
-
-
-def measure(world: cp.World, model: cp.DebiasedRecommender, seed: int) -> dict[str, float]:
+def measure(world: cp.World, row: Row, seed: int) -> dict[str, float]:
     """Fit on the log and compare with the truth."""
     data, start = world.dataset, time.perf_counter()
-    model.set_params(training__seed=seed).fit(data.train, probe=data.probe)
+    model = cp.make(row[0], seed=seed, **row[1]).fit(data.train, probe=data.probe)
+    assert data.test is not None
     seconds = time.perf_counter() - start
     return {
         "MSE": 1000 * squared_error(world, model),
@@ -89,21 +85,22 @@ def weighted_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
     return float(np.mean(model.ratio_ * expected[log.users, log.items]) / expected.mean() - 1)
 
 
-def table(builds: dict[str, Build], worlds: Iterable[tuple[int, cp.World]]) -> dict[str, dict[str, list[float]]]:
-    """By row and column, a value for each world."""
-    results: dict[str, dict[str, list[float]]] = {name: {column: [] for column in COLUMNS} for name in builds}
-    for seed, world in worlds:
+def table(methods: list[str], worlds: dict[int, cp.World]) -> Results:
+    """Measure every row on every world."""
+    results: Results = {}
+    for seed, world in worlds.items():
         start = time.perf_counter()
-        for name, build in builds.items():
-            for column, value in measure(world, build(world), seed).items():
-                results[name][column].append(value)
+        for name, row in rows(world).items():
+            if row[0] in methods:
+                for column, value in measure(world, row, seed).items():
+                    results.setdefault(name, {}).setdefault(column, []).append(value)
         print(f"seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
-    for name in builds:
-        results[name]["MSE - mf"] = list(np.subtract(results[name]["MSE"], results["mf"]["MSE"]))
+    for values in results.values():
+        values["MSE - mf"] = list(np.subtract(values["MSE"], results["mf"]["MSE"]))
     return results
 
 
-def print_table(results: dict[str, dict[str, list[float]]], markdown: bool) -> None:
+def print_table(results: Results, markdown: bool) -> None:
     """One row a method."""
     lines = [["method", *COLUMNS]]
     for name, values in results.items():
@@ -145,11 +142,12 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", cp.ConvergenceWarning)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    worlds = (
-        (seed, cp.simulate(seed=seed, main_effects=options.main_effects, strength=options.strength)) for seed in seeds
-    )
-    builds = {name: build for name, build in rows().items() if name.split(",")[0] in ("mf", *options.only)}
-    print_table(table(builds, worlds), options.markdown)
+    worlds = {
+        seed: cp.simulate(seed=seed, main_effects=options.main_effects, strength=options.strength) for seed in seeds
+    }
+    print_table(table(["mf", *options.only], worlds), options.markdown)
+    constant = [1000 * np.var(np.asarray(world.preference)) for world in worlds.values()]
+    print(f"\nMSE of a constant, the mean preference: {cell('MSE', constant)}")
 
 
 if __name__ == "__main__":
