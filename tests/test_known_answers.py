@@ -194,6 +194,7 @@ def test_kernel_balancing_on_learned_features_beats(other: str, factor: float) -
 
 @pytest.mark.parametrize("row", ["skb-ips, learned features", "skb-dr, learned features"])
 def test_where_ratings_are_missing_at_random_kernel_balancing_costs_nothing(row: str) -> None:
+    """Half as dense, at 5 %, the imputation of skb-dr costs 1.2 %, that of dr-jl with true propensities 0.8 %."""
     assert squared_error(row, strength=0.0) < 1.01 * squared_error("mf", strength=0.0)
 
 
