@@ -1,0 +1,154 @@
+"""How well is every method debiased? Simulated logs, where the preference and the ideal loss of all pairs are known.
+
+python benchmarks/debiasing.py [--seeds 8] [--main-effects 1] [--strength 1] [--only ips skb-ips] [--markdown]
+
+For every method, and some with the simulator's features or its true propensities:
+
+- MSE: of the predicted preference over all pairs, x 1000; "- mf": the paired difference to `mf` on the same worlds
+- own risk: the method's estimate of its ideal loss, relative to what that loss really is, minus 1. It is made on the
+  labels that were learned from, so that it is too low even where the weights are right
+- weighted: the same for the weights alone, which weigh the errors that were to be expected instead of those of the
+  labels that happened to be drawn
+- ESS: the effective sample size of the weights as a share of the log
+- AUC on the unbiased test, and seconds
+
+Means over seeds, standard errors in brackets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+import counterpoise as cp
+
+Row = tuple[str, dict[str, Any]]  # a method and its settings
+Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each world
+COLUMNS = ("MSE", "MSE - mf", "own risk", "weighted", "ESS", "AUC", "seconds")
+
+
+def rows(world: cp.World) -> dict[str, Row]:
+    """Every row of the table by its name, in the order of the methods."""
+    found: dict[str, Row] = {}
+    for name in cp.METHODS:
+        found[name] = name, {}
+        if name.startswith(("rkb", "wkb", "akb", "skb", "mb")):
+            found[f"{name}, side features"] = name, {"features": "side"}
+        if name == "ips":
+            found["ips, logistic on side features"] = name, {"weights": cp.Logistic(("side",))}
+            found["ips, logistic on activity"] = name, {"weights": cp.Logistic(("activity",))}
+            found["ips, propensity model"] = name, {"weights": "propensity"}
+        if name in ("ips", "dr-jl"):
+            found[f"{name}, true propensities"] = name, {"weights": cp.Given(world.propensity, clip=0)}
+    return found
+
+
+def measure(world: cp.World, row: Row, seed: int) -> dict[str, float]:
+    """Fit on the log and compare with the truth."""
+    data, start = world.dataset, time.perf_counter()
+    model = cp.make(row[0], seed=seed, **row[1]).fit(data.train, probe=data.probe)
+    assert data.test is not None
+    seconds = time.perf_counter() - start
+    return {
+        "MSE": 1000 * squared_error(world, model),
+        "own risk": 100 * (model.facts_["risk"] / world.ideal_risk(model) - 1),
+        "weighted": 100 * weighted_error(world, model),
+        "ESS": 100 * model.facts_["weights"]["effective_sample_size"] / len(data.train),
+        "AUC": cp.evaluate(model, data.test, bootstrap=0).auc,
+        "seconds": seconds,
+    }
+
+
+def predictions(world: cp.World, model: cp.DebiasedRecommender) -> NDArray[np.float64]:
+    """Of all pairs. (users, items)"""
+    users, items = (codes.ravel() for codes in np.indices(world.preference.shape))
+    return model.predict(users, items).astype(np.float64).reshape(world.preference.shape)
+
+
+def squared_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
+    """Mean over all pairs of (predicted - true preference)^2."""
+    return float(np.mean((predictions(world, model) - np.asarray(world.preference)) ** 2))
+
+
+def weighted_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
+    """Mean over the log of ratio x expected log loss, relative to its mean over all pairs, minus 1."""
+    preference, predicted = np.asarray(world.preference), np.clip(predictions(world, model), 1e-7, 1 - 1e-7)
+    expected = -preference * np.log(predicted) - (1 - preference) * np.log1p(-predicted)
+    log = world.dataset.train
+    return float(np.mean(model.ratio_ * expected[log.users, log.items]) / expected.mean() - 1)
+
+
+def table(methods: list[str], worlds: dict[int, cp.World]) -> Results:
+    """Measure every row on every world."""
+    results: Results = {}
+    for seed, world in worlds.items():
+        start = time.perf_counter()
+        for name, row in rows(world).items():
+            if row[0] in methods:
+                for column, value in measure(world, row, seed).items():
+                    results.setdefault(name, {}).setdefault(column, []).append(value)
+        print(f"seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+    for values in results.values():
+        values["MSE - mf"] = list(np.subtract(values["MSE"], results["mf"]["MSE"]))
+    return results
+
+
+def print_table(results: Results, markdown: bool) -> None:
+    """One row a method."""
+    lines = [["method", *COLUMNS]]
+    for name, values in results.items():
+        lines.append([name, *(cell(column, values[column]) for column in COLUMNS)])
+    if markdown:
+        lines.insert(1, ["---"] * len(lines[0]))
+        print("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        return
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        print("  ".join(word.ljust(width) for word, width in zip(line, widths, strict=True)))
+
+
+def cell(column: str, values: list[float]) -> str:
+    """Mean and, where it means something, standard error."""
+    mean, error = np.mean(values), np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
+    written = {
+        "MSE": f"{mean:.1f} ({error:.1f})",
+        "MSE - mf": f"{mean:+.1f} ({error:.1f})",
+        "own risk": f"{mean:+.1f} % ({error:.1f})",
+        "weighted": f"{mean:+.1f} % ({error:.1f})",
+        "ESS": f"{mean:.0f} %",
+        "AUC": f"{mean:.3f} ({error:.3f})",
+        "seconds": f"{mean:.1f}",
+    }
+    return written[column]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=8)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--main-effects", type=float, default=1.0)
+    parser.add_argument("--strength", type=float, default=1.0)
+    parser.add_argument("--only", nargs="+", default=list(cp.METHODS), help="methods; mf is always among them")
+    parser.add_argument("--markdown", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", cp.ConvergenceWarning)
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    worlds = {
+        seed: cp.simulate(seed=seed, main_effects=options.main_effects, strength=options.strength) for seed in seeds
+    }
+    print_table(table(["mf", *options.only], worlds), options.markdown)
+    constant = [1000 * np.var(np.asarray(world.preference)) for world in worlds.values()]
+    print(f"\nMSE of a constant, the mean preference: {cell('MSE', constant)}")
+
+
+if __name__ == "__main__":
+    main()
