@@ -19,8 +19,7 @@ ORDER = [
     *("risks", "backbones", "training", "problems", "weights", "propensity", "joint_propensity"),
     *("first_fits", "weight_model", "balancing"),
     *("imputation", "calibrated", "learner", "agreement", "choices"),
-    *("ranking", "persistence", "recommender", "methods", "making"),
-    *("ranking", "persistence", "recommender", "methods"),
+    *("ranking", "persistence", "recommender", "methods", "making", "explain"),
     *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
 ]
 

@@ -92,6 +92,18 @@ def _full_name(model: DebiasedRecommender, setting: str) -> str:
     return nearest[0]
 
 
+def short_names(model: DebiasedRecommender) -> dict[str, str]:
+    """The shortest name that `configure` takes for each setting of the model and its parts -> its full name."""
+    names: dict[str, str] = {}
+    for full in model.get_params():
+        try:
+            short = _last(full) if _full_name(model, _last(full)) == full else full
+        except ConfigError:
+            short = full
+        names[short] = full
+    return names
+
+
 def _last(name: str) -> str:
     return name.rpartition("__")[2]
 
