@@ -18,6 +18,7 @@ from counterpoise.weights import Weights
 # Settings that are parts: of what kind, and the words for them.
 PARTS: dict[str, tuple[type, Mapping[str, type]]] = {
     "backbone": (Backbone, BACKBONES),
+    "base": (Imputation, IMPUTATIONS),
     "embedder": (Backbone, BACKBONES),
     "imputation": (Imputation, IMPUTATIONS),
     "kernel": (Kernel, KERNELS),
