@@ -125,10 +125,10 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     for candidate in imputation.get("propensities", []):
         lines += _part_lines(candidate)
     if facts["risk"] < 0:
-        lines.append(
-            f"The risk is {facts['risk']:.2f}: below 0, because corrected labels leave [0, 1]. "
-            "Raise l2, or learn the imputation (--set imputation=learned)."
-        )
+        combined = "propensities" in imputation
+        why = "the weights of the regression may be negative" if combined else "corrected labels leave [0, 1]"
+        way_out = "Choose another method." if combined else "Raise l2, or learn the imputation (dr-jl, tdr-jl)."
+        lines.append(f"The risk is {facts['risk']:.2f}, below 0: {why}. {way_out}")
     return lines
 
 
