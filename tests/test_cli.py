@@ -12,6 +12,8 @@ import pytest
 import counterpoise as cp
 from counterpoise import Dataset
 from counterpoise.cli import main
+from counterpoise.making import configure, short_names
+from counterpoise.parts import Part
 
 
 @pytest.fixture(scope="module")
@@ -228,15 +230,84 @@ def test_datasets_say_where_to_get_them(capsys: pytest.CaptureFixture[str]) -> N
     assert {row["name"] for row in printed_json(capsys)} == {"coat", "yahoo-r3", "kuairec", "simulated"}
 
 
-def test_methods_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0
-    assert "Koren" in capsys.readouterr().out
-    assert main(["methods", "mf"]) == 0
     text = capsys.readouterr().out
-    assert "risk = " in text
-    assert "MatrixFactorization(" in text
+    rows = {line.split()[1]: line for line in text.splitlines() if line.startswith("│")}
+    assert set(cp.METHODS) <= set(rows)
+    assert all(word in rows["dr-jl"] for word in ("naive-bayes", "dr", "learned", "a probe", "Wang et al. 2019"))
+    assert max(map(len, text.splitlines())) <= 140
     assert main(["methods", "--json"]) == 0
-    assert {row["name"] for row in printed_json(capsys)} == set(cp.METHODS)
+    facts = {row["name"]: row for row in printed_json(capsys)}
+    assert set(facts) == set(cp.METHODS)
+    assert facts["ips"]["citation"].startswith("Schnabel, Swaminathan, Singh, Chandak and Joachims 2016, Recom")
+
+
+@pytest.mark.parametrize("name", cp.METHODS)
+def test_a_method_is_explained_with_its_formula_and_settings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", name]) == 0
+    text = capsys.readouterr().out
+    assert all(words in text for words in ("risk", "--set", "needs", "learning_rate"))
+    assert " ".join(cp.METHODS[name].about.split()) in " ".join(text.split())
+    assert main(["methods", name, "--json"]) == 0
+    settings, model = printed_json(capsys)["settings"], cp.make(name)
+    assert all(setting in text for setting in settings)
+    for setting, full in short_names(model).items():  # every name listed is one that --set takes, for that setting
+        value = model.get_params()[full]
+        if not isinstance(value, Part | tuple):
+            assert settings[setting] == value
+            configure(model, **{setting: value})
+    assert model.to_config() == cp.make(name).to_config()
+
+
+def test_the_names_of_the_paper_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "AKBDR-Exp"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("AKBDR-Exp: akb-dr (AKBDR)")
+    assert "exponential" in text
+    assert main(["methods", "AKBDR-Exp", "--json"]) == 0
+    facts = printed_json(capsys)
+    assert (facts["name"], facts["settings"]["kernel"]) == ("akb-dr", "exponential")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mf"], "every row counts the same"),
+        (["ips"], "By label: a positive counts"),
+        (["ips", "--set", "weights=logistic"], "of the weight"),
+        (["asips"], "of all pairs, which the third learns"),
+        (["tdr"], "Imputed label: "),
+        (["mr"], "clipped"),
+        (["sdr"], "stability gap"),
+        (["dr-v2"], "balance gap"),
+        (["SKBDR-Exp", "--set", "n=10", "--set", "strength=5"], "SD after; "),
+        (["wkb-ips", "--set", "features=activity"], "0 of 300 functions given up"),
+        (["akb-dr", "--set", "solver=gradient", "--set", "kernel=exponential"], "Algorithm 1"),
+    ],
+)
+def test_fit_says_how_far_to_trust_its_weights(
+    arguments: list[str], words: str, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["fit", str(files), "--out", str(tmp_path / "run"), "--epochs", "2", "--method", *arguments]
+    assert main(command) == 0
+    assert words in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    parts = printed_json(capsys)["parts"]
+    assert parts["weights"]["effective_sample_size"] > 0
+    assert parts == cp.load_model(tmp_path / "run").facts_
+
+
+def test_propensities_of_a_file_are_weights(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pl.read_csv(files / "train.csv")
+    frame.with_columns(chance=0.1 + 0.4 * pl.col("rating")).write_csv(tmp_path / "log.csv")
+    command = ["fit", str(tmp_path / "log.csv"), "--test", str(files / "test.csv"), "--epochs", "2"]
+    command += ["--method", "ips", "--set", "weights=given", "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert "no column of propensities" in capsys.readouterr().err
+    assert main([*command, "--propensity-col", "chance"]) == 0
+    assert "Propensities from 0.1 to 0.5" in capsys.readouterr().out
+    assert main(["fit", "--config", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--quiet"]) == 0
 
 
 @pytest.fixture(scope="module")
@@ -324,6 +395,10 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         (["recommend", "{run}", "--k", "0"], "`k` must be an integer >= 1, got 0"),
         (["recommend", "{run}", "--out", "{files}/test.csv/recs.csv"], "cannot be written"),
         (["methods", "magic"], "`name` must be one of"),
+        (["fit", "{files}/train.csv", "--method", "ips"], "Or choose other weights, such as weights='propensity'"),
+        (["fit", "{files}/train.csv", "--method", "eib"], "Or give the `label`"),
+        (["fit", "{files}/train.csv", "--propensity-col", "chance"], "'chance'"),
+        (["fit", "coat", "--propensity-col", "chance"], "does not take 'propensity_col'"),
         (["demo", "--seed", "-1"], "`seed`"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,8 +20,7 @@ ORDER = [
     *("risks", "backbones", "training", "problems", "weights", "propensity", "joint_propensity"),
     *("first_fits", "weight_model", "balancing"),
     *("imputation", "calibrated", "learner", "agreement", "choices"),
-    *("ranking", "persistence", "recommender", "methods", "making"),
-    *("ranking", "persistence", "recommender", "methods"),
+    *("ranking", "persistence", "recommender", "methods", "making", "explain"),
     *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
 ]
 
@@ -38,6 +38,12 @@ def imported(module: Path) -> set[str]:
 
 def test_every_module_has_its_place_in_the_order() -> None:
     assert {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"} == set(ORDER)
+
+
+def test_the_design_lists_the_modules_in_their_order() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "design.md").read_text(encoding="utf-8")
+    rooms = text.split("## The rooms")[1].split("```")[1].strip("\n").splitlines()
+    assert [name for line in rooms for name in re.split(r"\s{3,}", line.rstrip())[0].split()] == ORDER
 
 
 def test_imports_go_one_way() -> None:

@@ -11,7 +11,7 @@ import typer
 
 from counterpoise import __version__
 from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table, working
-from counterpoise.errors import CounterpoiseError, DataError, check_choice, check_number
+from counterpoise.errors import CounterpoiseError, DataError, check_number
 from counterpoise.options import (
     INTERRUPTED,
     OUT_HELP,
@@ -100,6 +100,7 @@ def fit(
     item_col: ItemCol = None,
     rating_col: RatingCol = None,
     timestamp_col: Annotated[str | None, typer.Option(help="Column of timestamps, if any.")] = None,
+    propensity_col: Annotated[str | None, typer.Option(help="Of propensities, for --set weights=given.")] = None,
     separator: Separator = None,
     probe_fraction: Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")] = None,
     seed: Annotated[int | None, typer.Option(help="Draws probe, start and batches.", show_default="0")] = None,
@@ -124,6 +125,7 @@ def fit(
     flags = {name: arguments[name] for name in FitConfig.model_fields if name in arguments and name != "settings"}
     configuration = resolve(config, flags, parse_settings([*(settings or []), *given]))
 
+    from counterpoise.explain import fit_lines
     from counterpoise.fitting import fit_and_evaluate
     from counterpoise.persistence import check_folder
 
@@ -133,11 +135,13 @@ def fit(
         fitted = fit_and_evaluate(configuration, progress)
     fitted.model.save(out, **fitted.facts())
     if as_json:
-        show_json({"run": str(out), "configuration": fitted.model.to_config(), **fitted.facts()})
+        own = {"configuration": fitted.model.to_config(), "parts": fitted.model.facts_}
+        show_json({"run": str(out), **own, **fitted.facts()})
     if as_json or quiet:
         return
     say(f"{fitted.dataset.name}: {fitted.dataset.train}")
     say(f"Fitted {configuration.method} in {fitted.seconds:.1f} s, {fitted.model.history_.best_epoch} epochs.")
+    say("\n".join(fit_lines(fitted.model.facts_, len(fitted.model.ratio_))))
     if fitted.evaluation is None:
         say("No unbiased ratings to evaluate on. Give some with --test FILE.")
     else:
@@ -309,25 +313,17 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Explain one method.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods, or explain one."""
+    """List the methods, or explain one, by our name or the paper's (AKBDR-Gau)."""
+    from counterpoise.explain import COLUMNS, method_facts, method_rows, method_text
     from counterpoise.methods import METHODS
 
     if name is not None:
-        check_choice("name", name, METHODS)
-        facts = METHODS[name].to_dict()
-        if as_json:
-            show_json(facts)
-        else:
-            say(f"{facts['title']} ({facts['family']})\n\n{facts['about']}\n\n  {facts['formula']}\n")
-            say(f"needs: {facts['needs']}\ncitation: {facts['citation']}\n")
-            say(f"settings and their defaults:\n  {METHODS[name].build()!r}")
-        return
-    rows = [method.to_dict() for method in METHODS.values()]
-    if as_json:
-        show_json(rows)
+        show_json(method_facts(name)) if as_json else say(method_text(name))
+    elif as_json:
+        show_json([method.to_dict() for method in METHODS.values()])
     else:
-        columns = ["name", "family", "weights", "risk", "needs", "citation"]
-        show_table(columns, [[row[column] for column in columns] for row in rows])
+        show_table(list(COLUMNS), method_rows())
+        say("counterpoise methods NAME explains one; docs/methods.md helps to choose.")
 
 
 @app.callback(invoke_without_command=True)

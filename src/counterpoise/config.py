@@ -30,6 +30,7 @@ class FitConfig(BaseModel):
     item_col: str = "item_id"
     rating_col: str = "rating"
     timestamp_col: str | None = None
+    propensity_col: str | None = None
     separator: str | None = None
     method: str = "mf"
     seed: int = 0
@@ -39,7 +40,7 @@ class FitConfig(BaseModel):
 
     def read_options(self) -> dict[str, Any]:
         """How to read files of one's own, as far as it differs from the defaults."""
-        names = ("duplicates", "user_col", "item_col", "rating_col", "timestamp_col", "separator")
+        names = ("duplicates", "user_col", "item_col", "rating_col", "timestamp_col", "propensity_col", "separator")
         return {
             name: getattr(self, name) for name in names if getattr(self, name) != type(self).model_fields[name].default
         }

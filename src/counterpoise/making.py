@@ -18,6 +18,7 @@ from counterpoise.weights import Weights
 # Settings that are parts: of what kind, and the words for them.
 PARTS: dict[str, tuple[type, Mapping[str, type]]] = {
     "backbone": (Backbone, BACKBONES),
+    "base": (Imputation, IMPUTATIONS),
     "embedder": (Backbone, BACKBONES),
     "imputation": (Imputation, IMPUTATIONS),
     "kernel": (Kernel, KERNELS),
@@ -90,6 +91,18 @@ def _full_name(model: DebiasedRecommender, setting: str) -> str:
         problem = f"is ambiguous: {', '.join(nearest)}" if nearest else f"is unknown. Settings: {known}"
         raise ConfigError(f"setting `{setting}` {problem}.")
     return nearest[0]
+
+
+def short_names(model: DebiasedRecommender) -> dict[str, str]:
+    """The shortest name that `configure` takes for each setting of the model and its parts -> its full name."""
+    names: dict[str, str] = {}
+    for full in model.get_params():
+        try:
+            short = _last(full) if _full_name(model, _last(full)) == full else full
+        except ConfigError:
+            short = full
+        names[short] = full
+    return names
 
 
 def _last(name: str) -> str:

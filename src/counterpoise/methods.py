@@ -35,7 +35,8 @@ MATTERS = "Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters: Measuring and E
 TARGETED = (
     "Li, Lyu, Zheng and Wu 2023, TDR-CL: Targeted Doubly Robust Collaborative Learning for Debiased Recommendations"
 )
-LOG, PROBE = "the log alone", "a probe (or other weights)"
+LOG, PROBE, LABEL = "the log alone", "a probe (or other weights)", "a probe (or a label)"
+BOTH = "a probe (or other weights and a label)"
 DR = "risk = mean over D of e^ + (1/|D|) sum over O of w (e - e^)"
 
 
@@ -210,7 +211,7 @@ BASELINES = (
         "risk = (1/|D|) (sum over O of e + sum over D \\ O of e^),   e^ with a constant label",
         "Error imputation: every pair that was not observed gets the label rate of the probe as its label. As good as "
         "that label is.",
-        PROBE,
+        LABEL,
         "Steck 2010, Training and Testing of Recommender Systems on Data Missing Not at Random",
     ),
     Method(
@@ -220,7 +221,7 @@ BASELINES = (
         dr,
         DR + ",   e^ with the probe's label rate as label",
         "Doubly robust with a constant imputed label: unbiased when the propensities or the imputed errors are right.",
-        PROBE,
+        BOTH,
         "Saito 2020, Doubly Robust Estimator for Ranking Metrics with Post-Click Conversions",
     ),
     Method(
@@ -282,7 +283,7 @@ BASELINES = (
         tdr,
         DR + ",   e^ = constant-label error + b (w - 1),   b by least squares over O",
         "Targeted DR: the imputed error is moved along w - 1 until nothing on the log is left to correct.",
-        PROBE,
+        LABEL,
         TARGETED,
     ),
     Method(
