@@ -1,6 +1,7 @@
 """How well is every method debiased? Simulated logs, where the preference and the ideal loss of all pairs are known.
 
-python benchmarks/debiasing.py [--seeds 8] [--main-effects 1] [--strength 1] [--only ips skb-ips] [--markdown]
+    python benchmarks/debiasing.py [--seeds 8] [--main-effects 1] [--strength 1] [--only ips skb-ips]
+                                   [--set NAME=VALUE ...] [--markdown]
 
 For every method, and some with the simulator's features or its true propensities:
 
@@ -28,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 import counterpoise as cp
+from counterpoise.config import parse_settings
 
 Row = tuple[str, dict[str, Any]]  # a method and its settings
 Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each world
@@ -50,10 +52,10 @@ def rows(world: cp.World) -> dict[str, Row]:
     return found
 
 
-def measure(world: cp.World, row: Row, seed: int) -> dict[str, float]:
+def measure(world: cp.World, row: Row, seed: int, settings: dict[str, Any]) -> dict[str, float]:
     """Fit on the log and compare with the truth."""
     data, start = world.dataset, time.perf_counter()
-    model = cp.make(row[0], seed=seed, **row[1]).fit(data.train, probe=data.probe)
+    model = cp.make(row[0], seed=seed, **row[1], **settings).fit(data.train, probe=data.probe)
     assert data.test is not None
     seconds = time.perf_counter() - start
     return {
@@ -85,14 +87,14 @@ def weighted_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
     return float(np.mean(model.ratio_ * expected[log.users, log.items]) / expected.mean() - 1)
 
 
-def table(methods: list[str], worlds: dict[int, cp.World]) -> Results:
+def table(methods: list[str], worlds: dict[int, cp.World], settings: dict[str, Any]) -> Results:
     """Measure every row on every world."""
     results: Results = {}
     for seed, world in worlds.items():
         start = time.perf_counter()
         for name, row in rows(world).items():
             if row[0] in methods:
-                for column, value in measure(world, row, seed).items():
+                for column, value in measure(world, row, seed, settings).items():
                     results.setdefault(name, {}).setdefault(column, []).append(value)
         print(f"seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     for values in results.values():
@@ -137,6 +139,7 @@ def main() -> None:
     parser.add_argument("--main-effects", type=float, default=1.0)
     parser.add_argument("--strength", type=float, default=1.0)
     parser.add_argument("--only", nargs="+", default=list(cp.METHODS), help="methods; mf is always among them")
+    parser.add_argument("--set", nargs="*", default=[], help="name=value for all methods, such as backbone__l2=4.0")
     parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -145,7 +148,7 @@ def main() -> None:
     worlds = {
         seed: cp.simulate(seed=seed, main_effects=options.main_effects, strength=options.strength) for seed in seeds
     }
-    print_table(table(["mf", *options.only], worlds), options.markdown)
+    print_table(table(["mf", *options.only], worlds, parse_settings(options.set)), options.markdown)
     constant = [1000 * np.var(np.asarray(world.preference)) for world in worlds.values()]
     print(f"\nMSE of a constant, the mean preference: {cell('MSE', constant)}")
 

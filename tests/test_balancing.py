@@ -274,7 +274,7 @@ def test_theorem_1_in_training(world: World, dataset: Dataset) -> None:
         ({"folds": 0}, "folds"),
         ({"prior": "flat"}, "prior"),
         ({"solver": "magic"}, "solver"),
-        ({"features": "colour"}, "sources"),
+        ({"features": "colour"}, "features"),
         ({"moving": True}, "moving"),
         ({"moving": 1}, "moving"),
         ({"functions": 3}, "functions"),

@@ -76,6 +76,8 @@ class Balancing(Weights):
 
     def _check(self) -> None:
         check_prices(self.tolerance, self.strength)
+        for source in self.sources:
+            check_choice("features", source, get_args(Source))
         check_choice("prior", self.prior, get_args(Prior))
         check_choice("solver", self.solver, get_args(Solver))
         check_number("refresh", self.refresh, at_least=1, integer=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any, get_args
 
@@ -89,6 +90,9 @@ def load(
             raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
         from counterpoise.simulation import simulate
 
+        unknown = sorted(set(options) - set(signature(simulate).parameters))
+        if unknown:
+            raise ConfigError(f"'simulated' does not take {', '.join(map(repr, unknown))}: they go with files.")
         return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
     if options:
         raise ConfigError(f"{source.name!r} does not take {', '.join(map(repr, options))}.")

@@ -10,12 +10,13 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise.agreement import Agreement
+from counterpoise.backbones import MatrixFactorization
 from counterpoise.balancing import Balancing
 from counterpoise.calibrated import Multiple, Targeted
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.imputation import Constant, Learned
 from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
-from counterpoise.propensity import Logistic, Propensity
+from counterpoise.propensity import Logistic, Popularity
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.weights import Itself, NaiveBayes, Uniform
 from counterpoise.words import Select, Weighting
@@ -91,9 +92,14 @@ def eib() -> DebiasedRecommender:
     return DebiasedRecommender(Itself(), "dr", Constant())
 
 
+def steady() -> MatrixFactorization:
+    """A stronger prior, for risks whose corrected labels leave [0, 1] by far: without it they have no lower bound."""
+    return MatrixFactorization(l2=16.0, l2_biases=8.0)
+
+
 def dr() -> DebiasedRecommender:
     """A constant imputed label."""
-    return DebiasedRecommender(NaiveBayes(), "dr", Constant())
+    return DebiasedRecommender(NaiveBayes(), "dr", Constant(), steady())
 
 
 def joint(weighting: Weighting) -> Callable[[], DebiasedRecommender]:
@@ -103,18 +109,18 @@ def joint(weighting: Weighting) -> Callable[[], DebiasedRecommender]:
 
 def mr() -> DebiasedRecommender:
     """Two propensity models and two imputation models: one right one is enough."""
-    candidates = Multiple((Logistic(), Propensity()), (Learned(), Learned("variance")))
-    return DebiasedRecommender(Uniform(), "direct", candidates)
+    candidates = Multiple((Logistic(), Popularity()), (Learned(), Learned("variance")))
+    return DebiasedRecommender(Uniform(), "direct", candidates, steady())
 
 
 def tdr() -> DebiasedRecommender:
     """A constant imputed label, targeted."""
-    return DebiasedRecommender(Logistic(), "dr", Targeted(Constant()))
+    return DebiasedRecommender(Logistic(), "dr", Targeted(Constant()), steady())
 
 
 def tdr_jl() -> DebiasedRecommender:
     """A learned imputation, targeted."""
-    return DebiasedRecommender(Logistic(), "dr", Targeted(Learned()))
+    return DebiasedRecommender(Logistic(), "dr", Targeted(Learned()), steady())
 
 
 def sdr() -> DebiasedRecommender:

@@ -252,7 +252,7 @@ def _grid_sums(pairs: Pairs, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tenso
     columns = pairs.users.shape[1]
     by_item = pairs.items @ at[1 + columns :]
     for rows in torch.split(pairs.users, max(1, BLOCK // len(pairs.items))):
-        ones = torch.cat([torch.ones_like(rows[:, :1]), rows], 1)  # (users, 1 + user columns)
+        ones = torch.cat([torch.ones(len(rows), 1).to(rows), rows], 1)  # (users, 1 + user columns)
         logits = (ones @ at[: 1 + columns])[:, None] + by_item
         chance = torch.sigmoid(logits)
         spread = chance * (1 - chance)  # (users, |I|)

@@ -114,7 +114,11 @@ class NaiveBayes(Weights):
     def begin(self, problem: Problem) -> Weighing:
         """Two values, one for each label; in between for labels in between."""
         check_number("smoothing", self.smoothing, at_least=0)
-        probe = problem.need_probe("naive Bayes weights", "Or choose other weights, such as weights='propensity'.")
+        probe = problem.need_probe(
+            "naive Bayes weights",
+            "Or put others in their place, such as 'propensity', wherever they are set: `weights`, "
+            "`imputation__weights`, or `prior`, which can be 'uniform'.",
+        )
         unbiased = (float(probe.labels.sum()) + self.smoothing) / (len(probe) + 2 * self.smoothing)
         biased = float(problem.log.labels.mean())
         if not 0 < biased < 1:
