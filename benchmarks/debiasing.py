@@ -61,7 +61,7 @@ def measure(world: cp.World, row: Row, seed: int, settings: dict[str, Any]) -> d
     return {
         "MSE": 1000 * squared_error(world, model),
         "own risk": 100 * (model.facts_["risk"] / world.ideal_risk(model) - 1),
-        "weighted": 100 * weighted_error(world, model),
+        "weighted": 100 * world.selection_bias(model, model.ratio_),
         "ESS": 100 * model.facts_["weights"]["effective_sample_size"] / len(data.train),
         "AUC": cp.evaluate(model, data.test, bootstrap=0).auc,
         "seconds": seconds,
@@ -77,14 +77,6 @@ def predictions(world: cp.World, model: cp.DebiasedRecommender) -> NDArray[np.fl
 def squared_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
     """Mean over all pairs of (predicted - true preference)^2."""
     return float(np.mean((predictions(world, model) - np.asarray(world.preference)) ** 2))
-
-
-def weighted_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
-    """Mean over the log of ratio x expected log loss, relative to its mean over all pairs, minus 1."""
-    preference, predicted = np.asarray(world.preference), np.clip(predictions(world, model), 1e-7, 1 - 1e-7)
-    expected = -preference * np.log(predicted) - (1 - preference) * np.log1p(-predicted)
-    log = world.dataset.train
-    return float(np.mean(model.ratio_ * expected[log.users, log.items]) / expected.mean() - 1)
 
 
 def table(methods: list[str], worlds: dict[int, cp.World], settings: dict[str, Any]) -> Results:

@@ -9,6 +9,7 @@ import torch
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, World, simulate
 from counterpoise.backbones import MatrixFactorization
 from counterpoise.balancing import Balancing
+from counterpoise.calibrated import Targeted
 from counterpoise.features import observed_pairs, pair_features
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.imputation import Constant, Learned, Nothing
@@ -83,7 +84,85 @@ def test_learned_features_of_a_row_come_from_the_other_folds(dataset: Dataset) -
     assert sorted(rows.tolist()) == list(range(len(dataset.train)))
     for fold in weighing.folds:
         assert weighing.ratio[fold.rows].mean() == pytest.approx(1, abs=1e-5)
+        others = np.setdiff1d(np.arange(len(dataset.train)), fold.rows.numpy())
+        assert np.array_equal(fold.others.log.pairs, dataset.train.take(others).pairs)
+    both = solved(Balancing(KernelFunctions(n=5), features=("exposure", "activity")), dataset)
+    for fold in both.folds:  # activity too is that of the other rows
+        rows = np.setdiff1d(np.arange(len(dataset.train)), fold.rows.numpy())
+        counts = np.log1p(np.bincount(dataset.train.items[rows], minlength=50))
+        assert np.allclose(fold.pairs.items[:, -1], (counts - counts.mean()) / counts.std())
     assert len(solved(Balancing(KernelFunctions(n=5), **SIDE), dataset).folds) == 1
+
+
+def test_the_weight_of_a_pair_is_the_mean_over_folds(dataset: Dataset) -> None:
+    for prior in ("uniform", "naive-bayes"):
+        weighing = solved(Balancing(KernelFunctions(n=5), prior=prior), dataset)
+        log = dataset.train
+        users, items, labels = (torch.from_numpy(np.asarray(x)) for x in (log.users, log.items, log.labels))
+        tilts = [fold.tilt(users.long(), items.long()) for fold in weighing.folds]
+        expected = weighing.prior.ratio * (tilts[0] + tilts[1]) / 2
+        assert torch.allclose(weighing.at(users, items, labels), expected.float(), rtol=1e-4)
+        for fold, tilt in zip(weighing.folds, tilts, strict=True):  # and on the rows of a fold, its own is their ratio
+            own = tilt[fold.rows] * weighing.prior.ratio[fold.rows]
+            assert torch.allclose(own.float(), weighing.ratio[fold.rows], rtol=1e-3)
+
+
+def test_before_the_first_solution_weights_are_the_prior(dataset: Dataset) -> None:
+    weighing = Balancing(**SIDE).begin(problem_of(dataset))
+    assert torch.equal(weighing.at(None, None), torch.ones(60 * 50))
+    DebiasedRecommender(Balancing(KernelFunctions(n=3, select="adaptive")), "dr", Targeted(), training=Training(2)).fit(
+        dataset.train
+    )
+
+
+def test_the_kept_weights_are_those_of_the_best_epoch(dataset: Dataset) -> None:
+    """With patience the ratios go back with the parameters."""
+    part = Balancing(KernelFunctions(n=3, select="adaptive"), refresh=1, **SIDE)
+    training = Training(epochs=30, patience=3, learning_rate=0.3)
+    model = DebiasedRecommender(part, training=training).fit(dataset.train)
+    best = model.history_.best_epoch
+    assert best < len(model.history_.loss)
+    again = DebiasedRecommender(part, training=Training(epochs=30, patience=30, learning_rate=0.3))
+    ratios: dict[int, np.ndarray] = {}
+    original = Learner.step
+
+    def step(learner: Learner, batch: object, rate: float) -> torch.Tensor:
+        ratios[len(ratios) + 1] = learner.weighing.ratio.numpy().copy()
+        return original(learner, batch, rate)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Learner, "step", step)
+        again.fit(dataset.train)
+    assert np.array_equal(model.ratio_, ratios[best])
+
+
+def test_algorithm_1_starts_from_its_prior_and_fits_the_residual(dataset: Dataset) -> None:
+    seen = []
+
+    class Watching(_Fixed):
+        adaptive = True
+
+        def fit(self, population: object, observed: object, errors: object, *others: object) -> object:
+            seen.append(errors)
+            return self.fitted
+
+    fitted = KernelFunctions(n=3, select="random", candidates=10).fit(pair_features(dataset.train, ("side",)))
+    part = Balancing(Watching(fitted), strength=0.0, prior="naive-bayes", solver="gradient", **SIDE)  # type: ignore[arg-type]
+    problem = problem_of(dataset)
+    learner = Learner.begin(problem, part, "dr", Constant(0.3))
+    prior = NaiveBayes().begin(problem).ratio
+    with torch.no_grad():
+        for parameter in learner.weighing.scorer.parameters():
+            parameter.zero_()
+    batch = problem.batches(True).whole()
+    logits = learner.scorer(batch.users, batch.items).detach()
+    learner.step(batch, 1e-9)
+    errors = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
+    assert torch.allclose(seen[0], errors - (torch.nn.functional.softplus(logits) - 0.3 * logits), atol=1e-5)
+    assert torch.allclose(learner.weighing.ratio, prior / prior.mean(), atol=1e-3)
+    learner.weighing.ratio = torch.zeros_like(prior)
+    learner.finish(batch)
+    assert torch.allclose(learner.weighing.ratio, prior / prior.mean(), atol=1e-3)
 
 
 def test_where_nothing_is_selected_cross_fitted_weights_stay_near_one() -> None:
@@ -279,6 +358,7 @@ def test_theorem_1_in_training(world: World, dataset: Dataset) -> None:
         ({"moving": 1}, "moving"),
         ({"functions": 3}, "functions"),
         ({"embedder": "mf"}, "embedder"),
+        ({"solver": "gradient", "strength": float("inf")}, "solver"),
     ],
 )
 def test_bad_settings_name_the_setting(settings: dict[str, object], word: str, dataset: Dataset) -> None:

@@ -395,7 +395,7 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         (["recommend", "{run}", "--k", "0"], "`k` must be an integer >= 1, got 0"),
         (["recommend", "{run}", "--out", "{files}/test.csv/recs.csv"], "cannot be written"),
         (["methods", "magic"], "`name` must be one of"),
-        (["fit", "{files}/train.csv", "--method", "ips"], "Or choose other weights, such as weights='propensity'"),
+        (["fit", "{files}/train.csv", "--method", "ips"], "Or put others in their place, such as 'propensity'"),
         (["fit", "{files}/train.csv", "--method", "eib"], "Or give the `label`"),
         (["fit", "{files}/train.csv", "--propensity-col", "chance"], "'chance'"),
         (["fit", "coat", "--propensity-col", "chance"], "does not take 'propensity_col'"),

@@ -151,7 +151,7 @@ def test_drawn_pairs_stand_for_all_of_them(dataset: Dataset, monkeypatch: pytest
     pairs = pair_features(log, ("side", "activity"))
     codes = [c.long() for c in rows_of(log)]
     exact = regress(pairs, *codes, l2=1.0, generator=torch.Generator())
-    monkeypatch.setattr(module, "ALL_PAIRS_LIMIT", 10)
+    monkeypatch.setattr(module, "GRID_LIMIT", 10)
     monkeypatch.setattr(module, "DRAWN_PAIRS", 200_000)
     drawn = regress(pairs, *codes, l2=1.0, generator=torch.Generator().manual_seed(0))
     for one, other in zip(exact, drawn, strict=True):

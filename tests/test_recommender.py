@@ -200,3 +200,28 @@ def test_coat_is_in_its_band(coat_folder: Path) -> None:
     data = cp.load_dataset("coat", path=coat_folder, protocol="honest", seed=0)
     evaluation = cp.evaluate(cp.make("mf", seed=0).fit(data.train, probe=data.probe), data.test, bootstrap=0)
     assert 0.765 <= evaluation.auc <= 0.79
+
+
+def test_a_probe_of_ratings_is_an_error_that_names_it(dataset: Dataset) -> None:
+    probe = FeedbackLog.from_arrays(
+        [0, 1], [0, 1], [4, 5], user_ids=dataset.train.user_ids, item_ids=dataset.train.item_ids
+    )
+    with pytest.raises(DataError, match=r"the probe's labels must lie in \[0, 1\], got values from 4 to 5"):
+        cp.make("ips", **FAST).fit(dataset.train, probe=probe)
+
+
+def test_held_out_rows_are_judged_with_the_weights_of_the_method(dataset: Dataset) -> None:
+    """Scaled to mean 1: the held-out risk of `ips` with two weights is the class-weighted mean error."""
+    model = cp.make("ips", epochs=1, patience=1).fit(dataset.train, probe=dataset.probe)
+    uniform = cp.make("mf", epochs=1, patience=1).fit(dataset.train, probe=dataset.probe)
+    scaled = cp.make("ips", epochs=1, patience=1, weights=cp.Given(np.full((60, 50), 0.9))).fit(dataset.train)
+    assert model.history_.held_out_risk != uniform.history_.held_out_risk
+    assert scaled.history_.held_out_risk[0] == pytest.approx(uniform.history_.held_out_risk[0], abs=0.02)
+
+
+def test_the_order_of_settings_does_not_matter() -> None:
+    one = cp.make("mf", kernel="exponential", weights="balancing", n=7)
+    assert one == cp.make("mf", n=7, weights="balancing", kernel="exponential")
+    assert type(one.weights.functions.kernel).__name__ == "Exponential"
+    model = cp.make("dr-jl", imputation__backbone="ncf", imputation="learned")
+    assert type(model.imputation.backbone).__name__ == "NeuralCF"

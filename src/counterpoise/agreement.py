@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.risks import error
 from counterpoise.training import ALL_PAIRS_LIMIT, Batch, train
-from counterpoise.weights import NaiveBayes, Weighing, Weights
+from counterpoise.weights import Given, NaiveBayes, Weighing, Weights
 
 
 @dataclass
@@ -39,7 +40,12 @@ class Agreement(Imputation):
         check_number("threshold", self.threshold, at_least=0, advice="1 takes every pair.")
         if not isinstance(self.weights, Weights):
             raise ConfigError(f"`weights` must be a Weights part, got {self.weights!r}.")
-        again = replace(problem, log=_resampled(problem))
+        if isinstance(self.weights, Given) and np.ndim(self.weights.propensity) == 1:
+            raise ConfigError(
+                "`propensity` must not be an array by rows here, since rows are drawn again for the second model. "
+                "Give the log its `propensities`, or a matrix."
+            )
+        again = problem.on(_resampled(problem))
         agreeing = _Agreeing(_ips_model(problem, self.weights), _ips_model(again, self.weights), self.threshold)
         agreeing.measure(problem)
         return agreeing

@@ -40,7 +40,8 @@ class Balancing(Weights):
     describe find a selection even where there is none.
     `solver`: "dual" solves over the whole log, exactly; rules that look at the errors choose again every `refresh`
     epochs. "gradient" is the paper's Algorithm 1: a weight model of `embedder`'s kind, and a step for each batch.
-    `moving`: from the first refresh on, "embeddings" are those of the predictor itself as it learns.
+    It has no use for `folds` and `refresh`: its features are learned from the whole log, as in the paper.
+    `moving`: from the first refresh on, "embeddings" are those of the predictor itself as it learns ("dual" alone).
     """
 
     functions: Functions = field(default_factory=KernelFunctions)
@@ -85,6 +86,8 @@ class Balancing(Weights):
         check_flag("moving", self.moving)
         if self.moving and "embeddings" not in self.sources:
             raise ConfigError(f"`moving` needs 'embeddings' among the `features`, got {self.features!r}.")
+        if self.solver == "gradient" and (self.moving or self.strength == float("inf")):
+            raise ConfigError("`solver` must be 'dual' for `moving` features and for an infinite `strength`.")
         if not isinstance(self.embedder, Backbone):
             raise ConfigError(f"`embedder` must be a Backbone, got {self.embedder!r}.")
         if not hasattr(self.functions, "fit"):
@@ -105,16 +108,19 @@ class _Solved(Weighing):
         changing = part.functions.adaptive or part.moving
         if not first and (not changing or epoch - self.solved_at < part.refresh):
             return
-        self.solved_at = epoch
         errors = current.residuals() if part.functions.adaptive else None
         for fold in self.folds:
             if part.moving and not first:
                 fold.move(current.features())
             self.ratio[fold.rows] = fold.solve(None if errors is None else errors[fold.rows], self.ratio[fold.rows])
+        self.solved_at = epoch
 
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
         """The weights are a function, exp(-l'h(x) - offset) x prior, so any pair has one: the mean over folds."""
+        prior = self.prior.at(users, items, labels)
+        if self.solved_at == 0:
+            return prior
         if users is None or items is None:
             n_users, n_items = self.problem.log.shape
             code = torch.arange(n_users * n_items, device=self.ratio.device)
@@ -122,7 +128,10 @@ class _Solved(Weighing):
         else:
             user, item = users.long(), items.long()
         tilts = torch.stack([fold.tilt(user, item) for fold in self.folds])
-        return tilts.mean(0).to(self.ratio) * self.prior.at(users, items, labels)
+        return tilts.mean(0).to(self.ratio) * prior
+
+    def state(self) -> list[Tensor]:
+        return [self.ratio]
 
     def facts(self) -> dict[str, Any]:
         results = [fold.result for fold in self.folds]
@@ -150,13 +159,14 @@ class _Fold:
     def __init__(self, part: Balancing, problem: Problem, prior: Weighing, rows: Tensor, others: Problem) -> None:
         self.part, self.rows = part, rows
         self.base = None if part.prior == "uniform" else prior.ratio[rows]
-        self.problem = problem.on(problem.log.take(rows.cpu().numpy()))
+        self.base_mean = float(prior.ratio[rows].mean())
+        self.problem, self.others = problem.on(problem.log.take(rows.cpu().numpy())), others
         self.tables = first_fits(others, part.sources, part.embedder)
         self._place()
 
     def _place(self) -> None:
-        """The rows among all pairs, by their features."""
-        self.pairs = self.part.pairs(self.problem, self.tables)
+        """The rows among all pairs, by features that come from the other rows."""
+        self.pairs = self.part.pairs(self.others, self.tables)
         self.observed = observed_pairs(self.problem.log, self.pairs)
 
     def move(self, embeddings: tuple[Tensor, Tensor]) -> None:
@@ -187,7 +197,7 @@ class _Fold:
         dual = torch.from_numpy(self.result.dual).to(users.device)
         rows = self.fitted.rows(self.pairs.at(users, items))
         scores = torch.cat([values.to(dual) @ dual for _, values in rows.blocks()])
-        tilt: Tensor = torch.exp(-scores - self.result.offset)
+        tilt: Tensor = torch.exp(-scores - self.result.offset) / self.base_mean
         return tilt
 
     def held_out(self, ratio: Tensor) -> dict[str, float] | None:

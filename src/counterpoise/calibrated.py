@@ -79,7 +79,7 @@ class Targeted(Imputation):
     def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
         """The base, ready; the weights must be known on all pairs."""
         check_choice("covariate", self.covariate, get_args(Covariate))
-        _check_parts("base", [self.base], Imputation)
+        _check_parts("base", (self.base,), Imputation)
         return _Targeted(self.base.begin(problem, weighing), self.covariate, _Ratios(weighing), problem.log.density)
 
 
@@ -207,7 +207,5 @@ def _combined(constant: Tensor, eta: Tensor, columns: list[Tensor], like: Tensor
 
 
 def _check_parts(name: str, parts: Any, kind: type) -> None:
-    given = list(parts) if isinstance(parts, tuple | list) else [parts]
-    for part in given:
-        if not isinstance(part, kind):
-            raise ConfigError(f"`{name}` must hold {kind.__name__} parts, got {part!r}.")
+    if not isinstance(parts, tuple | list) or not all(isinstance(part, kind) for part in parts):
+        raise ConfigError(f"`{name}` must hold {kind.__name__} parts, several as a tuple, got {parts!r}.")

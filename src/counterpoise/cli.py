@@ -125,7 +125,7 @@ def fit(
     flags = {name: arguments[name] for name in FitConfig.model_fields if name in arguments and name != "settings"}
     configuration = resolve(config, flags, parse_settings([*(settings or []), *given]))
 
-    from counterpoise.explain import fit_lines
+    from counterpoise.explain import fit_lines, truth_line
     from counterpoise.fitting import fit_and_evaluate
     from counterpoise.persistence import check_folder
 
@@ -146,6 +146,8 @@ def fit(
         say("No unbiased ratings to evaluate on. Give some with --test FILE.")
     else:
         say(f"On unbiased ratings ({configuration.protocol} protocol):\n\n{fitted.evaluation}\n")
+    if fitted.truth is not None:
+        say(truth_line(fitted.truth))
     say(f"Saved in {out}. Next: counterpoise recommend {out} --out recs.csv")
 
 

@@ -40,14 +40,16 @@ class Demo:
 
 
 def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
-    """Simulate, fit plain matrix factorisation, and compare with the truth."""
+    """Simulate, fit plain matrix factorisation and a balanced method, and compare with the truth."""
     world = simulate(seed=seed)
     data = world.dataset
-    model = make("mf", seed=seed).fit(data.train, probe=data.probe, progress=progress)
+    plain = make("mf", seed=seed).fit(data.train)
+    model = make("skb-ips", seed=seed, prior="naive-bayes").fit(data.train, probe=data.probe, progress=progress)
     rate = float(data.train.labels.mean())
     predictors: dict[str, Any] = {
         "the log's mean label": lambda users, items: np.full(np.shape(users), rate),
-        "mf": model.predict,
+        "mf": plain.predict,
+        "skb-ips": model.predict,
         "the true preference": world.preference,
     }
     rates = {"log": data.train, "probe": data.probe}

@@ -132,6 +132,15 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     return lines
 
 
+def truth_line(truth: Mapping[str, float]) -> str:
+    """What is known of a fit on simulated data, and of no other."""
+    off = truth["bias_of_the_log"]
+    line = f"In truth: ideal loss {truth['ideal_loss']:.3f}. The log's mean error is off by {off:+.1%}"
+    if "bias_of_the_weights" in truth:
+        line += f", with these weights by {truth['bias_of_the_weights']:+.1%}"
+    return line + " (of the errors to be expected)."
+
+
 def _sample_line(facts: Mapping[str, Any], rows: int) -> str:
     if facts["design_effect"] < 1 + 1e-9:
         return "Weights: every row counts the same."

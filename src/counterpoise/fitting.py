@@ -17,6 +17,7 @@ from counterpoise.ingest import read_log
 from counterpoise.making import make
 from counterpoise.persistence import read_manifest
 from counterpoise.recommender import DebiasedRecommender, load_model
+from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
 from counterpoise.training import Progress
 from counterpoise.words import EmptyUsers, Protocol, Unknown
@@ -31,6 +32,7 @@ class Fitted:
     model: DebiasedRecommender
     evaluation: Evaluation | None  # None without a test
     seconds: float
+    truth: dict[str, float] | None = None  # of simulated data: what no real log tells
 
     def facts(self) -> dict[str, Any]:
         """JSON-able: what a run folder keeps beside the model."""
@@ -39,6 +41,7 @@ class Fitted:
             "dataset": {"name": self.dataset.name, **self.dataset.description},
             "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
             "seconds": round(self.seconds, 3),
+            "truth": self.truth,
         }
 
 
@@ -64,7 +67,16 @@ def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None)
     evaluation = None
     if dataset.test is not None:
         evaluation = evaluate(model, dataset.test, k=configuration.k, empty_users=configuration.empty_users)
-    return Fitted(configuration, dataset, model, evaluation, seconds)
+    truth = _truth(configuration, model) if configuration.data == "simulated" else None
+    return Fitted(configuration, dataset, model, evaluation, seconds, truth)
+
+
+def _truth(configuration: FitConfig, model: DebiasedRecommender) -> dict[str, float]:
+    """The ideal loss of the model, and the bias of the log's mean error with equal weights and with the model's."""
+    world = simulate(seed=configuration.seed, probe_fraction=configuration.probe_fraction)
+    known = {"ideal_loss": world.ideal_risk(model), "bias_of_the_log": world.selection_bias(model)}
+    rows = len(model.ratio_) == len(world.dataset.train)  # with patience some rows have no weight
+    return known | ({"bias_of_the_weights": world.selection_bias(model, model.ratio_)} if rows else {})
 
 
 def evaluate_run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -21,8 +21,6 @@ from counterpoise.words import Weighting
 
 class Imputing:
     """An imputation during one fit."""
-
-    needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
 
     def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.

@@ -73,12 +73,12 @@ class _Joint(Weighing):
         self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
         self.whole = problem.batches().whole()
         self.ratio = self.at(self.whole.users, self.whole.items)
-        self._gap, self._steps = torch.zeros((), device=problem.device), 0
+        self._gap, self._steps, self._whole_step = torch.zeros((), device=problem.device), 0, False
 
     def refresh(self, epoch: int, current: Current) -> None:
         """Every row's ratio as the model has it now; where the batch is the log, they are so already."""
-        if self._steps > 1:
-            self.ratio = self.at(self.whole.users, self.whole.items)
+        if not self._whole_step:
+            self.settle()
         self._gap, self._steps = torch.zeros_like(self._gap), 0
 
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:
@@ -88,6 +88,7 @@ class _Joint(Weighing):
         loss, gap = self.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)
         self.optimizer.step(loss / self.density + self.scorer.penalty() / self.rows, rate)
         self.ratio[batch.rows] = self.at(batch.users, batch.items)
+        self._whole_step = len(batch.rows) == self.rows
         self._gap, self._steps = self._gap + gap.detach(), self._steps + 1
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -104,6 +105,10 @@ class _Joint(Weighing):
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
         """The ratio of any pairs; labels make no difference."""
         return inverse_propensity(torch.sigmoid(self.scorer.at(users, items)), self.density, self.clip)
+
+    def settle(self) -> None:
+        """Every row's ratio as the model has it."""
+        self.ratio = self.at(self.whole.users, self.whole.items)
 
     def state(self) -> list[Tensor]:
         """The model and the ratios that it gave."""

@@ -40,7 +40,7 @@ class Learner:
     @property
     def uses_pairs(self) -> bool:
         """Whether a step looks at pairs of D."""
-        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs or self.imputing.needs_pairs
+        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs
 
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
@@ -62,10 +62,17 @@ class Learner:
         return loss.detach()
 
     def risk(self, batch: Batch) -> Tensor:
-        """The risk on rows that were held out."""
+        """The risk on rows that were held out.
+
+        Their weights are scaled to mean 1: weights that are learned on the way may drift in scale, and the risk with
+        them. A risk that looks at no labels is judged by the weighted error.
+        """
         logits, pair_logits = self._logits(batch)
         errors = risks.error(batch.labels, logits)
         ratio = self.weighing.at(batch.users, batch.items, batch.labels)
+        ratio = ratio / ratio.mean()
+        if self.risk_name == "direct":
+            return risks.snips(errors, ratio)
         return self._risk(errors, ratio, *self.imputing.errors(batch, logits, pair_logits, errors))
 
     def state(self) -> list[Tensor]:
@@ -75,13 +82,9 @@ class Learner:
 
     @torch.no_grad()
     def finish(self, batch: Batch) -> dict[str, Any]:
-        """JSON-able: what the parts have to say, and the risk reached on the whole log, which `batch` is.
-
-        Weights that were learned batch by batch are computed once more for all rows.
-        """
+        """JSON-able: what the parts have to say, and the risk reached on the whole log, which `batch` is."""
         weighing = self.weighing
-        if weighing.state():
-            weighing.ratio = weighing.at(batch.users, batch.items, batch.labels)
+        weighing.settle()
         logits, pair_logits = self._logits(batch)
         errors = risks.error(batch.labels, logits)
         imputed = self.imputing.errors(batch, logits, pair_logits, errors)

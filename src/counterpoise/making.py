@@ -60,23 +60,30 @@ def configure(model: DebiasedRecommender, **settings: Any) -> DebiasedRecommende
     `backbone="ncf"`, `kernel="exponential"`, `weights="logistic"`, `imputation="learned"`.
     """
     flat = _flat(settings)
-    for setting, value in sorted(flat.items(), key=lambda pair: _last(pair[0]) not in PARTS):  # parts first
+    for setting, value in sorted(flat.items(), key=_precedence):
         name = _full_name(model, setting)
         value = tuple(value) if isinstance(value, list) else value
         model.set_params(**{name: _part(_last(name), value)})
     return model
 
 
+def _precedence(item: tuple[str, Any]) -> tuple[bool, int, bool]:
+    """The parts of the model first, then parts of parts, then their settings."""
+    name = item[0]
+    return name not in ("weights", "imputation", "backbone"), name.count("__"), _last(name) not in PARTS
+
+
 def _part(name: str, value: Any) -> Any:
     """A fresh part where a word stands for one."""
-    if name not in PARTS or value is None:
+    if name not in PARTS:
         return value
     kind, words = PARTS[name]
-    if isinstance(value, kind):
+    if isinstance(value, kind) or (value is None and name in ("backbone", "base")):  # None: the default of its owner
         return value
     if not isinstance(value, str) or value not in words:
         known = ", ".join(map(repr, words))
-        raise ConfigError(f"`{name}` must be a {kind.__name__} or one of {known}, got {value!r}.")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigError(f"`{name}` must be {article} {kind.__name__} or one of {known}, got {value!r}.")
     return words[value]()
 
 

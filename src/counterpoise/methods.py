@@ -288,7 +288,7 @@ BASELINES = (
         "dr",
         tdr,
         DR + ",   e^ = constant-label error + b (w - 1),   b by least squares over O",
-        "Targeted DR: the imputed error is moved along w - 1 until nothing on the log is left to correct.",
+        "Targeted DR: the imputed error is moved along w - 1 until the residuals on the log are orthogonal to it.",
         LABEL,
         TARGETED,
     ),

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from counterpoise.backbones import Backbone, MatrixFactorization, Scorer
+from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
 from counterpoise.errors import ConvergenceWarning, check_choice, check_number
 from counterpoise.features import Source, observed_pairs, pair_features
 from counterpoise.population import Pairs
@@ -23,7 +23,7 @@ from counterpoise.training import Batch
 from counterpoise.weights import CLIP, Estimated, PropensityOf, Weighing, Weights
 
 CountsOf = Literal["item", "user", "both"]
-ALL_PAIRS_LIMIT = 1 << 25  # pairs of D up to which a logistic regression looks at all of them
+GRID_LIMIT = 1 << 25  # pairs of D up to which a logistic regression looks at all of them
 DRAWN_PAIRS = 1 << 20  # uniform pairs of D that stand for all of them beyond
 BLOCK = 1 << 18  # pairs looked at at a time
 NEWTON_STEPS = 50
@@ -76,7 +76,7 @@ def fit_observation(problem: Problem, backbone: Backbone) -> Scorer:
 
 def default_model(backbone: Backbone | None) -> Backbone:
     """The model of o: small, with biases. A fresh copy, so that settings changed later do not reach a fit."""
-    return MatrixFactorization(dim=4) if backbone is None else deepcopy(backbone)
+    return MatrixFactorization(dim=4) if backbone is None else deepcopy(as_backbone(backbone))
 
 
 @dataclass
@@ -144,18 +144,21 @@ class Logistic(Weights):
     `inverse_propensity`.
     """
 
-    sources: tuple[Source, ...] = ("side", "activity")
+    sources: tuple[Source, ...] | Source = ("side", "activity")
     l2: float = 1.0
     clip: float = CLIP
 
     def begin(self, problem: Problem) -> Weighing:
         """Fit the regression."""
         check_number("l2", self.l2, at_least=0)
+        sources = (self.sources,) if isinstance(self.sources, str) else tuple(self.sources)
+        for source in sources:
+            check_choice("sources", source, ("side", "activity", "embeddings"))
         embeddings = None
-        if "embeddings" in self.sources:
+        if "embeddings" in sources:
             tables = fit_alone(problem, deepcopy(problem.backbone), mean_error).embeddings()
             embeddings = tables[0].cpu(), tables[1].cpu()
-        pairs = pair_features(problem.log, self.sources, embeddings)
+        pairs = pair_features(problem.log, sources, embeddings)
         observed = observed_pairs(problem.log, pairs)
         with one_thread(problem.log.n_pairs < THREADS_PAY):
             fitted = regress(pairs, observed.users, observed.items, self.l2, problem.generator)
@@ -185,11 +188,11 @@ def regress(pairs: Pairs, users: Tensor, items: Tensor, l2: float, generator: to
     """Minimise sum over D of CE(o -> p) + l2 / 2 |c|^2 by Newton's method, for the observed pairs (users, items).
 
     The logit is a sum of a user's part and an item's, so the sums over D are matrix products over the two tables and no
-    pair's features are ever written down. Past `ALL_PAIRS_LIMIT` pairs, uniformly drawn ones stand for D.
+    pair's features are ever written down. Past `GRID_LIMIT` pairs, uniformly drawn ones stand for D.
     """
     observed = torch.cat([pairs.users.new_tensor([len(users)]), pairs.users[users].sum(0), pairs.items[items].sum(0)])
     total = len(pairs.users) * len(pairs.items)
-    drawn = None if total <= ALL_PAIRS_LIMIT else _draw(pairs, generator)
+    drawn = None if total <= GRID_LIMIT else _draw(pairs, generator)
     value = torch.zeros_like(observed)
     value[0] = torch.logit(torch.tensor(len(users) / total, dtype=value.dtype), eps=1e-6)
     prior = torch.full_like(value, l2)
@@ -210,6 +213,8 @@ def regress(pairs: Pairs, users: Tensor, items: Tensor, l2: float, generator: to
             if bool(trial[0] <= loss + 1e-12 * loss.abs()):
                 break
             size /= 2
+        else:
+            break  # rounding leaves nothing to gain
         value, (loss, first, second) = value - size * step, trial
     else:
         gap = float(first.abs().max()) / total

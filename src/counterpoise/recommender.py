@@ -63,7 +63,7 @@ class DebiasedRecommender(Part):
         problem = Problem(fitted_log, probe, backbone, self.training, device, generator)
         with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY):
             learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
-            judge = problem.on(held_out).batches(learner.uses_pairs) if len(held_out) else None
+            judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
             self.history_ = train(learner, batches, judge, self.training, progress)
             self.facts_ = learner.finish(batches.whole())
@@ -87,6 +87,7 @@ class DebiasedRecommender(Part):
         _check_labels(log)
         if probe is not None:
             check_log("probe", probe)
+            _check_labels(probe, "the probe's labels")
             Dataset(log, probe)
 
     def predict(self, users: Any, items: Any, *, unknown: Unknown = "error") -> NDArray[np.float32]:
@@ -276,11 +277,11 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
     return model
 
 
-def _check_labels(log: FeedbackLog) -> None:
+def _check_labels(log: FeedbackLog, what: str = "labels") -> None:
     low, high = float(log.labels.min()), float(log.labels.max())
     if low < 0 or high > 1:
         raise DataError(
-            f"labels must lie in [0, 1], got values from {low:g} to {high:g}. "
+            f"{what} must lie in [0, 1], got values from {low:g} to {high:g}. "
             "Give the log a `threshold` (--threshold): ratings at or above it become 1, others 0."
         )
 

@@ -82,22 +82,48 @@ class World:
 
         `scores`: predicted probabilities as a |U| x |I| array, a function of (users, items), or a fitted model.
         """
-        ask = scores.predict if hasattr(scores, "predict") else scores
-        if not callable(ask):
-            table = np.asarray(scores, dtype=np.float64)
-            if table.shape != self.labels.shape:
-                raise DataError(f"`scores` must have the shape {self.labels.shape} of all pairs, got {table.shape}.")
-        total = 0.0
-        for users, items, labels in self.labels.blocks():
-            pairs = np.broadcast_arrays(users, items)
-            values = np.reshape(ask(*map(np.ravel, pairs)), labels.shape) if callable(ask) else table[users, items]
-            if not ((values >= 0) & (values <= 1)).all():
-                raise DataError(
-                    "`scores` must be probabilities in [0, 1], got others. Apply a sigmoid to logits first."
-                )
-            predicted = np.clip(values, 1e-7, 1 - 1e-7)
-            total -= float(np.where(labels > 0, np.log(predicted), np.log1p(-predicted)).sum())
-        return total / (self.labels.shape[0] * self.labels.shape[1])
+        return _mean_log_loss(scores, self.labels)
+
+    def selection_bias(self, scores: Any, ratio: Any = None) -> float:
+        """(mean over the log of ratio x expected log loss) / (its mean over all pairs) - 1: 0 for unbiased weights.
+
+        Expected over the labels, so that what a model learned by heart of the labels of the log is no part of it.
+        `ratio`: weight x density of every row of the log, as a fitted model's `ratio_`; None for equal weights.
+        """
+        log = self.dataset.train
+        ask = _asking(scores, self.preference.shape)
+        on_log = _log_loss(ask(log.users, log.items), self.preference[log.users, log.items])
+        weights = np.ones(len(log)) if ratio is None else np.asarray(ratio, dtype=np.float64)
+        return float((weights * on_log).mean() / _mean_log_loss(scores, self.preference) - 1)
+
+
+def _mean_log_loss(scores: Any, target: PairTable) -> float:
+    """The mean over all pairs of the log loss of `scores` against labels or their probabilities."""
+    ask, total = _asking(scores, target.shape), 0.0
+    for users, items, values in target.blocks():
+        pairs = [codes.ravel() for codes in np.broadcast_arrays(users, items)]
+        total += float(_log_loss(ask(*pairs), values.ravel()).sum())
+    return total / (target.shape[0] * target.shape[1])
+
+
+def _asking(scores: Any, shape: tuple[int, int]) -> Callable[[Any, Any], Any]:
+    """Probabilities by pair, from a fitted model, a function of (users, items), or a |U| x |I| array."""
+    ask = scores.predict if hasattr(scores, "predict") else scores
+    if callable(ask):
+        return ask  # type: ignore[no-any-return]
+    table = np.asarray(scores, dtype=np.float64)
+    if table.shape != shape:
+        raise DataError(f"`scores` must have the shape {shape} of all pairs, got {table.shape}.")
+    return lambda users, items: table[users, items]
+
+
+def _log_loss(scores: Any, target: Floats) -> Floats:
+    values = np.asarray(scores, dtype=np.float64)
+    if not ((values >= 0) & (values <= 1)).all():
+        raise DataError("`scores` must be probabilities in [0, 1], got others. Apply a sigmoid to logits first.")
+    predicted = np.clip(values, 1e-7, 1 - 1e-7)
+    loss: Floats = -target * np.log(predicted) - (1 - target) * np.log1p(-predicted)
+    return loss
 
 
 def simulate(

@@ -136,7 +136,7 @@ class Batches:
             yield self.whole()
             return
         order = torch.randperm(len(self.labels), generator=self.generator).to(self.device)
-        for rows in torch.split(order, self.batch_size):
+        for rows in torch.tensor_split(order, len(self)):  # of nearly equal size: no last one of a few rows
             pairs = self._uniform_pairs(len(rows))
             yield Batch(rows, self.users[rows], self.items[rows], self.labels[rows], *pairs)
 
@@ -211,7 +211,7 @@ class History:
 
 
 def train(
-    learner: Learner, batches: Batches, held_out: Batches | None, training: Training, progress: Progress | None = None
+    learner: Learner, batches: Batches, held_out: Batch | None, training: Training, progress: Progress | None = None
 ) -> History:
     """Train for `epochs`, or until the held-out risk stops improving, and leave the best parameters in the learner."""
     history, started = History(), time.perf_counter()
@@ -235,7 +235,12 @@ def train(
             history.best_epoch = epoch
             continue
         with torch.no_grad():
-            history.held_out_risk.append(learner.risk(held_out.whole()).item())
+            history.held_out_risk.append(learner.risk(held_out).item())
+        if not math.isfinite(history.held_out_risk[-1]):
+            raise DivergenceError(
+                f"the risk on held-out rows is {history.held_out_risk[-1]} in epoch {epoch}. Are there too few? "
+                f"Raise `validation` (now {training.validation:g}), or train without `patience`."
+            )
         if history.held_out_risk[-1] < best:
             best, history.best_epoch = history.held_out_risk[-1], epoch
             torch._foreach_copy_(best_state, learner.state())

@@ -15,10 +15,10 @@ from counterpoise.backbones import Backbone
 from counterpoise.fitted_functions import FittedFunctions
 from counterpoise.functions import Functions, KernelFunctions
 from counterpoise.kernels import BANDWIDTH_PAIRS
-from counterpoise.population import Pairs, Sample
+from counterpoise.population import Pairs, Population, Sample
 from counterpoise.problems import Problem
 from counterpoise.selection import solve
-from counterpoise.training import Adam
+from counterpoise.training import Adam, Batch
 from counterpoise.weights import View, Weighing
 
 BATCH_STRENGTH = 1.0  # the default price of a standard deviation: a batch of 128 is off by 0.09 by chance alone
@@ -74,12 +74,8 @@ class WeightModel(Weighing):
         """Choose functions on the batch, one gradient step on L_w, new ratios for the rows of the batch."""
         batch, rows = view.batch, len(view.batch.rows)
         observed = Sample(self.pairs.at(batch.users.long(), batch.items.long()).features(slice(None)))
-        if batch.pair_users is None or batch.pair_items is None:
-            others = self.pairs.draw(rows, self.problem.generator)
-        else:
-            others = self.pairs.at(batch.pair_users.long(), batch.pair_items.long()).features(slice(None))
         fitted = self.functions.fit(
-            Sample(others), observed, view.errors - imputed, self.ratio[batch.rows], self.problem.generator
+            self._population(batch), observed, view.errors - imputed, self.ratio[batch.rows], self.problem.generator
         )
         log_base = self.prior.ratio[batch.rows].log().log_softmax(0)
         log_mass = (self.scorer(batch.users, batch.items) + log_base).log_softmax(0)
@@ -91,6 +87,12 @@ class WeightModel(Weighing):
             logits = self.scorer(batch.users, batch.items) + log_base
             self.ratio[batch.rows] = rows * logits.softmax(0)
 
+    def _population(self, batch: Batch) -> Population:
+        """All of D where the batch stands beside it, else the batch's pairs."""
+        if batch.pair_users is None or batch.pair_items is None:
+            return self.pairs
+        return Sample(self.pairs.at(batch.pair_users.long(), batch.pair_items.long()).features(slice(None)))
+
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
         """exp(g) x prior over its mean on the log."""
@@ -98,6 +100,11 @@ class WeightModel(Weighing):
         mean = (self.scorer(log.users, log.items).exp() * self.prior.ratio).mean()
         ratio: Tensor = self.scorer.at(users, items).exp() * self.prior.at(users, items, labels) / mean
         return ratio
+
+    def settle(self) -> None:
+        """Every row's ratio as the model has it, normalised over the log."""
+        log = self.problem.batches().whole()
+        self.ratio = self.at(log.users, log.items, log.labels)
 
     def state(self) -> list[Tensor]:
         """The weight model's parameters."""

@@ -55,8 +55,11 @@ class Weighing:
         """The ratio of any pairs, all of D where they are None; `labels` where they are known."""
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """After training: the ratio of all rows, where it was learned batch by batch."""
+
     def state(self) -> list[Tensor]:
-        """The tensors that it learns batch by batch."""
+        """The tensors that change in training, to keep a copy of the best epoch."""
         return []
 
     def facts(self) -> dict[str, Any]:
@@ -122,7 +125,10 @@ class NaiveBayes(Weights):
         unbiased = (float(probe.labels.sum()) + self.smoothing) / (len(probe) + 2 * self.smoothing)
         biased = float(problem.log.labels.mean())
         if not 0 < biased < 1:
-            raise ConfigError(f"naive Bayes weights need both labels in the log, its mean label is {biased:g}.")
+            raise ConfigError(
+                f"naive Bayes weights need both labels in the rows trained on, whose mean label is {biased:g}. "
+                "Put others in their place, such as 'propensity', or a larger log."
+            )
         return _ByLabel(problem, (1 - unbiased) / (1 - biased), unbiased / biased)
 
 
