@@ -180,6 +180,8 @@ class _Fold:
         self.fitted = self._choose(errors, ratio)
         self.result = self.fitted.balance(self.observed, part.tolerance, part.strength, base_weights=self.base)
         solved: Tensor = (len(ratio) * self.result.weights).to(ratio)
+        own = solved if self.base is None else solved * self.base_mean / self.base
+        self.largest = float(own.max().log())
         return solved
 
     def _choose(self, errors: Tensor | None, ratio: Tensor) -> FittedFunctions:
@@ -193,11 +195,14 @@ class _Fold:
         return functions.fit(self.pairs, observed, errors, ratio, generator)
 
     def tilt(self, users: Tensor, items: Tensor) -> Tensor:
-        """exp(-l'h(x) - offset): how much more than by its prior a pair counts."""
+        """exp(-l'h(x) - offset): how much more than by its prior a pair counts.
+
+        At most as much as any of the rows: far from them the exponent knows no bounds.
+        """
         dual = torch.from_numpy(self.result.dual).to(users.device)
         rows = self.fitted.rows(self.pairs.at(users, items))
         scores = torch.cat([values.to(dual) @ dual for _, values in rows.blocks()])
-        tilt: Tensor = torch.exp(-scores - self.result.offset) / self.base_mean
+        tilt: Tensor = torch.exp((-scores - self.result.offset).clamp(max=self.largest)) / self.base_mean
         return tilt
 
     def held_out(self, ratio: Tensor) -> dict[str, float] | None:
