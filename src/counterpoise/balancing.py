@@ -52,7 +52,7 @@ class Balancing(Weights):
     embedder: Backbone = field(default_factory=lambda: MatrixFactorization(dim=4))
     folds: int = 2
     solver: Solver = "dual"
-    refresh: int = 25
+    refresh: int = 30
     moving: bool = False
 
     def begin(self, problem: Problem) -> Weighing:

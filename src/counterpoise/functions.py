@@ -158,8 +158,9 @@ class KernelFunctions(Part):
 
     @property
     def n_candidates(self) -> int:
-        """M: by default four for each function, at least 300."""
-        return max(300, 4 * self.n) if self.candidates is None else self.candidates
+        """M: by default four for each function, at least 300; 200 where all of them are balanced ("worst_case")."""
+        least = 200 if self.select == "worst_case" else 300
+        return max(least, 4 * self.n) if self.candidates is None else self.candidates
 
     def _check(self, observed: Points | None, errors: Tensor | None) -> None:
         check_number("n", self.n, at_least=1, integer=True)

@@ -38,6 +38,7 @@ TARGETED = (
 )
 LOG, PROBE, LABEL = "the log alone", "a probe (or other weights)", "a probe (or a label)"
 BOTH = "a probe (or other weights and a label)"
+STEADY = " Its prior is four times the usual one (l2 16 and 8), because its corrected labels leave [0, 1]."
 DR = "risk = mean over D of e^ + (1/|D|) sum over O of w (e - e^)"
 
 
@@ -109,7 +110,7 @@ def joint(weighting: Weighting) -> Callable[[], DebiasedRecommender]:
 
 def mr() -> DebiasedRecommender:
     """Two propensity models and two imputation models: one right one is enough."""
-    candidates = Multiple((Logistic(), Popularity()), (Learned(), Learned("variance")))
+    candidates = Multiple((Logistic(), Popularity()), (Learned(), Learned("variance")), ridge=1.0)
     return DebiasedRecommender(Uniform(), "direct", candidates, steady())
 
 
@@ -226,7 +227,8 @@ BASELINES = (
         "dr",
         dr,
         DR + ",   e^ with the probe's label rate as label",
-        "Doubly robust with a constant imputed label: unbiased when the propensities or the imputed errors are right.",
+        "Doubly robust with a constant imputed label: unbiased when the propensities or the imputed errors are right."
+        + STEADY,
         BOTH,
         "Saito 2020, Doubly Robust Estimator for Ranking Metrics with Post-Click Conversions",
     ),
@@ -278,7 +280,7 @@ BASELINES = (
         mr,
         "risk = mean over D of u'b,   u = (1, w1, w2, e^1, e^2),   b by least squares of e on u over O",
         "Multiple robust: several propensity and imputation models are combined by a regression on the observed pairs. "
-        "Consistent when any one of them is right.",
+        "Consistent when any one of them is right." + STEADY,
         LOG,
         "Li, Dai, Li, Lyu, Dong, Zhou and Wu 2023, Multiple Robust Learning for Recommendation",
     ),
@@ -288,7 +290,8 @@ BASELINES = (
         "dr",
         tdr,
         DR + ",   e^ = constant-label error + b (w - 1),   b by least squares over O",
-        "Targeted DR: the imputed error is moved along w - 1 until the residuals on the log are orthogonal to it.",
+        "Targeted DR: the imputed error is moved along w - 1 until the residuals on the log are orthogonal to it."
+        + STEADY,
         LABEL,
         TARGETED,
     ),
@@ -298,7 +301,7 @@ BASELINES = (
         "dr",
         tdr_jl,
         DR + ",   e^ = learned error + b (w - 1),   b by least squares over O",
-        "Targeted DR on a learned imputation, which is trained on what the targeting leaves.",
+        "Targeted DR on a learned imputation, which is trained on what the targeting leaves." + STEADY,
         LOG,
         TARGETED,
     ),
@@ -346,6 +349,7 @@ RULES: dict[str, tuple[Select, str, str]] = {
         "recommendation.",
     ),
 }
+WORST = "w = argmin KL(w || uniform) + gamma sup over unit f of (sum over O of w f - mean over D of f)^2"
 BALANCE = "w = argmin KL(w || uniform) + gamma sum_j [|sum over O of w h_j - mean over D of h_j| - C]+"
 
 
@@ -357,7 +361,8 @@ def _kernel_methods() -> list[Method]:
             ("ips", kernel_ips(select), "risk = sum over O of w e"),
             ("dr", kernel_dr(select), "risk = mean over D of e^ + sum over O of w (e - e^)"),
         ):
-            title, text = f"{name.upper()}{risk.upper()}", f"{formula},   {BALANCE},   h_j: {functions}"
+            weights = WORST if name == "wkb" else f"{BALANCE},   h_j: {functions}"
+            title, text = f"{name.upper()}{risk.upper()}", f"{formula},   {weights}"
             needs = "the log alone; side features help"
             found.append(Method(f"{name}-{risk}", title, risk, build, text, about, needs, PAPER))
     return found
