@@ -282,7 +282,7 @@ def test_the_names_of_the_paper_are_explained(capsys: pytest.CaptureFixture[str]
         (["sdr"], "stability gap"),
         (["dr-v2"], "balance gap"),
         (["SKBDR-Exp", "--set", "n=10", "--set", "strength=5"], "SD after; "),
-        (["wkb-ips", "--set", "features=activity"], "0 of 300 functions given up"),
+        (["wkb-ips", "--set", "features=activity"], "0 of 200 functions given up"),
         (["akb-dr", "--set", "solver=gradient", "--set", "kernel=exponential"], "Algorithm 1"),
     ],
 )

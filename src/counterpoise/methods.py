@@ -280,7 +280,8 @@ BASELINES = (
         mr,
         "risk = mean over D of u'b,   u = (1, w1, w2, e^1, e^2),   b by least squares of e on u over O",
         "Multiple robust: several propensity and imputation models are combined by a regression on the observed pairs. "
-        "Consistent when any one of them is right." + STEADY,
+        "Consistent when any one of them is right and `ridge` is 0; the default of 1 trades that for bounded weights."
+        + STEADY,
         LOG,
         "Li, Dai, Li, Lyu, Dong, Zhou and Wu 2023, Multiple Robust Learning for Recommendation",
     ),
