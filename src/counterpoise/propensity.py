@@ -85,7 +85,7 @@ class Propensity(Weights):
 
     `backbone`: the model of s, None for a matrix factorisation of 4 dimensions with biases. `clip`: see
     `inverse_propensity`. The model finds the rows it was fitted to likelier than they were, so that the ratios average
-    less than 1; a model that has not seen them gave larger errors in training. (Section 5 of Schnabel et al. 2016 asks
+    less than 1. (Section 5 of Schnabel et al. 2016 asks
     for such a model; Guo et al. 2021 take a factorisation.)
     """
 

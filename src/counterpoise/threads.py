@@ -25,7 +25,7 @@ def one_thread(when: bool = True) -> Iterator[None]:
 def one_blas_thread() -> Iterator[None]:
     """One thread inside the block for numpy's and scipy's linear algebra.
 
-    A factorisation of a few hundred rows gains nothing from a second one, and on a busy machine loses a factor of 40.
+    A factorisation of a few hundred rows gains nothing from a second one, which waits long on a busy machine.
     """
     with _libraries().limit(limits=1, user_api="blas"):
         yield
