@@ -32,12 +32,19 @@ def imported(module: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom) and node.module == "counterpoise":
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("counterpoise."):
-            found.add(str(node.module).split(".")[1])
-    return found & {path.stem for path in PACKAGE.glob("*.py")}
+            name = str(node.module).removeprefix("counterpoise.")
+            found |= {name, *(f"{name}.{alias.name}" for alias in node.names)}
+    return found & set(modules())
+
+
+def modules() -> dict[str, Path]:
+    """Every module of this package by its dotted name, those of its subpackages included."""
+    files = {path.relative_to(PACKAGE).with_suffix(""): path for path in PACKAGE.rglob("*.py")}
+    return {".".join(name.parts): path for name, path in files.items() if name.name != "__init__"}
 
 
 def test_every_module_has_its_place_in_the_order() -> None:
-    assert {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"} == set(ORDER)
+    assert set(modules()) == set(ORDER)
 
 
 def test_the_design_lists_the_modules_in_their_order() -> None:
@@ -49,7 +56,7 @@ def test_the_design_lists_the_modules_in_their_order() -> None:
 def test_imports_go_one_way() -> None:
     for module in ORDER:
         above = set(ORDER[: ORDER.index(module)])
-        assert imported(PACKAGE / f"{module}.py") <= above, module
+        assert imported(modules()[module]) <= above, module
 
 
 def test_the_package_and_its_help_import_nothing_heavy() -> None:
@@ -62,7 +69,7 @@ def test_the_package_and_its_help_import_nothing_heavy() -> None:
 
 
 def test_only_the_console_prints() -> None:
-    for path in PACKAGE.glob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
         printing = [node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "print"]
         assert path.stem == "console" or not printing, path.stem
