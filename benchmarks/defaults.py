@@ -1,20 +1,28 @@
 """Where the default regularisation comes from: cross-validation inside biased logs. No test is looked at.
 
-    python benchmarks/defaults.py
+    python benchmarks/defaults.py [--backbone paper]
 
-For each log: the log loss of held-out parts of the *log* (4 folds) over a grid of `l2` and `l2_biases`, and its
-excess over the best of the grid. The default should be near the best everywhere, not the best anywhere.
+For each log: the log loss of held-out parts of the *log* (4 folds) over a grid of settings of `mf`, and its excess
+over the best of the grid. The default should be near the best everywhere, not the best anywhere. With `--backbone
+paper`: the same for the paper's factorisation and batches in `counterpoise bench`, its learning rates and the L2.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
+from typing import Any
 
 import numpy as np
 
 import counterpoise as cp
+from counterpoise.bench.grounds import GROUNDS
+from counterpoise.bench.jobs import backbone_settings
 
-GRID = list(itertools.product((1, 2, 4, 8), (1, 2, 4, 8)))
+GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
+    "strong": {"l2": (1, 2, 4, 8), "l2_biases": (1, 2, 4, 8)},
+    "paper": {"l2": (1, 2, 3, 4), "learning_rate": (0.01, 0.03, 0.05, 0.1)},
+}
 FOLDS = 4
 
 
@@ -33,28 +41,34 @@ def logs() -> dict[str, cp.FeedbackLog]:
     return found
 
 
-def held_out_loss(log: cp.FeedbackLog, l2: float, l2_biases: float) -> float:
+def held_out_loss(log: cp.FeedbackLog, settings: dict[str, Any]) -> float:
     """Mean log loss over folds of the log."""
     fold = np.random.default_rng(0).permutation(len(log)) % FOLDS
     losses = []
     for number in range(FOLDS):
-        model = cp.make("mf", l2=l2, l2_biases=l2_biases).fit(log.take(fold != number))
+        model = cp.make("mf", **settings).fit(log.take(fold != number))
         losses.append(cp.evaluate(model, log.take(fold == number), bootstrap=0).log_loss)
     return float(np.mean(losses))
 
 
 def main() -> None:
     """Print the excess of each setting on each log, and its mean."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--backbone", choices=tuple(GRIDS), default="strong")
+    backbone = parser.parse_args().backbone
+    axes, fixed = GRIDS[backbone], backbone_settings(backbone, GROUNDS["coat"])
+    grid = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     excess = {}
     for name, log in logs().items():
-        losses = np.array([held_out_loss(log, *setting) for setting in GRID])
+        losses = np.array([held_out_loss(log, fixed | settings) for settings in grid])
         excess[name] = losses - losses.min()
         print(f"{name}: {len(log):,} rows, best held-out log loss {losses.min():.4f}", flush=True)
-    print("\n  l2  l2_biases  mean excess   excess on each log")
+    print("\n" + "  ".join(f"{name:>13}" for name in axes) + "   mean excess   excess on each log")
     mean = np.mean(list(excess.values()), axis=0)
     for number in np.argsort(mean):
+        setting = "  ".join(f"{value:13}" for value in grid[number].values())
         each = "  ".join(f"{values[number]:.4f}" for values in excess.values())
-        print(f"{GRID[number][0]:4} {GRID[number][1]:10} {mean[number]:12.4f}   {each}")
+        print(f"{setting} {mean[number]:13.4f}   {each}")
 
 
 if __name__ == "__main__":

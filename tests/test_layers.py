@@ -21,7 +21,9 @@ ORDER = [
     *("first_fits", "weight_model", "balancing"),
     *("imputation", "calibrated", "learner", "agreement", "choices"),
     *("ranking", "persistence", "recommender", "methods", "making", "explain"),
-    *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
+    *("metrics", "evaluation", "plots", "config", "fitting", "demo"),
+    *("bench.entries", "bench.grounds", "bench.jobs", "bench.store", "bench.runner"),
+    *("bench.sheets", "bench.sweep", "bench.figures", "bench.protocol", "bench.commands", "cli"),
 ]
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from counterpoise import __version__
+from counterpoise.bench import commands as bench
 from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table, working
 from counterpoise.errors import CounterpoiseError, DataError, check_number
 from counterpoise.options import (
@@ -42,6 +43,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench.app, name="bench")
 
 
 @app.command()
@@ -337,8 +339,9 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit code. Bad input is one line on standard error and exit code 2."""
+    given_words = sys.argv[1:] if arguments is None else arguments
     try:
-        app(arguments)
+        app(bench.join_lists(given_words) if given_words[:1] == ["bench"] else given_words)
         code = 0
     except CounterpoiseError as error:
         complain(f"error: {error}")

@@ -67,3 +67,26 @@ def progress_bar(title: str, wanted: bool) -> Iterator[Update | None]:
     with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None, loss=float("nan"))
         yield lambda done, total, loss: bar.update(task, completed=done, total=total, loss=loss)
+
+
+@contextmanager
+def counting_bar(title: str, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on standard error that counts pieces of work, with the time left; nothing where nobody looks at it."""
+    if not (wanted and sys.stderr.isatty()):
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    left = (TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=True))
+    with Progress(*columns, *left, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -18,8 +18,9 @@ from counterpoise.words import EmptyUsers
 BLOCK = 2**16  # the bootstrap works on about this many rows at a time: what fits into a cache is fastest
 NAMES = {"auc": "AUC", "user_auc": "AUC per user", "ndcg": "NDCG@{k}", "precision": "precision@{k}"}
 NAMES |= {"recall": "recall@{k}", "f1": "F1@{k}", "mse": "MSE", "mae": "MAE", "log_loss": "log loss"}
+RULED = ("ndcg", "precision", "recall", "f1")  # the metrics that users without a positive label touch
 REASONS = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}
-REASONS |= dict.fromkeys(("ndcg", "precision", "recall", "f1"), "no user has a positive label")
+REASONS |= dict.fromkeys(RULED, "no user has a positive label")
 REASONS |= dict.fromkeys(("mse", "mae", "log_loss"), "the scores are no probabilities: some lie outside [0, 1]")
 EMPTY_RULES = {
     "skip": "left out of NDCG, precision and recall",
@@ -121,6 +122,27 @@ def evaluate(
         level=float(level),
         intervals={name: _interval(replicates[name], level) for name in NAMES} if bootstrap else {},
     )
+
+
+def metrics_by_rule(
+    model: Any, log: FeedbackLog, k: int = 5, replicates: int = 0, seed: int = 0
+) -> tuple[dict[str, float], dict[str, Floats]]:
+    """(every metric, the same of `replicates` resampled sets of users), under each rule for users without positives.
+
+    `ndcg_skip`, `ndcg_one`, `ndcg_zero` and so on; a metric that no rule touches has its plain name. All models that
+    are asked with one log and one seed are asked about the same resampled users, so that differences are paired.
+    """
+    rankings = Rankings.of(log.users, _scores(model, log), binary_labels(log), tie_breaker=log.items)
+    values: dict[str, float] = {}
+    resampled: dict[str, Floats] = {}
+    for rule in get_args(EmptyUsers):
+        sample = _Sample(rankings, k, rule)
+        names = {name: f"{name}_{rule}" if name in RULED else name for name in NAMES}
+        here = sample.estimates(np.ones((1, sample.n_users)))
+        drawn = sample.resampled(replicates, np.random.default_rng(seed))
+        values |= {names[name]: float(here[name][0]) for name in NAMES}
+        resampled |= {names[name]: drawn[name] for name in NAMES}
+    return values, resampled
 
 
 class _Sample:

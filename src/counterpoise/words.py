@@ -12,6 +12,5 @@ SelectForSamples = Literal["random", "worst_case", "worst_case_top", "spectral"]
 Weighting = Literal["error", "variance", "bias", "mse"]  # what an imputation is trained for: see `residual_weights`
 Solver = Literal["dual", "gradient"]  # exact over the whole log, or the paper's Algorithm 1
 Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts from
-Covariate = Literal[
-    "odds", "weight"
-]  # what a targeted imputation is corrected along: 1 / propensity - 1, or 1 / propensity
+Covariate = Literal["odds", "weight"]  # what an imputation is targeted along: 1 / propensity - 1, or 1 / propensity
+BenchBackbone = Literal["strong", "paper"]  # of a table: our defaults, or the paper's small factorisation

@@ -1,0 +1,238 @@
+"""`counterpoise bench`: parse, run what is not done yet, print and write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from counterpoise.console import counting_bar, say, show_json, show_table
+from counterpoise.errors import ConfigError, check_number
+from counterpoise.options import Json, Quiet, Threshold, words
+from counterpoise.words import Protocol
+
+if TYPE_CHECKING:
+    from counterpoise.bench.jobs import Job
+    from counterpoise.bench.sheets import Sheet
+    from counterpoise.bench.store import Store
+
+app = typer.Typer(
+    help="The paper's table and figures, honest, resumable, with significance tests.", no_args_is_help=True
+)
+
+LISTS = ("--datasets", "--methods", "--values", "--matrices", "--estimators")  # `--methods mf ips` is `mf,ips`
+Datasets = Annotated[str, typer.Option(help="Names or paths: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
+Methods = Annotated[str, typer.Option(help="Names, all, paper, baselines, balancing, or module:function.")]
+Seeds = Annotated[int, typer.Option(help="How many: each draws probe, start and batches, the same for all methods.")]
+Jobs = Annotated[int, typer.Option(help="Processes. They change the time, never the results.")]
+Out = Annotated[Path, typer.Option(help="Folder of results: what is there is not fitted again.")]
+Backbones = Annotated[str, typer.Option(help="strong (our default), paper (4 dimensions, no biases), or both.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of all methods, as name=value.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Fit again what failed.")]
+
+
+@app.command()
+def table(
+    datasets: Datasets = "coat",
+    methods: Methods = "all",
+    seeds: Seeds = 10,
+    backbone: Backbones = "strong",
+    protocol: Annotated[Protocol, typer.Option(help="Of the split of the unbiased ratings.")] = "honest",
+    threshold: Threshold = None,
+    metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
+    settings: Settings = None,
+    jobs: Jobs = 1,
+    out: Out = Path("results"),
+    retry: Retry = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The paper's Table 1: methods x datasets x seeds, beside the published numbers, with tests of significance.
+
+    Written to OUT as table.md, table.tex, table.csv and table.json. Stop it whenever you like; it goes on from there.
+    """
+    from counterpoise.bench.layouts import as_csv, as_latex, as_markdown, as_terminal
+    from counterpoise.bench.layouts import as_json as to_json
+    from counterpoise.bench.summary import summarise
+    from counterpoise.persistence import write_text
+
+    planned, missing = plan(datasets, methods, seeds, backbone, protocol, threshold, settings)
+    store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
+    found = summarise([_row(job, store) for job in planned], missing, metrics=tuple(words(metrics) or ()))
+    files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
+    for ending, layout in files.items():
+        write_text(out / f"table.{ending}", layout(found))
+    if as_json:
+        show_json(found.to_dict())
+    elif not quiet:
+        for title, columns, rows, notes in as_terminal(found):
+            say(title)
+            show_table(columns, rows)
+            say("\n".join(notes))
+        say(f"Written to {out}: " + ", ".join(f"table.{ending}" for ending in files))
+
+
+@app.command()
+def sweep(
+    parameter: Annotated[str, typer.Option(help="n_functions, strength, tolerance, bandwidth, or any setting.")],
+    values: Annotated[str | None, typer.Option(help="What to try.", show_default="a range that suits it")] = None,
+    datasets: Datasets = "product-like",
+    methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips",
+    seeds: Seeds = 5,
+    backbone: Backbones = "strong",
+    threshold: Threshold = None,
+    metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
+    settings: Settings = None,
+    jobs: Jobs = 1,
+    out: Out = Path("results"),
+    retry: Retry = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """The paper's Figures 1 and 2: a setting swept over values, as a picture with bands and as a table.
+
+    Methods that do not have the setting are drawn as a level.
+    """
+    from counterpoise.bench.figures import draw_sweep
+    from counterpoise.bench.sweep import DEFAULTS, points, sheets, swept
+    from counterpoise.plots import check_plots
+
+    check_plots()
+    chosen = numbers("values", values) if values is not None else DEFAULTS.get(parameter)
+    if chosen is None:
+        raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
+    planned, missing = plan(datasets, methods, seeds, backbone, "honest", threshold, settings)
+    grid = [pair for job in planned for pair in swept(job, parameter, chosen)]
+    if all(value is None for _, value in grid):
+        raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
+    store = finish([job for job, _ in grid], out, jobs, retry, not (as_json or quiet), "fitting")
+    found = points(grid, store, words(metrics) or [])
+    name = f"sweep-{parameter}"
+    for kind in ("png", "svg"):
+        draw_sweep(found, parameter, out / f"{name}.{kind}")
+    show_sheets(sheets(found, parameter), missing, out, name, as_json, quiet)
+
+
+@app.command()
+def protocol(
+    datasets: Datasets = "coat",
+    methods: Methods = "mf,ips,dr-jl,akb-ips,akb-dr,skb-dr",
+    seeds: Seeds = 10,
+    backbone: Backbones = "strong",
+    threshold: Threshold = None,
+    settings: Settings = None,
+    jobs: Jobs = 1,
+    out: Out = Path("results"),
+    retry: Retry = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """How much of a published number is protocol: honest and paper splits, and three rules of NDCG."""
+    from counterpoise.bench.protocol import both, sheets
+
+    planned, missing = plan(datasets, methods, seeds, backbone, "honest", threshold, settings)
+    planned = both(planned)
+    store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
+    show_sheets(sheets(planned, store), missing, out, "protocol", as_json, quiet)
+
+
+def plan(
+    datasets: str,
+    methods: str,
+    seeds: int,
+    backbone: str,
+    protocol: Protocol,
+    threshold: float | None,
+    settings: list[str] | None,
+) -> tuple[list[Job], list[dict[str, str]]]:
+    """(the fits, seed by seed, so that what is there after an interruption is a table of fewer seeds; what is missing).
+
+    Every method and dataset is tried before the first fit: a mistake costs no time.
+    """
+    from counterpoise.bench.entries import entries
+    from counterpoise.bench.grounds import ground
+    from counterpoise.bench.jobs import Job
+    from counterpoise.config import parse_settings
+
+    check_number("seeds", seeds, at_least=1, integer=True)
+    grounds = [ground(name) for name in words(datasets) or []]
+    absent = {where.name: text for where in grounds if (text := where.missing())}
+    backbones: tuple[Any, ...] = ("strong", "paper") if backbone == "both" else (backbone,)
+    rows, own = entries(words(methods) or []), parse_settings(settings or [])
+    if not grounds or not rows:
+        raise ConfigError("`datasets` and `methods` must name at least one each.")
+    jobs = [
+        Job(where.name, row.name, seed, column, protocol, threshold, own)
+        for seed in range(seeds)
+        for where in grounds
+        if where.name not in absent
+        for column in backbones
+        for row in rows
+    ]
+    for job in jobs[: len(jobs) // seeds]:
+        job.config_hash  # noqa: B018  builds the model: an unknown setting is an error now
+    for where in grounds:
+        if where.name not in absent and not where.shape:
+            where.load(protocol, 0, threshold)
+    return jobs, [{"dataset": name, "missing": text} for name, text in absent.items()]
+
+
+def finish(jobs: list[Job], out: Path, processes: int, retry: bool, visible: bool, title: str) -> Store:
+    """Fit what the folder does not have, with a bar that counts."""
+    from counterpoise.bench.runner import run
+    from counterpoise.bench.store import Store
+
+    store = Store(out)
+    if retry:
+        store.forget_failures(jobs)
+    with counting_bar(title, visible) as watch:
+        run(jobs, store, processes, watch)
+    return store
+
+
+def show_sheets(
+    sheets: list[Sheet], missing: list[dict[str, str]], out: Path, name: str, as_json: bool, quiet: bool
+) -> None:
+    """Write them, and print them."""
+    from counterpoise.bench.sheets import write_sheets
+
+    paths = write_sheets(sheets, out, name)
+    if as_json:
+        show_json({"sheets": [sheet.to_dict() for sheet in sheets], "missing": missing, "files": list(map(str, paths))})
+    elif not quiet:
+        for sheet in sheets:
+            say(sheet.title)
+            show_table(list(sheet.columns), sheet.cells())
+            say("\n".join(sheet.notes))
+        for absent in missing:
+            say(f"{absent['dataset']} is missing. {absent['missing']}")
+        say(f"Written to {out}: {', '.join(sorted(path.name for path in out.glob(f'{name}*')))}")
+
+
+def numbers(name: str, text: str) -> list[float]:
+    """Numbers separated by commas; whole ones stay whole."""
+    try:
+        values = [float(word) for word in words(text) or []]
+    except ValueError:
+        raise ConfigError(f"`{name}` must be numbers separated by commas, got {text!r}.") from None
+    return [int(value) if value.is_integer() else value for value in values]
+
+
+def join_lists(arguments: list[str]) -> list[str]:
+    """`--methods mf ips` as `--methods mf,ips`, the way the command line of a table reads best."""
+    joined: list[str] = []
+    eating = False
+    for word in arguments:
+        if eating and not word.startswith("-") and joined[-1] not in LISTS:
+            joined[-1] = f"{joined[-1].rstrip(',')},{word}"
+        else:
+            eating = word in LISTS or (eating and not word.startswith("-"))
+            joined.append(word)
+    return joined
+
+
+def _row(job: Job, store: Store) -> dict[str, Any]:
+    row = store.read(job)
+    assert row is not None  # all fits are done
+    return row

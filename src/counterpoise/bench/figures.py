@@ -1,0 +1,39 @@
+"""The pictures of the experiments, from their facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from counterpoise.bench.grounds import ground
+from counterpoise.bench.sweep import Point, metric_name
+from counterpoise.plots import draw_lines
+
+PAPER_LETTERS = {"n_functions": "J (balancing functions)", "strength": "gamma (strength)", "tolerance": "C (tolerance)"}
+
+
+def draw_sweep(points: Sequence[Point], parameter: str, path: Path) -> None:
+    """A panel for each dataset and metric, a line for each method."""
+    panels = []
+    for dataset in dict.fromkeys(point.dataset for point in points):
+        for metric in dict.fromkeys(point.metric for point in points):
+            here = [point for point in points if (point.dataset, point.metric) == (dataset, metric)]
+            name = metric_name(metric, ground(dataset).k)
+            panels.append({"title": dataset, "y_name": name, "lines": _lines(here)})
+    draw_lines(panels, PAPER_LETTERS.get(parameter, parameter), path)
+
+
+def _lines(points: Sequence[Point]) -> list[dict[str, Any]]:
+    lines = []
+    for title in dict.fromkeys(point.title for point in points):
+        own = [point for point in points if point.title == title]
+        lines.append(
+            {
+                "name": title,
+                "x": [point.value for point in own],
+                "mean": [point.mean for point in own],
+                "std": [point.std or 0.0 for point in own],
+            }
+        )
+    return lines

@@ -1,0 +1,70 @@
+"""The datasets of a table, real and simulated, with what the paper fixes for each: K and the batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from counterpoise.datasets import find, load
+from counterpoise.errors import ConfigError, DataError
+from counterpoise.feedback import Dataset
+from counterpoise.simulation import simulate
+from counterpoise.sources import SOURCES
+from counterpoise.words import Protocol
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where methods meet: the length of the evaluated lists, and the paper's batches (rows, uniform pairs a row)."""
+
+    name: str
+    k: int = 5
+    batch_size: int = 2048
+    pairs: int = 4
+    shape: Mapping[str, Any] = field(default_factory=dict)  # of a simulated one
+
+    def load(self, protocol: Protocol, seed: int, threshold: float | None = None) -> Dataset:
+        """The split of this seed; the seed of a simulated one draws its world too."""
+        if self.shape:
+            if protocol != "honest":
+                raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
+            return simulate(seed=seed, **self.shape).dataset
+        dataset = load(self.name, protocol=protocol, seed=seed, threshold=threshold)
+        if dataset.test is None:
+            raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
+        return dataset
+
+    def missing(self) -> str | None:
+        """How to get the dataset where it is not there."""
+        if self.name not in SOURCES or not SOURCES[self.name].readers:
+            return None
+        try:
+            find(SOURCES[self.name])
+        except DataError as error:
+            return str(error)
+        return None
+
+
+GROUNDS = {
+    ground.name: ground
+    for ground in (
+        Ground("coat", batch_size=128, pairs=5),
+        Ground("yahoo-r3"),
+        Ground("kuairec", k=20),
+        Ground("coat-like", batch_size=128, pairs=5, shape={"n_users": 290, "n_items": 300, "density": 0.08}),
+        Ground("music-like", shape={"n_users": 15_400, "n_items": 1_000, "density": 0.02, "test_rows_a_user": 10}),
+        Ground("product-like", k=20, shape={"n_users": 1_411, "n_items": 3_327, "test_rows_a_user": 80}),
+        Ground("simulated", shape={"n_users": 500, "n_items": 400}),
+    )
+}
+
+
+def ground(name: str) -> Ground:
+    """By its name, or the path to files of your own."""
+    if name in GROUNDS:
+        return GROUNDS[name]
+    if not Path(name).exists():
+        raise ConfigError(f"`datasets` must be among {', '.join(GROUNDS)}, or a path to your own, got {name!r}.")
+    return Ground(name)

@@ -1,0 +1,154 @@
+"""One fit of a table: what decides its result, and the row that it gives."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from importlib.metadata import version
+from typing import Any, get_args
+
+import numpy as np
+
+from counterpoise import __version__
+from counterpoise.backbones import MatrixFactorization
+from counterpoise.bench.entries import Entry, entries
+from counterpoise.bench.grounds import Ground, ground
+from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
+from counterpoise.evaluation import metrics_by_rule
+from counterpoise.feedback import Dataset
+from counterpoise.making import configure
+from counterpoise.recommender import DebiasedRecommender
+from counterpoise.words import BenchBackbone, Protocol
+
+REPLICATES = 200  # resampled sets of users, the same for all methods on one test
+RESAMPLED = ("auc", "ndcg_one", "ndcg_skip", "f1_one", "f1_skip")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A method on a split of a dataset. The seed draws probe, start and batches; of simulated data also the world."""
+
+    dataset: str
+    method: str
+    seed: int
+    backbone: BenchBackbone = "strong"
+    protocol: Protocol = "honest"
+    threshold: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def ground(self) -> Ground:
+        """Where it is fitted."""
+        return ground(self.dataset)
+
+    @cached_property
+    def entry(self) -> Entry:
+        """What is fitted."""
+        return entries([self.method])[0]
+
+    def model(self) -> Any:
+        """A fresh model with the settings of this job."""
+        model = self.entry.build(self.seed)
+        settings = backbone_settings(self.backbone, self.ground) | dict(self.settings)
+        if not isinstance(model, DebiasedRecommender):
+            if self.settings:
+                raise ConfigError(f"{self.method!r} is no recommender of counterpoise: settings do not reach it.")
+            return model
+        return configure(model, **settings)
+
+    def configuration(self) -> dict[str, Any]:
+        """JSON-able: everything that decides the result but for the seed."""
+        model = self.model()
+        own = _without_seed(model.to_config()) if isinstance(model, DebiasedRecommender) else None
+        names = ("dataset", "method", "backbone", "protocol", "threshold")
+        facts = {name: getattr(self, name) for name in names}
+        return facts | {"settings": dict(self.settings), "model": own, "source": self.entry.source()}
+
+    @cached_property
+    def config_hash(self) -> str:
+        """A short name of the configuration."""
+        text = json.dumps(self.configuration(), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def backbone_settings(backbone: BenchBackbone, where: Ground) -> dict[str, Any]:
+    """Nothing for "strong", our defaults; for "paper" its matrix factorisation and batches.
+
+    The paper tells dimension and batch size, and grids for the rest. The learning rate, from its grid, the number of
+    epochs and the strength of L2 were chosen for `mf` inside logs (`benchmarks/defaults.py --backbone paper`), and
+    are the same for all methods.
+    """
+    check_choice("backbone", backbone, get_args(BenchBackbone))
+    if backbone == "strong":
+        return {}
+    model = MatrixFactorization(dim=4, biases=False, l2=2.0)
+    return {
+        "backbone": model,
+        "batch_size": where.batch_size,
+        "pairs": where.pairs,
+        "epochs": 30,
+        "learning_rate": 0.03,
+    }
+
+
+def measure(job: Job) -> dict[str, Any]:
+    """Fit and evaluate: the row of this job. A fit that fails gives a row that says why."""
+    where, entry = job.ground, job.entry
+    row = {
+        "dataset": job.dataset,
+        "method": job.method,
+        "title": entry.title,
+        "group": entry.group,
+        "family": entry.family,
+        "backbone": job.backbone,
+        "protocol": job.protocol,
+        "seed": job.seed,
+        "settings": dict(job.settings),
+        "k": where.k,
+        "config_hash": job.config_hash,
+        "versions": versions(),
+    }
+    dataset = _load(job.dataset, job.protocol, job.seed, job.threshold)
+    started = time.perf_counter()
+    try:
+        model = job.model().fit(dataset.train, probe=dataset.probe)
+        seconds = time.perf_counter() - started
+        metrics, replicates = metrics_by_rule(model, dataset.test, where.k, REPLICATES)  # type: ignore[arg-type]
+    except Exception as error:
+        if not (isinstance(error, CounterpoiseError) or entry.group == "own"):
+            raise
+        reason = str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
+        return row | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
+    return row | {
+        "failed": None,
+        "seconds": round(seconds, 3),
+        "metrics": {name: _finite(value) for name, value in metrics.items()},
+        "replicates": {name: [_finite(value) for value in np.round(replicates[name], 6)] for name in RESAMPLED},
+    }
+
+
+@lru_cache(maxsize=1)
+def versions() -> dict[str, str]:
+    """Of everything that may change a number."""
+    packages = {name: version(name) for name in ("torch", "numpy", "scipy")}
+    return {"counterpoise": __version__, "python": platform.python_version(), **packages}
+
+
+@lru_cache(maxsize=2)
+def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None) -> Dataset:
+    return ground(dataset).load(protocol, seed, threshold)
+
+
+def _without_seed(config: dict[str, Any]) -> dict[str, Any]:
+    training = {name: value for name, value in config["training"].items() if name != "seed"}
+    return config | {"training": training}
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,87 @@
+"""Work through the fits of a table, alone or in several processes; every one may be stopped at any moment."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from counterpoise.bench.jobs import Job, measure
+from counterpoise.bench.store import Store
+from counterpoise.errors import CounterpoiseError, check_number
+from counterpoise.threads import one_blas_thread, one_thread
+
+Watch = Callable[[int, int], None]  # (fits done, fits in all)
+Tell = Callable[[int], None]  # (fits done by this run)
+PAUSE = 0.2  # seconds between two looks at the folder
+
+
+def run(jobs: Sequence[Job], store: Store, processes: int = 1, watch: Watch | None = None) -> None:
+    """Fit what the store does not have. A result depends neither on the number of processes nor on the order."""
+    check_number("jobs", processes, at_least=1, integer=True)
+    store.open()
+    todo = [job for job in jobs if not store.has(job)]
+    done = len(jobs) - len(todo)
+
+    def tell(fitted: int) -> None:
+        if watch is not None:
+            watch(done + fitted, len(jobs))
+
+    tell(0)
+    processes = min(processes, len(todo))
+    if processes <= 1:
+        work(todo, store, tell=tell)
+    else:
+        _run_in_processes(todo, store, processes, tell)
+
+
+def work(jobs: Sequence[Job], store: Store, parent: int | None = None, tell: Tell | None = None) -> None:
+    """Fit whatever nobody else fits, until all is done; or until the parent process is gone.
+
+    On one thread, always: sums in another order would make results depend on the machine's load.
+    """
+    left = list(jobs)
+    with one_thread(), one_blas_thread():
+        while left:
+            busy = []
+            for job in left:
+                if parent is not None and os.getppid() != parent:
+                    return
+                with store.claim(job) as free:
+                    if free:
+                        store.write(job, measure(job))
+                    elif not store.has(job):
+                        busy.append(job)  # another process is at it: it may die
+                if tell is not None:
+                    tell(sum(map(store.has, jobs)))
+            left = busy
+            time.sleep(PAUSE if left else 0)
+
+
+def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, tell: Tell) -> None:
+    context = multiprocessing.get_context("spawn")  # a forked torch may hang
+    workers = [context.Process(target=_worker, args=(jobs, store, os.getpid())) for _ in range(processes)]
+    try:
+        for worker in workers:
+            worker.start()
+        while any(worker.is_alive() for worker in workers):
+            tell(sum(map(store.has, jobs)))
+            time.sleep(PAUSE)
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+    tell(sum(map(store.has, jobs)))
+    if not all(map(store.has, jobs)):
+        raise CounterpoiseError("a worker stopped before the end (see above). What is done is kept: start again.")
+
+
+def _worker(jobs: Sequence[Job], store: Store, parent: int) -> None:
+    with suppress(KeyboardInterrupt):  # the parent says so
+        try:
+            work(jobs, store, parent)
+        except CounterpoiseError as error:
+            sys.exit(f"error: {error}")

@@ -1,0 +1,76 @@
+"""A plain table of facts with a title and notes: for the terminal, as Markdown, CSV and JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from counterpoise.persistence import write_text
+
+Value = str | float | int | None
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """Rows by the names of the columns; a value that is None was not measured."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[Mapping[str, Value]]
+    notes: tuple[str, ...] = ()
+
+    def cells(self) -> list[list[str]]:
+        """The values as text."""
+        return [[_text(row.get(column)) for column in self.columns] for row in self.rows]
+
+    def to_markdown(self) -> str:
+        """A heading, the table, and the notes below."""
+        lines = [self.columns, ["---"] * len(self.columns), *self.cells()]
+        table = "\n".join("| " + " | ".join(map(escape_markdown, line)) + " |" for line in lines)
+        return "\n\n".join([f"### {self.title}", table, *self.notes]) + "\n"
+
+    def to_csv(self) -> str:
+        """With all digits; empty where nothing was measured."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, self.columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return {"title": self.title, "rows": [dict(row) for row in self.rows], "notes": list(self.notes)}
+
+
+def write_sheets(sheets: Sequence[Sheet], folder: Path, name: str) -> list[Path]:
+    """Write them as `name`.md, .json and one .csv each (`name`-2.csv ... for more than one); the paths."""
+    files = {
+        f"{name}.md": "\n".join(sheet.to_markdown() for sheet in sheets),
+        f"{name}.json": json.dumps([sheet.to_dict() for sheet in sheets], indent=2) + "\n",
+    }
+    for number, sheet in enumerate(sheets, 1):
+        files[f"{name}.csv" if number == 1 else f"{name}-{number}.csv"] = sheet.to_csv()
+    for file, text in files.items():
+        write_text(folder / file, text)
+    return [folder / file for file in files]
+
+
+def escape_markdown(text: str) -> str:
+    """So that names from elsewhere stay text in a cell of a Markdown table."""
+    return re.sub(r"([\\`*_{}\[\]<>|#&])", r"\\\1", " ".join(text.split())) if text != "---" else text
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e-3 else _decimals(value)
+
+
+def _decimals(value: Value) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
