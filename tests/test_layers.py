@@ -21,7 +21,10 @@ ORDER = [
     *("first_fits", "weight_model", "balancing"),
     *("imputation", "calibrated", "learner", "agreement", "choices"),
     *("ranking", "persistence", "recommender", "methods", "making", "explain"),
-    *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
+    *("metrics", "evaluation", "config", "fitting"),
+    *("bench.published", "bench.statistics", "bench.records", "bench.runs", "bench.summary"),
+    *("bench.wording", "bench.grids", "bench.latex", "bench.layouts"),
+    *("demo", "cli"),
 ]
 
 
