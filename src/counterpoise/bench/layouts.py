@@ -7,7 +7,6 @@ import io
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
@@ -89,14 +88,14 @@ def _bullets(notes: Sequence[str]) -> list[str]:
 def _facts(section: Section, line: Line, metric: str) -> dict[str, Any]:
     """One cell with all that is known of it, flat."""
     cell = line.cells[metric]
-    facts = asdict(section) | asdict(line) | asdict(cell) | {"metric": metric}
+    facts = vars(section) | vars(line) | vars(cell) | {"metric": metric}
     facts |= {"seeds_done": len(line.done), "seeds_failed": len(line.failed), "seeds_pending": len(line.pending)}
     facts |= _bounds("", cell.interval) | {"note": wording.status(line, section) if line.failed or line.pending else ""}
     if cell.published:
         facts |= {"published_mean": cell.published.mean, "published_std": cell.published.std}
     if cell.comparison:
         own = {"common_seeds": cell.comparison.seeds} | _bounds("difference_", cell.comparison.interval)
-        facts |= asdict(cell.comparison) | {"seeds": cell.seeds} | own
+        facts |= vars(cell.comparison) | {"seeds": cell.seeds} | own
     return {name: facts[name] for name in COLUMNS if name in facts}
 
 

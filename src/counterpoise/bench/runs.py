@@ -60,22 +60,6 @@ class Runs:
         """Where it stands in its section."""
         return order(self.block, self.fits[0].group, self.title, self.method)
 
-    def values(self, metric: str) -> dict[int, float]:
-        """By seed, where the fit is done and the metric defined."""
-        found = {fit.seed: fit.metrics.get(metric) for fit in self.fits if fit.done}
-        return {seed: float(value) for seed, value in found.items() if value is not None and not math.isnan(value)}
-
-    def score(self, metric: str) -> float:
-        """The mean over seeds, with a sign that makes more better."""
-        mean, _ = mean_and_deviation(list(self.values(metric).values()))
-        return sign(metric) * mean
-
-    def replicates(self, metric: str, seeds: Iterable[int]) -> Floats:
-        """(seeds, replicates); nothing where one of the seeds has none, or another number of them."""
-        wanted = set(seeds)
-        found = [fit.replicates.get(metric) or [] for fit in self.fits if fit.seed in wanted]
-        return np.array(found if len({len(one) for one in found}) == 1 else [], np.float64)
-
     def line(self, seeds: Sequence[int], cells: dict[str, Cell]) -> Line:
         """The method's line of a section that has these seeds."""
         done = [fit for fit in self.fits if fit.done]
@@ -92,9 +76,38 @@ class Runs:
         )
 
 
-def sign(metric: str) -> float:
-    """-1 for a metric of which less is better, else 1."""
-    return -1.0 if metric in LOWER_IS_BETTER else 1.0
+@dataclass(frozen=True, eq=False)
+class Series:
+    """One metric of one method: its values by seed, where the fit is done and the metric defined."""
+
+    runs: Runs
+    metric: str
+    values: dict[int, float]
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, runs: Runs, metric: str) -> Series:
+        """From the fits of a method."""
+        found = {fit.seed: fit.metrics.get(metric) for fit in runs.fits if fit.done}
+        values = {seed: float(value) for seed, value in found.items() if value is not None and not math.isnan(value)}
+        return cls(runs, metric, values, *mean_and_deviation(list(values.values())))
+
+    @property
+    def sign(self) -> float:
+        """-1 where less is better, else 1."""
+        return -1.0 if self.metric in LOWER_IS_BETTER else 1.0
+
+    @property
+    def score(self) -> float:
+        """The mean, of which more is better."""
+        return self.sign * self.mean
+
+    def replicates(self, seeds: Iterable[int]) -> Floats:
+        """(seeds, replicates); nothing where one of the seeds has none, or another number of them."""
+        wanted = set(seeds)
+        found = [fit.replicates.get(self.metric) or [] for fit in self.runs.fits if fit.seed in wanted]
+        return np.array(found if len({len(one) for one in found}) == 1 else [], np.float64)
 
 
 def order(block: Block, group: str, title: str, method: str) -> Order:

@@ -17,9 +17,16 @@ import numpy as np
 
 from counterpoise.bench.published import DATASETS, Published, published
 from counterpoise.bench.records import Cell, Comparison, Fit, Section, Table
-from counterpoise.bench.runs import Runs, sign
-from counterpoise.bench.statistics import holm, interval_over_users, mean_and_deviation, paired_t_test, wilcoxon_test
-from counterpoise.errors import check_choice, check_number
+from counterpoise.bench.runs import Runs, Series
+from counterpoise.bench.statistics import (
+    Floats,
+    holm,
+    interval_over_users,
+    mean_and_deviation,
+    paired_t_test,
+    wilcoxon_test,
+)
+from counterpoise.errors import ConfigError, check_choice, check_number
 from counterpoise.evaluation import NAMES
 from counterpoise.words import EmptyUsers
 
@@ -42,19 +49,27 @@ def summarise(
     as does every seed that another method of the same section has.
     `missing`: {"dataset": ..., "missing": how to get it} for each dataset that is not there.
     """
-    for metric in metrics:
-        check_choice("metrics", metric, CHOICES)
+    chosen = _checked(metrics)
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     sections = defaultdict(list)
     for fit in map(Fit.of, rows):
         sections[_order(fit)].append(fit)
     absent = sorted(missing, key=lambda entry: _place(entry["dataset"]))
     return Table(
-        metrics=list(metrics),
+        metrics=chosen,
         level=float(level),
-        sections=[_section(sections[order], metrics, level) for order in sorted(sections)],
+        sections=[_section(sections[order], chosen, level) for order in sorted(sections)],
         missing={entry["dataset"]: entry["missing"] for entry in absent},
     )
+
+
+def _checked(metrics: Sequence[str]) -> list[str]:
+    """Each metric once."""
+    if not metrics:
+        raise ConfigError(f"`metrics` must name at least one metric. Use {', '.join(METRICS)} for the paper's.")
+    for metric in metrics:
+        check_choice("metrics", metric, CHOICES)
+    return list(dict.fromkeys(metrics))
 
 
 def split_metric(metric: str) -> tuple[str, str | None]:
@@ -86,34 +101,38 @@ def _section(fits: Sequence[Fit], metrics: Sequence[str], level: float) -> Secti
 
 def _column(runs: Sequence[Runs], metric: str, level: float) -> dict[str, Cell]:
     """One metric of all methods."""
-    measured = [run for run in runs if run.values(metric)]
-    comparisons = _comparisons(measured, metric, level)
-    return {run.method: _cell(run, measured, metric, level, comparisons.get(run.method)) for run in runs}
+    column = [Series.of(run, metric) for run in runs]
+    measured = [series for series in column if series.values]
+    comparisons = _comparisons(measured, level)
+    return {s.runs.method: _cell(s, measured, level, comparisons.get(s.runs.method)) for s in column}
 
 
-def _cell(run: Runs, measured: Sequence[Runs], metric: str, level: float, comparison: Comparison | None) -> Cell:
-    values = run.values(metric)
-    mean, std = mean_and_deviation(list(values.values()))
-    known, peers = _published(run.fits[0], metric), _peers(run, measured)
+def _cell(series: Series, measured: Sequence[Series], level: float, comparison: Comparison | None) -> Cell:
+    known, peers = _published(series.runs.fits[0], series.metric), _peers(series, measured)
+    interval = interval_over_users(series.replicates(series.values), level)
     return Cell(
-        *(len(values), mean, std, interval_over_users(run.replicates(metric, values), level)),
+        *(len(series.values), series.mean, series.std, interval),
         published=known,
-        published_difference=mean - known.mean if known else math.nan,
-        best=_is_among(run, peers, metric, places=2),
-        best_baseline=_is_among(run, [peer for peer in peers if peer.is_baseline], metric, places=1),
+        published_difference=series.mean - known.mean if known else math.nan,
+        best=_is_among(series, peers, places=2),
+        best_baseline=_is_among(series, _baselines(peers), places=1),
         comparison=comparison,
     )
 
 
-def _peers(run: Runs, measured: Sequence[Runs]) -> list[Runs]:
+def _peers(series: Series, measured: Sequence[Series]) -> list[Series]:
     """The methods of the same block; all, where a method has none of the paper's blocks."""
-    return [other for other in measured if run.block in (other.block, "other")]
+    return [other for other in measured if series.runs.block in (other.runs.block, "other")]
 
 
-def _is_among(run: Runs, peers: Sequence[Runs], metric: str, places: int) -> bool:
+def _baselines(peers: Sequence[Series]) -> list[Series]:
+    return [peer for peer in peers if peer.runs.is_baseline]
+
+
+def _is_among(series: Series, peers: Sequence[Series], places: int) -> bool:
     """Whether a method, as printed, is as good as the one that has the last of these places."""
-    best = sorted((round(peer.score(metric), DIGITS) for peer in peers), reverse=True)[:places]
-    return run in peers and round(run.score(metric), DIGITS) >= best[-1]
+    best = sorted((round(peer.score, DIGITS) for peer in peers), reverse=True)[:places]
+    return series in peers and round(series.score, DIGITS) >= best[-1]
 
 
 def _published(fit: Fit, metric: str) -> Published | None:
@@ -123,15 +142,15 @@ def _published(fit: Fit, metric: str) -> Published | None:
     return known if known is None or known.k in (None, fit.k) else None
 
 
-def _comparisons(measured: Sequence[Runs], metric: str, level: float) -> dict[str, Comparison]:
+def _comparisons(measured: Sequence[Series], level: float) -> dict[str, Comparison]:
     """Each method that is no baseline against the best baseline of its block; p corrected over all of them."""
     found = {}
-    for run in measured:
-        baselines = [peer for peer in _peers(run, measured) if peer.is_baseline]
-        if baselines and not run.is_baseline:
-            best = max(baselines, key=lambda baseline: baseline.score(metric))
-            found[run.method] = _comparison(run, best, metric, level)
-    t_ps, wilcoxon_ps = (holm([getattr(c, name) for c in found.values()]) for name in ("t_p", "wilcoxon_p"))
+    for series in measured:
+        baselines = _baselines(_peers(series, measured))
+        if baselines and not series.runs.is_baseline:
+            best = max(baselines, key=lambda baseline: baseline.score)
+            found[series.runs.method] = _comparison(series, best, level)
+    t_ps, wilcoxon_ps = (holm([getattr(one, name) for one in found.values()]) for name in ("t_p", "wilcoxon_p"))
     return {
         method: replace(
             comparison,
@@ -143,20 +162,23 @@ def _comparisons(measured: Sequence[Runs], metric: str, level: float) -> dict[st
     }
 
 
-def _comparison(run: Runs, best: Runs, metric: str, level: float) -> Comparison:
+def _comparison(ours: Series, best: Series, level: float) -> Comparison:
     """Before the correction for several methods."""
-    ours, theirs = run.values(metric), best.values(metric)
-    seeds = sorted(set(ours) & set(theirs))
-    first, second = (np.array([values[seed] for seed in seeds]) for values in (ours, theirs))
+    seeds = sorted(set(ours.values) & set(best.values))
+    first, second = (np.array([series.values[seed] for seed in seeds]) for series in (ours, best))
     difference, _ = mean_and_deviation(first - second)
-    replicates = [one.replicates(metric, seeds) for one in (run, best)]
-    paired = replicates[0] - replicates[1] if replicates[0].shape == replicates[1].shape else np.empty(0)
-    p, better = paired_t_test(first, second), sign(metric) * difference > 0
+    p, better = paired_t_test(first, second), ours.sign * difference > 0
     return Comparison(
-        *(best.title, len(seeds), difference, interval_over_users(paired, level)),
+        *(best.runs.title, len(seeds), difference, interval_over_users(_paired(ours, best, seeds), level)),
         *(p, wilcoxon_test(first, second), better),
         t_p_holm=math.nan,
         wilcoxon_p_holm=math.nan,
         starred=better and p <= SIGNIFICANT,
         starred_holm=False,
     )
+
+
+def _paired(ours: Series, best: Series, seeds: Sequence[int]) -> Floats:
+    """Differences (seeds, replicates): replicate r of a seed has drawn the same users for both."""
+    first, second = ours.replicates(seeds), best.replicates(seeds)
+    return first - second if first.shape == second.shape else np.empty(0)

@@ -17,7 +17,7 @@ NOTHING = "-"  # what stands where there is no number
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"}
 LATEX |= {">": r"\textgreater{}", "|": r"\textbar{}", "±": r"\ensuremath{\pm}", "†": r"\dag{}"}
 LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
-OTHERS = "Methods of the block other are held against all."
+OTHERS = "Methods of other families are held against all."
 STARS = {
     "*": "better than the best baseline of its block by the paired t-test over seeds, p <= 0.05",
     "†": "also after Holm's correction over all methods compared here",
@@ -27,8 +27,8 @@ PROTOCOLS = {"honest": ", and its test keeps the probe and the pairs of the trai
 
 
 def plain(text: str) -> str:
-    """Text on one line."""
-    return " ".join(str(text).split())
+    """Text on one line, without characters that steer a terminal."""
+    return "".join(letter for letter in " ".join(str(text).split()) if letter.isprintable())
 
 
 def markdown(text: str) -> str:
@@ -89,7 +89,7 @@ def mean_cell(cell: Cell, line: Line, style: Style) -> str:
     if not cell.seeds:
         return NOTHING
     deviation = "" if math.isnan(cell.std) else f" ± {cell.std:.3f}"
-    seeds = "" if cell.seeds == len(line.done) else f" ({cell.seeds} seeds)"
+    seeds = "" if cell.seeds == len(line.done) else f" ({counted(cell.seeds, 'seed')})"
     return f"{style.value(cell)}{deviation}{style.text(stars(cell.comparison))}{seeds}"
 
 
