@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from counterpoise.bench import wording
-from counterpoise.bench.records import Cell, Section, Table
+from counterpoise.bench.records import Section, Table
 from counterpoise.bench.wording import MARKDOWN, Style
 
 MARKS = "Bold: the best two of each block. Underlined: its best baseline."
@@ -25,19 +24,23 @@ class Grid:
 
 def means(table: Table, section: Section, style: Style) -> Grid:
     """Every method: mean and deviation over seeds, and what was published beside."""
-    with_published = [metric for metric in table.metrics if _any(section, metric, lambda cell: cell.published)]
+    known = {metric for line in section.lines for metric, cell in line.cells.items() if cell.published}
     columns = ["method", "block", "seeds"]
     for metric in table.metrics:
-        columns += [wording.metric_name(metric, section.k, table.metrics)]
-        columns += ["published", "diff"] if metric in with_published else []
+        columns.append(wording.metric_name(metric, section.k, table.metrics))
+        columns += ["published", "diff"] if metric in known else []
     rows = []
     for line in section.lines:
         row = [style.text(line.title), line.block, wording.seeds_cell(line, section)]
         for metric, cell in line.cells.items():
             row.append(wording.mean_cell(cell, line, style))
-            row += wording.published_cells(cell) if metric in with_published else []
+            row += wording.published_cells(cell) if metric in known else []
         rows.append(row)
-    notes = [
+    return Grid(wording.title(section), columns, rows, _notes(table, section, style, bool(known)))
+
+
+def _notes(table: Table, section: Section, style: Style, with_published: bool) -> list[str]:
+    return [
         f"Mean ± standard deviation over {wording.counted(len(section.seeds), 'seed')}.",
         *([MARKS] if style is MARKDOWN else []),
         *wording.star_notes(section),
@@ -46,7 +49,6 @@ def means(table: Table, section: Section, style: Style) -> Grid:
         *([wording.published_note(section.protocol)] if with_published else []),
         *wording.status_notes(section),
     ]
-    return Grid(wording.title(section), columns, rows, notes)
 
 
 def differences(table: Table, section: Section, style: Style) -> Grid | None:
@@ -82,7 +84,3 @@ def intervals(table: Table, section: Section, style: Style) -> Grid | None:
     names = [wording.metric_name(metric, section.k, table.metrics) for metric in table.metrics]
     note = f"{wording.share(table.level)} bootstrap intervals over users of the mean over seeds."
     return Grid(f"{wording.title(section)}: over users", ["method", "block", *names], rows, [note])
-
-
-def _any(section: Section, metric: str, has: Callable[[Cell], object]) -> bool:
-    return any(has(line.cells[metric]) for line in section.lines)

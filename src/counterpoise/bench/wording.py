@@ -100,8 +100,8 @@ def comparison_cell(cell: Cell) -> str:
         return NOTHING
     low, high = found.interval
     interval = "" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]"
-    p = f" p {probability(found.t_p)} ({probability(found.t_p_holm)})" if found.t_p == found.t_p else " p -"
-    return f"{signed(found.difference)}{interval}{p}"
+    corrected = "" if math.isnan(found.t_p) else f" ({probability(found.t_p_holm)})"
+    return f"{signed(found.difference)}{interval} p {probability(found.t_p)}{corrected}"
 
 
 def published_cells(cell: Cell) -> list[str]:
