@@ -23,7 +23,9 @@ ORDER = [
     *("ranking", "persistence", "recommender", "methods", "making", "explain"),
     *("metrics", "evaluation", "plots", "config", "fitting", "demo"),
     *("bench.entries", "bench.grounds", "bench.jobs", "bench.store", "bench.runner"),
-    *("bench.sheets", "bench.sweep", "bench.figures", "bench.protocol", "bench.commands", "cli"),
+    *("bench.published", "bench.statistics", "bench.records", "bench.runs", "bench.summary"),
+    *("bench.wording", "bench.grids", "bench.latex", "bench.layouts", "bench.sheets"),
+    *("bench.sweep", "bench.figures", "bench.protocol", "bench.commands", "cli"),
 ]
 
 

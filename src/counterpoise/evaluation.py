@@ -120,7 +120,7 @@ def evaluate(
         n_short_users=int((rankings.sizes < k).sum()),
         n_auc_users=int(((rankings.positives > 0) & (rankings.positives < rankings.sizes)).sum()),
         level=float(level),
-        intervals={name: _interval(replicates[name], level) for name in NAMES} if bootstrap else {},
+        intervals={name: percentile_interval(replicates[name], level) for name in NAMES} if bootstrap else {},
     )
 
 
@@ -187,7 +187,7 @@ def _draw_counts(replicates: int, users: int, rng: np.random.Generator) -> Float
     return counts.reshape(replicates, users).astype(np.float64)
 
 
-def _interval(replicates: Floats, level: float) -> tuple[float, float]:
+def percentile_interval(replicates: Floats, level: float) -> tuple[float, float]:
     """The percentile interval of the replicates that are defined."""
     defined = replicates[~np.isnan(replicates)]
     low, high = np.quantile(defined, [(1 - level) / 2, (1 + level) / 2]) if defined.size else (math.nan, math.nan)

@@ -67,10 +67,11 @@ def table(
         show_json(found.to_dict())
     elif not quiet:
         for title, columns, rows, notes in as_terminal(found):
-            say(title)
-            show_table(columns, rows)
+            say(f"\n{title}")
+            if columns:
+                show_table(columns, rows)
             say("\n".join(notes))
-        say(f"Written to {out}: " + ", ".join(f"table.{ending}" for ending in files))
+        say(f"\nWritten to {out}: " + ", ".join(f"table.{ending}" for ending in files))
 
 
 @app.command()

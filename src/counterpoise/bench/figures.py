@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.bench.grounds import ground
-from counterpoise.bench.sweep import Point, metric_name
+from counterpoise.bench.sweep import Point
+from counterpoise.bench.wording import metric_name
 from counterpoise.plots import draw_lines
 
 PAPER_LETTERS = {"n_functions": "J (balancing functions)", "strength": "gamma (strength)", "tolerance": "C (tolerance)"}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from counterpoise.bench.layouts import markdown_table
+from counterpoise.bench.wording import markdown
 from counterpoise.persistence import write_text
 
 Value = str | float | int | None
@@ -31,9 +32,8 @@ class Sheet:
 
     def to_markdown(self) -> str:
         """A heading, the table, and the notes below."""
-        lines = [self.columns, ["---"] * len(self.columns), *self.cells()]
-        table = "\n".join("| " + " | ".join(map(escape_markdown, line)) + " |" for line in lines)
-        return "\n\n".join([f"### {self.title}", table, *self.notes]) + "\n"
+        columns, *rows = [list(map(markdown, line)) for line in (self.columns, *self.cells())]
+        return "\n\n".join([f"### {markdown(self.title)}", markdown_table(columns, rows), *self.notes]) + "\n"
 
     def to_csv(self) -> str:
         """With all digits; empty where nothing was measured."""
@@ -61,16 +61,7 @@ def write_sheets(sheets: Sequence[Sheet], folder: Path, name: str) -> list[Path]
     return [folder / file for file in files]
 
 
-def escape_markdown(text: str) -> str:
-    """So that names from elsewhere stay text in a cell of a Markdown table."""
-    return re.sub(r"([\\`*_{}\[\]<>|#&])", r"\\\1", " ".join(text.split())) if text != "---" else text
-
-
 def _text(value: Value) -> str:
     if value is None:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) and abs(value) < 1e-3 else _decimals(value)
-
-
-def _decimals(value: Value) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from counterpoise.bench.jobs import Job
 from counterpoise.bench.sheets import Sheet
 from counterpoise.bench.store import Store
-from counterpoise.evaluation import NAMES
 from counterpoise.making import short_names
 from counterpoise.recommender import DebiasedRecommender
 
@@ -95,8 +94,3 @@ def sheets(found: Sequence[Point], parameter: str) -> list[Sheet]:
         ]
         tables.append(Sheet(f"{parameter} on {dataset}", columns, rows, ("std: over seeds.",)))
     return tables
-
-
-def metric_name(metric: str, k: int) -> str:
-    """`ndcg_one` as "NDCG@5"."""
-    return NAMES[metric.removesuffix("_one").removesuffix("_skip").removesuffix("_zero")].format(k=k)
