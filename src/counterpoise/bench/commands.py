@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,12 +55,13 @@ def table(
     """
     from counterpoise.bench.layouts import as_csv, as_latex, as_markdown, as_terminal
     from counterpoise.bench.layouts import as_json as to_json
-    from counterpoise.bench.summary import summarise
+    from counterpoise.bench.summary import check_metrics, summarise
     from counterpoise.persistence import write_text
 
-    planned, missing = plan(datasets, methods, seeds, backbone, protocol, threshold, settings)
+    chosen = check_metrics(words(metrics) or [])
+    planned, missing = plan(datasets, methods, seeds, backbone, [protocol], threshold, settings)
     store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
-    found = summarise([_row(job, store) for job in planned], missing, metrics=tuple(words(metrics) or ()))
+    found = summarise([_row(job, store) for job in planned], missing, chosen)
     files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
     for ending, layout in files.items():
         write_text(out / f"table.{ending}", layout(found))
@@ -96,6 +98,7 @@ def sweep(
     Methods that do not have the setting are drawn as a level.
     """
     from counterpoise.bench.figures import draw_sweep
+    from counterpoise.bench.summary import check_metrics
     from counterpoise.bench.sweep import DEFAULTS, points, sheets, swept
     from counterpoise.plots import check_plots
 
@@ -103,12 +106,13 @@ def sweep(
     chosen = numbers("values", values) if values is not None else DEFAULTS.get(parameter)
     if chosen is None:
         raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
-    planned, missing = plan(datasets, methods, seeds, backbone, "honest", threshold, settings)
+    drawn = check_metrics(words(metrics) or [])
+    planned, missing = plan(datasets, methods, seeds, backbone, ["honest"], threshold, settings)
     grid = [pair for job in planned for pair in swept(job, parameter, chosen)]
     if all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
     store = finish([job for job, _ in grid], out, jobs, retry, not (as_json or quiet), "fitting")
-    found = points(grid, store, words(metrics) or [])
+    found = points(grid, store, drawn)
     name = f"sweep-{parameter}"
     for kind in ("png", "svg"):
         draw_sweep(found, parameter, out / f"{name}.{kind}")
@@ -130,10 +134,9 @@ def protocol(
     quiet: Quiet = False,
 ) -> None:
     """How much of a published number is protocol: honest and paper splits, and three rules of NDCG."""
-    from counterpoise.bench.protocol import both, sheets
+    from counterpoise.bench.protocol import PROTOCOLS, sheets
 
-    planned, missing = plan(datasets, methods, seeds, backbone, "honest", threshold, settings)
-    planned = both(planned)
+    planned, missing = plan(datasets, methods, seeds, backbone, PROTOCOLS, threshold, settings)
     store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
     show_sheets(sheets(planned, store), missing, out, "protocol", as_json, quiet)
 
@@ -143,7 +146,7 @@ def plan(
     methods: str,
     seeds: int,
     backbone: str,
-    protocol: Protocol,
+    protocols: Sequence[Protocol],
     threshold: float | None,
     settings: list[str] | None,
 ) -> tuple[list[Job], list[dict[str, str]]]:
@@ -168,14 +171,16 @@ def plan(
         for seed in range(seeds)
         for where in grounds
         if where.name not in absent
+        for protocol in protocols
         for column in backbones
         for row in rows
     ]
     for job in jobs[: len(jobs) // seeds]:
         job.config_hash  # noqa: B018  builds the model: an unknown setting is an error now
     for where in grounds:
-        if where.name not in absent and not where.shape:
-            where.load(protocol, 0, threshold)
+        for protocol in protocols:
+            if where.name not in absent and (protocol == "paper" or not where.shape):
+                where.load(protocol, 0, threshold)
     return jobs, [{"dataset": name, "missing": text} for name, text in absent.items()]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from counterpoise.datasets import find, load
+from counterpoise.datasets import load, search_folders
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.feedback import Dataset
 from counterpoise.simulation import simulate
@@ -38,13 +38,10 @@ class Ground:
 
     def missing(self) -> str | None:
         """How to get the dataset where it is not there."""
-        if self.name not in SOURCES or not SOURCES[self.name].readers:
+        source = SOURCES.get(self.name)
+        if source is None or not source.readers or any(map(source.find, search_folders(self.name))):
             return None
-        try:
-            find(SOURCES[self.name])
-        except DataError as error:
-            return str(error)
-        return None
+        return f"{source.obtain}. Then set COUNTERPOISE_DATA to the folder above {self.name}."
 
 
 GROUNDS = {

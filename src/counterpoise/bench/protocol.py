@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -14,11 +13,6 @@ from counterpoise.words import Protocol
 
 PROTOCOLS: tuple[Protocol, ...] = ("honest", "paper")
 METRICS = ("auc", "ndcg_one", "ndcg_skip", "ndcg_zero", "f1_one", "f1_skip")
-
-
-def both(jobs: Iterable[Job]) -> list[Job]:
-    """Every job under both protocols."""
-    return [replace(job, protocol=protocol) for job in jobs for protocol in PROTOCOLS]
 
 
 def sheets(jobs: Sequence[Job], store: Store) -> list[Sheet]:

@@ -48,7 +48,7 @@ def summarise(
     as does every seed that another method of the same section has.
     `missing`: {"dataset": ..., "missing": how to get it} for each dataset that is not there.
     """
-    chosen = _checked(metrics)
+    chosen = check_metrics(metrics)
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     sections = defaultdict(list)
     for fit in map(Fit.of, rows):
@@ -62,7 +62,7 @@ def summarise(
     )
 
 
-def _checked(metrics: Sequence[str]) -> list[str]:
+def check_metrics(metrics: Sequence[str]) -> list[str]:
     """Each metric once."""
     if not metrics:
         raise ConfigError(f"`metrics` must name at least one metric. Use {', '.join(METRICS)} for the paper's.")
