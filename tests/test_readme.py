@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,9 @@ from counterpoise.cli import main
 from counterpoise.datasets import available
 
 ROOT = Path(__file__).parents[1]
-README, METHODS = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/methods.md"))
+README, METHODS, BENCH = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/methods.md", "docs/bench.md")
+)
 ROWS = [f"u{n % 7},i{n % 11},{1 + n % 5}\n" for n in range(77)]
 
 
@@ -80,3 +83,21 @@ def test_every_method_is_on_the_page_of_methods() -> None:
     patterns = [name.replace("*", ".*") for name in re.findall(r"`([a-z0-9*-]+)`", METHODS)]
     for name in cp.METHODS:
         assert any(re.fullmatch(pattern, name) for pattern in patterns), name
+
+
+def test_the_example_of_ones_own_methods_is_that_of_the_page_and_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = run_python(BENCH)
+    example = (ROOT / "examples" / "own_methods.py").read_text(encoding="utf-8")
+    (folder / "own_methods.py").write_text(example)
+    command = next(words for words, _ in commands_of(BENCH) if "own_methods:item_rates" in words)
+    assert main([*command, "--seeds", "1", "--set", "epochs=2", "--quiet"]) == 2  # settings do not reach `item_rates`
+    assert main([*command[:-2], "--seeds", "1"]) == 0
+    assert "popularity_snips" in capsys.readouterr().out
+    world = cp.simulate(n_users=20, n_items=15, density=0.3)
+    log = world.dataset.train
+    module: dict[str, Any] = {}
+    exec(example, module)
+    scores = [source["item_rates"](0).fit(log).predict_log(log) for source in (names, module)]  # type: ignore[operator]
+    assert (scores[0] == scores[1]).all()

@@ -22,22 +22,26 @@ def check_plots() -> None:
 
 
 def draw_lines(panels: Sequence[dict[str, Any]], x_name: str, path: Path, *, logarithmic: bool = True) -> None:
-    """Panels side by side, each `{"title", "y_name", "lines": [{"name", "x", "mean", "std"}]}`, with bands of one std.
+    """Panels, four in a row, each `{"title", "y_name", "lines": [{"name", "x", "mean", "std"}]}`; bands of one std.
 
     A line whose x is [None] is a level: it is drawn across the panel.
     """
     check_plots()
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.2 * len(panels), 3.4), layout="constrained")
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    columns = min(len(panels), 4)
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(3.4 * columns, 3.0 * rows + 0.6), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in places[len(panels) :]:
+        axes.remove()
+    for axes, panel in zip(places, panels, strict=False):
         for number, line in enumerate(panel["lines"]):
             _draw_line(axes, line, f"C{number}")
         axes.set_xscale("log" if logarithmic else "linear")
         axes.set(title=panel["title"], xlabel=x_name, ylabel=panel["y_name"])
         axes.grid(alpha=0.3)
-    handles, names = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=min(len(names), 6), frameon=False)
+        axes.legend(fontsize="x-small")
     picture = io.BytesIO()
     figure.savefig(picture, format=path.suffix[1:], dpi=150)
     write_file(path, picture.getvalue())

@@ -22,7 +22,14 @@ app = typer.Typer(
     help="The paper's table and figures, honest, resumable, with significance tests.", no_args_is_help=True
 )
 
-LISTS = ("--datasets", "--methods", "--values", "--matrices", "--estimators")  # `--methods mf ips` is `mf,ips`
+LISTS = (
+    "--datasets",
+    "--methods",
+    "--values",
+    "--metrics",
+    "--matrices",
+    "--estimators",
+)  # `--methods mf ips` is `mf,ips`
 Datasets = Annotated[str, typer.Option(help="Names or paths: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
 Methods = Annotated[str, typer.Option(help="Names, all, paper, baselines, balancing, or module:function.")]
 Seeds = Annotated[int, typer.Option(help="How many: each draws probe, start and batches, the same for all methods.")]
@@ -81,7 +88,7 @@ def sweep(
     parameter: Annotated[str, typer.Option(help="n_functions, strength, tolerance, bandwidth, or any setting.")],
     values: Annotated[str | None, typer.Option(help="What to try.", show_default="a range that suits it")] = None,
     datasets: Datasets = "product-like",
-    methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips",
+    methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
     seeds: Seeds = 5,
     backbone: Backbones = "strong",
     threshold: Threshold = None,

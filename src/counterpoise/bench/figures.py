@@ -15,13 +15,13 @@ PAPER_LETTERS = {"n_functions": "J (balancing functions)", "strength": "gamma (s
 
 
 def draw_sweep(points: Sequence[Point], parameter: str, path: Path) -> None:
-    """A panel for each dataset and metric, a line for each method."""
+    """A panel for each dataset, family and metric, a line for each method."""
     panels = []
-    for dataset in dict.fromkeys(point.dataset for point in points):
+    for dataset, family in dict.fromkeys((point.dataset, point.family) for point in points):
         for metric in dict.fromkeys(point.metric for point in points):
-            here = [point for point in points if (point.dataset, point.metric) == (dataset, metric)]
+            here = [p for p in points if (p.dataset, p.family, p.metric) == (dataset, family, metric)]
             name = metric_name(metric, ground(dataset).k)
-            panels.append({"title": dataset, "y_name": name, "lines": _lines(here)})
+            panels.append({"title": f"{dataset}, {family.upper()}", "y_name": name, "lines": _lines(here)})
     draw_lines(panels, PAPER_LETTERS.get(parameter, parameter), path)
 
 

@@ -35,6 +35,7 @@ class Point:
     dataset: str
     method: str
     title: str
+    family: str  # ips or dr, whose panels stand apart
     value: float | None
     metric: str
     seeds: int
@@ -66,8 +67,9 @@ def points(jobs: Sequence[tuple[Job, float | None]], store: Store, metrics: Sequ
             for (method, value), cell in cells.items():
                 seen = np.array([row["metrics"][metric] for row in cell.values()])
                 spread = _std(seen - [levels.get(seed, 0.0) for seed in cell])
-                title = next(iter(cell.values()))["title"]
-                found.append(Point(dataset, method, title, value, metric, len(seen), float(seen.mean()), spread))
+                row = next(iter(cell.values()))
+                names = row["title"], "ips" if row["family"] == "naive" else row["family"]
+                found.append(Point(dataset, method, *names, value, metric, len(seen), float(seen.mean()), spread))
     return found
 
 
