@@ -21,7 +21,9 @@ ORDER = [
     *("first_fits", "weight_model", "balancing"),
     *("imputation", "calibrated", "learner", "agreement", "choices"),
     *("ranking", "persistence", "recommender", "methods", "making", "explain"),
-    *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
+    *("metrics", "evaluation", "config", "fitting"),
+    *("bench.prediction_matrices", "bench.known_selection", "bench.risk_estimators", "bench.bias"),
+    *("demo", "cli"),
 ]
 
 
