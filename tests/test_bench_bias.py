@@ -344,6 +344,8 @@ def test_the_deviations_of_a_fit_are_those_of_its_world() -> None:
     assert own.deviation == pytest.approx(model.facts_["risk"] / world.ideal_risk(model) - 1)
 
 
-def test_an_unknown_method_is_named() -> None:
+def test_an_unknown_method_and_no_seed_are_named() -> None:
     with pytest.raises(ConfigError, match="got 'magic'"):
         bias.fitted("magic", 1)
+    with pytest.raises(ConfigError, match="`seeds` must be an integer >= 1, got 0"):
+        bias.fitted("mf", 0)

@@ -137,7 +137,10 @@ def fitted(
     estimate that it minimised, made on the labels it learned from.
     """
     chosen = list(METHODS) if methods == "all" else [canonical_name(name) for name in _listed(methods)]
-    worlds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    if isinstance(seeds, int):
+        check_number("seeds", seeds, at_least=1, integer=True)
+        seeds = range(seeds)
+    worlds = list(seeds)
     rows = []
     for done, (seed, method) in enumerate(((seed, method) for seed in worlds for method in chosen), 1):
         rows += measure_fit(method, seed, **world)
