@@ -17,6 +17,7 @@ from counterpoise import ConfigError, DataError, FeedbackLog, make, simulate
 from counterpoise.bench import bias
 from counterpoise.bench.known_selection import (
     MARGINALS,
+    Draw,
     KnownSelection,
     completed,
     known_selection,
@@ -26,7 +27,7 @@ from counterpoise.bench.known_selection import (
     selective_propensity,
 )
 from counterpoise.bench.prediction_matrices import MATRICES
-from counterpoise.bench.risk_estimators import ESTIMATORS, estimate, ratios
+from counterpoise.bench.risk_estimators import ESTIMATORS, ImputedRatings, estimate, imputed_ratings, ratios
 
 RATINGS = np.random.default_rng(0).choice([1, 2, 3, 4, 5], size=(30, 40), p=MARGINALS)
 TINY: dict[str, Any] = {"n_users": 40, "n_items": 30, "density": 0.2}
@@ -150,6 +151,11 @@ def test_a_rating_file_gives_a_study(tmp_path: Path) -> None:
     assert rows[0].ideal == rows[1].ideal > 0
 
 
+def truth(known: KnownSelection, draw: Draw) -> ImputedRatings:
+    """Imputed ratings that are right."""
+    return ImputedRatings(known.ratings[draw.log.users, draw.log.items] * 1.0, known.ratings[None] * 1.0)
+
+
 # ---- estimates whose answer is known ---------------------------------------------------------------------------------
 
 
@@ -209,7 +215,7 @@ def test_snips_estimates_a_constant_error_exactly() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(1))
     errors, ideal = bias.errors_of(
-        known.ratings + 0.5, known.ratings, known.ratings + 0.0, draw, bias.ERRORS["absolute"]
+        known.ratings + 0.5, known.ratings, truth(known, draw), draw, bias.ERRORS["absolute"]
     )
     for weights in ("noisy", "logistic", "popularity"):
         ratio_of = ratios(weights, known, draw, np.random.default_rng(0))
@@ -223,7 +229,7 @@ def test_snips_does_not_see_a_factor_of_the_weights() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(1))
     predicted = MATRICES["rotate"](known.ratings, np.random.default_rng(0))
-    errors, _ = bias.errors_of(predicted, known.ratings, known.ratings + 0.0, draw, bias.ERRORS["absolute"])
+    errors, _ = bias.errors_of(predicted, known.ratings, truth(known, draw), draw, bias.ERRORS["absolute"])
     ratio_of = ratios("noisy", known, draw, np.random.default_rng(0))
     assert estimate("snips", errors, lambda residuals: 7 * ratio_of(residuals)) == pytest.approx(
         estimate("snips", errors, ratio_of)
@@ -234,9 +240,24 @@ def test_dr_is_exact_where_the_imputed_ratings_are_the_truth() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(1))
     predicted = MATRICES["skew"](known.ratings, np.random.default_rng(0))
-    errors, ideal = bias.errors_of(predicted, known.ratings, known.ratings + 0.0, draw, bias.ERRORS["squared"])
+    errors, ideal = bias.errors_of(predicted, known.ratings, truth(known, draw), draw, bias.ERRORS["squared"])
     ratio_of = ratios("popularity", known, draw, np.random.default_rng(0))
     assert estimate("dr", errors, ratio_of) == pytest.approx(ideal)
+
+
+def test_a_cross_fitted_rating_comes_from_a_model_that_has_not_seen_it() -> None:
+    known = small()
+    draw = known.observe(np.random.default_rng(2))
+    rows = (draw.log.users, draw.log.items)
+    seen, unseen = (imputed_ratings(kind, draw, np.random.default_rng(0)) for kind in ("learned", "cross-fitted"))
+    assert np.array_equal(seen.on_log, seen.on_pairs[0][rows])
+    first, second = (table[rows] == unseen.on_log for table in unseen.on_pairs)
+    assert np.array_equal(first, ~second)
+    assert abs(first.sum() - second.sum()) <= 1
+    error_of = {
+        kind: np.abs(found.on_log - known.ratings[rows]).mean() for kind, found in (("in", seen), ("out", unseen))
+    }
+    assert error_of["in"] < error_of["out"]
 
 
 def test_balanced_weights_average_one_so_that_snips_is_ips() -> None:
@@ -310,7 +331,7 @@ def test_progress_counts_repeats() -> None:
         ({"estimators": []}, "`estimators` must name at least one"),
         ({"matrices": "two"}, "`matrices` must be one of 'one'.*got 'two'"),
         ({"error": "cubed"}, "`error` must be one of 'absolute', 'squared', got 'cubed'"),
-        ({"imputation": "guess"}, "`imputation` must be one of 'constant', 'learned', got 'guess'"),
+        ({"imputation": "guess"}, "`imputation` must be one of 'constant', 'learned', 'cross-fitted', got 'guess'"),
         ({"repeats": 0}, "`repeats` must be an integer >= 1, got 0"),
         ({"seed": -1}, "`seed` must be an integer >= 0, got -1"),
     ],

@@ -16,7 +16,15 @@ import torch
 
 from counterpoise.bench.known_selection import Data, Draw, Floats, KnownSelection, known_selection, random_numbers
 from counterpoise.bench.prediction_matrices import MATRICES, Ratings
-from counterpoise.bench.risk_estimators import ESTIMATORS, IMPUTATIONS, Errors, estimate, imputed_ratings, ratios
+from counterpoise.bench.risk_estimators import (
+    ESTIMATORS,
+    IMPUTATIONS,
+    Errors,
+    ImputedRatings,
+    estimate,
+    imputed_ratings,
+    ratios,
+)
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.making import canonical_name, make
 from counterpoise.methods import METHODS
@@ -63,7 +71,8 @@ def study(
 
     `data`: see `known_selection`, or one that was made by it. `estimators`: names of `ESTIMATORS`; "all" leaves those
     of side features out where there are none. `error`: "absolute" or "squared" difference to the rating.
-    `imputation`: the rating that imputed errors are taken against, "constant" or "learned", see `imputed_ratings`.
+    `imputation`: the rating that imputed errors are taken against, "constant", "learned" or "cross-fitted", see
+    `imputed_ratings`.
     A result depends on `seed`, its repeat and its own names alone, not on what else was asked for.
     """
     check_number("repeats", repeats, at_least=1, integer=True)
@@ -119,13 +128,15 @@ def _estimates(
     return found
 
 
-def errors_of(predicted: Floats, ratings: Ratings, imputed: Floats, draw: Draw, error: ErrorOf) -> tuple[Errors, float]:
+def errors_of(
+    predicted: Floats, ratings: Ratings, imputed: ImputedRatings, draw: Draw, error: ErrorOf
+) -> tuple[Errors, float]:
     """The errors that estimators see, and the mean error over all pairs that they do not."""
-    whole, guessed, rows = error(ratings, predicted), error(imputed, predicted), (draw.log.users, draw.log.items)
+    whole, rows = error(ratings, predicted), (draw.log.users, draw.log.items)
     if not whole.any():
         raise DataError("a prediction matrix has no error on so few ratings. Take a larger matrix.")
-    seen = Errors(*(torch.from_numpy(values) for values in (whole[rows], guessed[rows], guessed.ravel())))
-    return seen, float(whole.mean())
+    guessed = error(imputed.on_log, predicted[rows]), error(imputed.on_pairs, predicted).ravel()
+    return Errors(*map(torch.from_numpy, (whole[rows], *guessed))), float(whole.mean())
 
 
 def fitted(

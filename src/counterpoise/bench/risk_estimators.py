@@ -31,7 +31,8 @@ BALANCED = {
     "exposure": RULES,
     "embeddings": ("akb", "skb"),
 }  # features: rules
-IMPUTATIONS = ("constant", "learned")
+FOLDS = {"learned": 1, "cross-fitted": 2}  # of the log, each imputed by a model of the others where there are several
+IMPUTATIONS = ("constant", *FOLDS)
 Builder = Callable[[KnownSelection, np.random.Generator], Weights]
 RatioOf = Callable[[Tensor], Tensor]  # the ratio of every row of the log, for residuals = error - imputed error
 
@@ -126,17 +127,30 @@ def ratios(weights: str, known: KnownSelection, draw: Draw, rng: np.random.Gener
     return lambda residuals: same
 
 
-def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> Floats:
-    """What every pair is taken to be rated, from 1 to 5. (users, items)
+class ImputedRatings(NamedTuple):
+    """What pairs are taken to be rated, from 1 to 5."""
 
-    "constant": the mean of the observed ratings, for all. "learned": a matrix factorisation of them.
+    on_log: Floats  # (rows,)
+    on_pairs: Floats  # (models, users, items): all pairs, by every model that imputes some rows
+
+
+def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> ImputedRatings:
+    """The same rating for all, or learned by matrix factorisation of those observed.
+
+    "constant": their mean. "learned": one model, which has seen the rows that it imputes. "cross-fitted": one for each
+    half of the log, fitted to the other half.
     """
     log = draw.log
     if imputation == "constant":
-        return np.full(log.shape, 1 + 4 * log.ratings.mean())
-    scorer = fit_alone(_problem(draw, rng).brief(), MatrixFactorization(dim=4), mean_error)
-    learned: Floats = 1 + 4 * torch.sigmoid(scorer.grid(torch.arange(log.shape[0]))).double().numpy()
-    return learned
+        mean = 1 + 4 * log.ratings.mean()
+        return ImputedRatings(np.full(len(log), mean), np.full((1, *log.shape), mean))
+    on_log, on_pairs = np.empty(len(log)), []
+    for rows, others in _problem(draw, rng).deal(FOLDS[imputation]):
+        scorer, own = fit_alone(others.brief(), MatrixFactorization(dim=4), mean_error), rows.numpy()
+        ratings = 1 + 4 * torch.sigmoid(scorer.grid(torch.arange(log.shape[0]))).double().numpy()
+        on_log[own] = ratings[log.users[own], log.items[own]]
+        on_pairs.append(ratings)
+    return ImputedRatings(on_log, np.stack(on_pairs))
 
 
 def _problem(draw: Draw, rng: np.random.Generator) -> Problem:
