@@ -25,7 +25,9 @@ ORDER = [
     *("bench.entries", "bench.grounds", "bench.jobs", "bench.store", "bench.runner"),
     *("bench.published", "bench.statistics", "bench.records", "bench.runs", "bench.summary"),
     *("bench.wording", "bench.grids", "bench.latex", "bench.layouts", "bench.sheets"),
-    *("bench.sweep", "bench.figures", "bench.protocol", "bench.commands", "cli"),
+    *("bench.sweep", "bench.figures", "bench.protocol"),
+    *("bench.prediction_matrices", "bench.known_selection", "bench.risk_estimators", "bench.bias", "bench.bias_tables"),
+    *("bench.commands", "cli"),
 ]
 
 

@@ -148,6 +148,47 @@ def protocol(
     show_sheets(sheets(planned, store), missing, out, "protocol", as_json, quiet)
 
 
+@app.command()
+def bias(
+    data: Annotated[str | None, typer.Option(help="A file of ratings, or coat.", show_default="simulated")] = None,
+    estimators: Annotated[str, typer.Option(help="Names, or all.")] = "all",
+    matrices: Annotated[str, typer.Option(help="one, three, four, rotate, skew, crs, or all.")] = "all",
+    repeats: Annotated[int, typer.Option(help="Logs drawn from the known propensities.")] = 10,
+    error: Annotated[str, typer.Option(help="absolute or squared.")] = "absolute",
+    imputation: Annotated[str, typer.Option(help="For DR: constant, learned, or cross-fitted.")] = "constant",
+    methods: Annotated[str, typer.Option(help="Trained predictors on simulated logs: names, all, or none.")] = "all",
+    seeds: Annotated[int, typer.Option(help="Simulated logs for the trained predictors.")] = 4,
+    seed: Annotated[int, typer.Option(help="Draws ratings, logs and probes.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results"),
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """How far each estimate of the ideal loss is from the truth, where ratings and propensities of all pairs are known.
+
+    Six predictions that are wrong in six ways (Schnabel et al. 2016), then trained predictors on simulated logs.
+    """
+    from counterpoise.bench.bias import fitted, study
+    from counterpoise.bench.bias_tables import fitted_sheet, study_sheet
+    from counterpoise.making import canonical_name
+
+    visible, names = not (as_json or quiet), _names(methods)
+    check_number("seeds", seeds, at_least=1, integer=True)
+    if names not in ("all", ["none"]):
+        names = [canonical_name(name) for name in names]
+    options = {"error": error, "imputation": imputation}
+    with counting_bar("drawing logs", visible) as watch:
+        rows = study(data, _names(estimators), _names(matrices), repeats, seed, watch, **options)
+    found = [study_sheet(rows, data or "simulated preferences")]
+    if names != ["none"]:
+        with counting_bar("fitting", visible) as watch:
+            found.append(fitted_sheet(fitted(names, seeds, watch)))
+    show_sheets(found, [], out, "bias" if data is None else f"bias-{Path(data).stem}", as_json, quiet)
+
+
+def _names(text: str) -> str | list[str]:
+    return "all" if text == "all" else words(text) or []
+
+
 def plan(
     datasets: str,
     methods: str,

@@ -19,12 +19,16 @@ Value = str | float | int | None
 
 @dataclass(frozen=True)
 class Sheet:
-    """Rows by the names of the columns; a value that is None was not measured."""
+    """Rows by the names of the columns; a value that is None was not measured.
+
+    `facts`: the same as one fact a row, for machines, where `rows` are laid out for people.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[Mapping[str, Value]]
     notes: tuple[str, ...] = ()
+    facts: Sequence[Mapping[str, Value]] = ()
 
     def cells(self) -> list[list[str]]:
         """The values as text."""
@@ -38,14 +42,15 @@ class Sheet:
     def to_csv(self) -> str:
         """With all digits; empty where nothing was measured."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, self.columns, extrasaction="ignore", lineterminator="\n")
+        columns, rows = (tuple(self.facts[0]), self.facts) if self.facts else (self.columns, self.rows)
+        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.rows)
+        writer.writerows(rows)
         return text.getvalue()
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
-        return {"title": self.title, "rows": [dict(row) for row in self.rows], "notes": list(self.notes)}
+        return {"title": self.title, "rows": [dict(row) for row in self.facts or self.rows], "notes": list(self.notes)}
 
 
 def write_sheets(sheets: Sequence[Sheet], folder: Path, name: str) -> list[Path]:
