@@ -21,7 +21,8 @@ ORDER = [
     *("first_fits", "weight_model", "balancing"),
     *("imputation", "calibrated", "learner", "agreement", "choices"),
     *("ranking", "persistence", "recommender", "methods", "making", "explain"),
-    *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
+    *("metrics", "evaluation", "validation", "search_space", "study", "tuning"),
+    *("config", "fitting", "demo", "tune_command", "cli"),
 ]
 
 

@@ -15,3 +15,4 @@ Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts f
 Covariate = Literal[
     "odds", "weight"
 ]  # what a targeted imputation is corrected along: 1 / propensity - 1, or 1 / propensity
+Space = Literal["default", "paper", "own"]  # what `tune` searches: around the defaults, the paper's grid, what is named
