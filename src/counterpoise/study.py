@@ -23,11 +23,12 @@ class Trial:
     """One configuration that was tried."""
 
     number: int
-    state: str  # complete, pruned or diverged
-    risk: float | None  # of the rows that judged it, which are fewer where it was pruned; None where it diverged
+    state: str  # complete, pruned or failed
+    risk: float | None  # of the rows that judged it, which are fewer where it was pruned; None where it failed
     settings: dict[str, Any]  # besides the fixed ones; none for the defaults
     seconds: float
     default: bool
+    reason: str | None  # of its failure
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +70,11 @@ class Study:
         with silent():
             try:
                 study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
+                if alone and not _counted(study):  # it was stopped before it had anything to keep
+                    optuna.delete_study(study_name=name, storage=study._storage)
+                    study = optuna.create_study(storage=study._storage, study_name=name)
             except Exception as error:  # whatever a database driver raises
-                reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
                 raise ConfigError(f"`storage` {storage!r} cannot be used: {reason}.") from None
             _check_problem(study, problem, storage)
             for trial in study.get_trials(deepcopy=False) if alone else ():
@@ -80,8 +84,7 @@ class Study:
 
     def trials(self) -> tuple[Trial, ...]:
         """What was tried; trials that were interrupted do not count."""
-        found = [trial for trial in self.study.get_trials(deepcopy=False) if trial.state.name in ("COMPLETE", "PRUNED")]
-        return tuple(Trial(number=trial.number, risk=_risk(trial), **trial.user_attrs) for trial in found)
+        return tuple(Trial(trial.number, risk=_risk(trial), **trial.user_attrs) for trial in _counted(self.study))
 
     def propose(self) -> Proposal:
         """What to try next: the defaults, and then what Optuna's TPE draws.
@@ -110,11 +113,11 @@ class Study:
         """The risk after a fold."""
         proposal.handle.report(risk, fold)
 
-    def finish(self, proposal: Proposal, state: str, risk: float | None, seconds: float) -> None:
-        """How a trial ended. One that diverged counts as the worst of the pruned ones, so that TPE keeps away."""
+    def finish(self, proposal: Proposal, state: str, risk: float | None, seconds: float, reason: str | None) -> None:
+        """How a trial ended. For Optuna one that failed is the worst of the pruned ones, so that TPE keeps away."""
         states = load_optuna().trial.TrialState
         facts = {"state": state, "settings": proposal.settings, "seconds": seconds, "default": proposal.default}
-        for key, value in facts.items():
+        for key, value in (facts | {"reason": reason}).items():
             proposal.handle.set_user_attr(key, value)
         with silent():
             if state == "complete":
@@ -154,6 +157,11 @@ def silent() -> Iterator[None]:
             yield
     finally:
         logging.set_verbosity(before)
+
+
+def _counted(study: Any) -> list[Any]:
+    """The trials that came to an end."""
+    return [trial for trial in study.get_trials(deepcopy=False) if trial.state.name in ("COMPLETE", "PRUNED")]
 
 
 def _check_problem(study: Any, problem: dict[str, Any], storage: str | None) -> None:

@@ -125,7 +125,7 @@ def write_files(out: Path, configuration: FitConfig, trials: tuple[Trial, ...]) 
 def trials_table(trials: tuple[Trial, ...]) -> str:
     """CSV: a row for each trial, a column for each setting that was searched."""
     names = list(dict.fromkeys(name for trial in trials for name in trial.settings))
-    facts = ["number", "state", "risk", "seconds", "default"]
+    facts = ["number", "state", "risk", "seconds", "default", "reason"]
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(facts + names)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoise.errors import DataError, check_number
+from counterpoise.errors import CounterpoiseError, DataError, check_number
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.making import make
 from counterpoise.recommender import DebiasedRecommender
@@ -84,9 +84,10 @@ class Tuning:
     def summary(self) -> str:
         """The outcome in a few lines."""
         states = [trial.state for trial in self.trials]
-        counts = ", ".join(f"{states.count(state)} {state}" for state in ("complete", "pruned", "diverged"))
+        counts = ", ".join(f"{states.count(state)} {state}" for state in ("complete", "pruned", "failed"))
+        reasons = [trial.reason for trial in self.trials if trial.reason]
         lines = [
-            f"{len(states)} trials: {counts}.",
+            f"{len(states)} trials: {counts}." + (f" The last failure: {reasons[-1]}" if reasons else ""),
             f"best risk     {_figures(self.best_risk)}  (trial {self.best.number})",
         ]
         if self.default_risk is None or self.gain is None:
@@ -103,9 +104,8 @@ def best_of(trials: tuple[Trial, ...]) -> Trial:
     """The complete trial of the least risk; the earlier of equals."""
     complete = [trial for trial in trials if trial.state == "complete"]
     if not complete:
-        raise DataError(
-            f"none of {len(trials)} trials came to its end: all fits diverged. Search lower learning rates."
-        )
+        reason = trials[-1].reason if trials else "there are none yet."
+        raise DataError(f"none of {len(trials)} trials came to its end: {reason}")
     return min(complete, key=lambda trial: (trial.risk, trial.number))
 
 
@@ -170,35 +170,38 @@ class _Search:
         best = best_of(done) if any(trial.state == "complete" for trial in done) else None
         rival = None if best is None else self._errors(best)
         proposal = self.study.propose()
+        steps = _steps(progress, len(done) * self.judges.rounds, planned * self.judges.rounds, best)
+        reason, errors = None, list[Errors]()
         try:
-            steps = _steps(progress, len(done) * self.judges.rounds, planned * self.judges.rounds, best)
             state, errors = self._judge(proposal, None if proposal.default else rival, steps)
+        except CounterpoiseError as error:
+            if proposal.default and not isinstance(error, DivergenceError):
+                self.study.interrupt(proposal)
+                raise
+            state, reason = "failed", str(error)
         except BaseException:
             self.study.interrupt(proposal)
             raise
         risk = debiased_risk(pooled(errors)).value if errors else None
-        self.study.finish(proposal, state, risk, round(time.perf_counter() - started, 3))
+        self.study.finish(proposal, state, risk, round(time.perf_counter() - started, 3), reason)
         if state == "complete":
             self._remember(proposal.handle.number, errors)
 
     def _judge(
         self, proposal: Proposal, rival: list[Errors] | None, steps: Callable[[int], Progress | None]
     ) -> tuple[str, list[Errors]]:
-        """(complete, pruned or diverged, the errors by fold)."""
+        """(complete or pruned, the errors by fold)."""
         errors: list[Errors] = []
-        try:
-            for found in self.judges.judge(lambda: self.make(proposal.settings), steps):
-                errors.append(found)
-                so_far = pooled(errors)
-                risk = debiased_risk(so_far).value
-                if not math.isfinite(risk):
-                    return "diverged", errors
-                self.study.report(proposal, risk, len(errors))
-                unfinished = len(errors) < self.judges.rounds
-                if rival is not None and unfinished and is_behind(so_far, pooled(rival[: len(errors)])):
-                    return "pruned", errors
-        except DivergenceError:
-            return "diverged", errors
+        for found in self.judges.judge(lambda: self.make(proposal.settings), steps):
+            errors.append(found)
+            so_far = pooled(errors)
+            risk = debiased_risk(so_far).value
+            if not math.isfinite(risk):
+                raise DivergenceError(f"the risk is {risk} after fold {len(errors)}.")
+            self.study.report(proposal, risk, len(errors))
+            unfinished = len(errors) < self.judges.rounds
+            if rival is not None and unfinished and is_behind(so_far, pooled(rival[: len(errors)])):
+                return "pruned", errors
         return "complete", errors
 
     def compared(self) -> tuple[Estimate | None, Estimate, Estimate | None]:
