@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import sys
 import tomllib
 from collections.abc import Callable
@@ -163,11 +164,12 @@ def test_what_the_user_set_for_optuna_comes_back(dataset: cp.Dataset) -> None:
 
 def test_progress_goes_up_to_the_end(dataset: cp.Dataset) -> None:
     seen: list[tuple[int, int, float]] = []
-    cp.tune(dataset, "mf", 2, progress=lambda *step: seen.append(step), space="own", search={"l2": [4.0, 5.0]}, **QUICK)
+    tried = cp.tune(
+        dataset, "mf", 2, progress=lambda *step: seen.append(step), space="own", search={"l2": [4.0, 5.0]}, **QUICK
+    )
     assert [step[0] for step in seen] == sorted(step[0] for step in seen)
     assert seen[-1][:2] == (400, 400)
-    assert np.isnan(seen[0][2])
-    assert seen[-1][2] > 0
+    assert {step[2] for step in seen[-8:]} == {tried.trials[0].risk}  # while the second is tried
 
 
 # What is searched
@@ -358,3 +360,10 @@ def test_a_configuration_written_as_toml_is_read_back(tmp_path: Path) -> None:
     assert resolve(tmp_path / "c.toml", {}, {}) == configuration
     with pytest.raises(cp.ConfigError, match="cannot be written as TOML"):
         to_toml(FitConfig(data="x", settings={"patience": None}))
+
+
+def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[1] / "docs" / "tuning.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    exec(block, {})
+    assert "3 trials" in capsys.readouterr().out

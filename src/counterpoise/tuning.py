@@ -23,6 +23,7 @@ from counterpoise.validation import Errors, Estimate, Validation, debiased_risk,
 
 BEHIND = 2.0  # standard errors by which a trial may be behind the best and go on
 STEPS_A_FIT = 100  # of the progress that is reported
+Steps = Callable[[int], Progress | None]  # the progress of the fit of a fold, by its number
 After = Callable[[tuple[Trial, ...]], None]
 
 
@@ -134,7 +135,8 @@ def tune(
     errors of the paired difference, or when its fit diverges.
     `storage`: an Optuna URL; a study that is there under `name` goes on up to `trials` in all. `alone`: nobody else
     works on it, so that trials found running were interrupted.
-    `progress` gets (steps done, steps planned, least risk so far), `after` all trials after each.
+    `progress` gets (steps done, steps planned, least risk so far), before the first risk the loss of the fit; `after`
+    gets all trials after each.
     """
     check_number("trials", trials, at_least=1, integer=True)
     log, fixed = data.train if isinstance(data, Dataset) else data, dict(settings or {})
@@ -171,14 +173,8 @@ class _Search:
         rival = None if best is None else self._errors(best)
         proposal = self.study.propose()
         steps = _steps(progress, len(done) * self.judges.rounds, planned * self.judges.rounds, best)
-        reason, errors = None, list[Errors]()
         try:
-            state, errors = self._judge(proposal, None if proposal.default else rival, steps)
-        except CounterpoiseError as error:
-            if proposal.default and not isinstance(error, DivergenceError):
-                self.study.interrupt(proposal)
-                raise
-            state, reason = "failed", str(error)
+            state, errors, reason = self._try(proposal, None if proposal.default else rival, steps)
         except BaseException:
             self.study.interrupt(proposal)
             raise
@@ -187,9 +183,21 @@ class _Search:
         if state == "complete":
             self._remember(proposal.handle.number, errors)
 
-    def _judge(
-        self, proposal: Proposal, rival: list[Errors] | None, steps: Callable[[int], Progress | None]
-    ) -> tuple[str, list[Errors]]:
+    def _try(
+        self, proposal: Proposal, rival: list[Errors] | None, steps: Steps
+    ) -> tuple[str, list[Errors], str | None]:
+        """(complete, pruned or failed, the errors by fold, the reason of a failure).
+
+        A fit that diverges fails, and so do settings that are refused, unless those of the defaults are: then all are.
+        """
+        try:
+            return *self._judge(proposal, rival, steps), None
+        except CounterpoiseError as error:
+            if proposal.default and not isinstance(error, DivergenceError):
+                raise
+            return "failed", [], str(error)
+
+    def _judge(self, proposal: Proposal, rival: list[Errors] | None, steps: Steps) -> tuple[str, list[Errors]]:
         """(complete or pruned, the errors by fold)."""
         errors: list[Errors] = []
         for found in self.judges.judge(lambda: self.make(proposal.settings), steps):
@@ -242,17 +250,16 @@ def fingerprint(judges: Validation) -> str:
     return digest.hexdigest()[:16]
 
 
-def _steps(
-    progress: Progress | None, fits_done: int, fits_planned: int, best: Trial | None
-) -> Callable[[int], Progress | None]:
+def _steps(progress: Progress | None, fits_done: int, fits_planned: int, best: Trial | None) -> Steps:
     """For each fold, the progress of its fit as a part of the whole search."""
     if progress is None:
         return lambda fold: None
-    risk = math.nan if best is None or best.risk is None else best.risk
 
     def of_fold(fold: int) -> Progress:
         return lambda epoch, epochs, loss: progress(
-            STEPS_A_FIT * (fits_done + fold) + STEPS_A_FIT * epoch // epochs, STEPS_A_FIT * fits_planned, risk
+            STEPS_A_FIT * (fits_done + fold) + STEPS_A_FIT * epoch // epochs,
+            STEPS_A_FIT * fits_planned,
+            loss if best is None or best.risk is None else best.risk,
         )
 
     return of_fold

@@ -25,7 +25,7 @@ from counterpoise.metrics import log_losses
 from counterpoise.problems import Problem
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
-from counterpoise.training import Progress, Training
+from counterpoise.training import THREADS_PAY, Progress, Training
 from counterpoise.weights import Current, Weights
 
 Floats = NDArray[np.float64]
@@ -188,7 +188,7 @@ def ratio_of(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed
     training = Training(seed=seed)
     generator = torch.Generator().manual_seed(seed)
     problem = Problem(log, probe, MatrixFactorization(), training, training.resolve_device(), generator)
-    with one_thread(training.rows_a_step(len(log)) < 1 << 17):
+    with one_thread(training.rows_a_step(len(log)) < THREADS_PAY):
         weighing = weights.begin(problem)
         weighing.refresh(1, Current(_no_predictor, _no_predictor))
     return weighing.ratio.cpu().numpy().astype(np.float64)
