@@ -127,6 +127,20 @@ def test_a_fit_that_diverges_is_a_failed_trial_and_not_the_end(dataset: cp.Datas
     assert "Nothing that was tried is better than the defaults." in tried.summary()
 
 
+def test_whatever_goes_wrong_with_drawn_settings_is_a_failure_of_that_trial(
+    dataset: cp.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaking(method: str, **settings: Any) -> cp.DebiasedRecommender:
+        if "l2" in settings:
+            raise ZeroDivisionError("by chance")
+        return make(method, **settings)
+
+    monkeypatch.setattr("counterpoise.tuning.make", breaking)
+    tried = cp.tune(dataset, "mf", 3, space="own", search={"l2": [4.0, 5.0]}, **QUICK)
+    assert [trial.state for trial in tried.trials] == ["complete", "failed", "failed"]
+    assert "The last failure: ZeroDivisionError: by chance" in tried.summary()
+
+
 def test_a_trial_far_behind_the_best_is_given_up(dataset: cp.Dataset) -> None:
     tried = cp.tune(dataset, "mf", 3, space="own", search={"learning_rate": [3.0, 5.0]}, **QUICK)
     assert [trial.state for trial in tried.trials] == ["complete", "pruned", "pruned"]

@@ -84,7 +84,7 @@ DEFAULT_RULES: dict[str, Callable[[Any], Dimension]] = {
     "weights__strength": _fixed(low=1.0, high=1000.0, log=True),
     "weights__functions__n": _around(4, 4, integer=True),
     "weights__functions__order": _fixed(low=1, high=3, integer=True),
-    "weights__functions__kernel__bandwidth": _fixed(choices=("median", 0.5, 1.0, 2.0, 5.0)),
+    "weights__functions__kernel__bandwidth": _fixed(choices=("median", 1.0, 3.0, 10.0, 30.0)),
     "weights__clip": _around(5, 10),
     "weights__observation": _around(10, 10),
     "weights__labels": _around(10, 10),
@@ -134,10 +134,10 @@ def search_space(
 
 
 def _matters(model: DebiasedRecommender, full: str) -> bool:
-    """The worst-case problem has no tolerance, and a strength on another scale."""
+    """The worst-case problem has no tolerance and takes all candidates; its strength is on another scale."""
     functions = getattr(model.weights, "functions", None)
     worst_case = getattr(functions, "select", None) == "worst_case"
-    return not (worst_case and full in ("weights__tolerance", "weights__strength"))
+    return not (worst_case and full in ("weights__tolerance", "weights__strength", "weights__functions__n"))
 
 
 def _own(method: str, model: DebiasedRecommender, fixed: Mapping[str, Any], name: str, given: Any) -> Dimension:

@@ -69,10 +69,11 @@ class Study:
         optuna = load_optuna()
         with silent():
             try:
-                study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True)
+                place = optuna.storages.get_storage(storage)
+                study = optuna.create_study(storage=place, study_name=name, load_if_exists=True)
                 if alone and not _counted(study):  # it was stopped before it had anything to keep
-                    optuna.delete_study(study_name=name, storage=study._storage)
-                    study = optuna.create_study(storage=study._storage, study_name=name)
+                    optuna.delete_study(study_name=name, storage=place)
+                    study = optuna.create_study(storage=place, study_name=name)
             except Exception as error:  # whatever a database driver raises
                 reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
                 raise ConfigError(f"`storage` {storage!r} cannot be used: {reason}.") from None
@@ -153,7 +154,7 @@ def silent() -> Iterator[None]:
     logging.set_verbosity(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="optuna")
+            warnings.simplefilter("ignore")
             yield
     finally:
         logging.set_verbosity(before)

@@ -35,7 +35,7 @@ class Tuning:
     seed: int
     fixed: dict[str, Any]
     trials: tuple[Trial, ...]
-    default_risk: Estimate | None  # None where the defaults diverge
+    default_risk: Estimate | None  # None where the defaults came to no end
     best_risk: Estimate
     gain: Estimate | None  # default risk - best risk, paired row by row
     judges: dict[str, Any]  # the rows that judge, and what they are worth
@@ -61,7 +61,7 @@ class Tuning:
 
     @property
     def clear(self) -> bool:
-        """Whether the gain is larger than its noise, or the defaults diverged."""
+        """Whether the gain is larger than its noise, or there is none to compare."""
         return self.gain is None or self.gain.value > self.noise
 
     def make(self) -> DebiasedRecommender:
@@ -92,7 +92,7 @@ class Tuning:
             f"best risk     {_figures(self.best_risk)}  (trial {self.best.number})",
         ]
         if self.default_risk is None or self.gain is None:
-            return "\n".join([*lines, "The defaults diverged, so there is nothing to compare with."])
+            return "\n".join([*lines, "The defaults came to no end, so there is nothing to compare with."])
         lines.insert(1, f"default risk  {_figures(self.default_risk)}")
         if self.best.default:
             return "\n".join([*lines, "Nothing that was tried is better than the defaults."])
@@ -188,14 +188,16 @@ class _Search:
     ) -> tuple[str, list[Errors], str | None]:
         """(complete, pruned or failed, the errors by fold, the reason of a failure).
 
-        A fit that diverges fails, and so do settings that are refused, unless those of the defaults are: then all are.
+        Whatever goes wrong with settings that a machine has drawn is a failure of that trial. What goes wrong with the
+        defaults, unless they diverge, goes wrong with all.
         """
         try:
             return *self._judge(proposal, rival, steps), None
-        except CounterpoiseError as error:
+        except Exception as error:
             if proposal.default and not isinstance(error, DivergenceError):
                 raise
-            return "failed", [], str(error)
+            kind = "" if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: "
+            return "failed", [], f"{kind}{error}"
 
     def _judge(self, proposal: Proposal, rival: list[Errors] | None, steps: Steps) -> tuple[str, list[Errors]]:
         """(complete or pruned, the errors by fold)."""
