@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from counterpoise.simulation import World, simulate
     from counterpoise.solver import entropy_balance, worst_case_balance
     from counterpoise.training import History, Training
+    from counterpoise.tuning import Tuning, tune
     from counterpoise.two_samples import balance_samples
     from counterpoise.weights import Given, Itself, NaiveBayes, Uniform
 
@@ -56,6 +57,7 @@ _HOMES = {
     "simulation": ("World", "simulate"),
     "solver": ("entropy_balance", "worst_case_balance"),
     "training": ("History", "Training"),
+    "tuning": ("Tuning", "tune"),
     "two_samples": ("balance_samples",),
     "weights": ("Given", "Itself", "NaiveBayes", "Uniform"),
 }
@@ -99,6 +101,7 @@ __all__ = [
     "StabilizedPropensity",
     "Targeted",
     "Training",
+    "Tuning",
     "Uniform",
     "World",
     "balance_samples",
@@ -110,6 +113,7 @@ __all__ = [
     "read_log",
     "read_logs",
     "simulate",
+    "tune",
     "worst_case_balance",
 ]
 

@@ -32,6 +32,7 @@ from counterpoise.options import (
     given,
     words,
 )
+from counterpoise.tune_command import tune
 from counterpoise.words import Duplicates, KernelName, Protocol, SelectForSamples
 
 # Modules that need torch or a data-frame library are imported by the commands that use them: `--help` stays quick.
@@ -151,6 +152,9 @@ def fit(
     if fitted.truth is not None:
         say(truth_line(fitted.truth))
     say(f"Saved in {out}. Next: counterpoise recommend {out} --out recs.csv")
+
+
+app.command()(tune)
 
 
 @app.command()

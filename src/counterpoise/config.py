@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,33 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             settings[name] = text
     return settings
+
+
+def to_toml(configuration: FitConfig) -> str:
+    """A configuration as the TOML that `resolve` reads: what it is of, what differs from the defaults, the settings."""
+    fields, named = type(configuration).model_fields, ("data", "method", "seed")
+    values = {name: getattr(configuration, name) for name in fields if name != "settings"}
+    told = {n: value for n, value in values.items() if n in named or value not in (None, fields[n].default)}
+    lines = [f"{name} = {_toml(name, value)}" for name, value in told.items()]
+    settings = [f"{_key(name)} = {_toml(name, value)}" for name, value in configuration.settings.items()]
+    return "\n".join([*lines, *(["", "[settings]", *settings] if settings else [])]) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+
+
+def _toml(name: str, value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool | str):
+        return json.dumps(value)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(name, item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_toml(key, item)}" for key, item in value.items()) + "}"
+    raise ConfigError(f"`{name}` cannot be written as TOML: {value!r}.")
 
 
 def _read(source: Path) -> dict[str, Any]:

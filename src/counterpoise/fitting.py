@@ -48,17 +48,7 @@ class Fitted:
 def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None) -> Fitted:
     """Load the data, fit the method, and evaluate it where there are unbiased ratings."""
     model = make(configuration.method, **{"seed": configuration.seed, **configuration.settings})
-    dataset = load(
-        configuration.data,
-        configuration.path,
-        configuration.protocol,
-        configuration.seed,
-        probe_fraction=configuration.probe_fraction,
-        threshold=configuration.threshold,
-        test=configuration.test,
-        probe=configuration.probe,
-        **configuration.read_options(),
-    )
+    dataset = load_data(configuration)
     if dataset.test is not None:
         binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
@@ -69,6 +59,21 @@ def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None)
         evaluation = evaluate(model, dataset.test, k=configuration.k, empty_users=configuration.empty_users)
     truth = _truth(configuration, model) if configuration.data == "simulated" else None
     return Fitted(configuration, dataset, model, evaluation, seconds, truth)
+
+
+def load_data(configuration: FitConfig) -> Dataset:
+    """The data that a configuration names."""
+    return load(
+        configuration.data,
+        configuration.path,
+        configuration.protocol,
+        configuration.seed,
+        probe_fraction=configuration.probe_fraction,
+        threshold=configuration.threshold,
+        test=configuration.test,
+        probe=configuration.probe,
+        **configuration.read_options(),
+    )
 
 
 def _truth(configuration: FitConfig, model: DebiasedRecommender) -> dict[str, float]:

@@ -14,3 +14,4 @@ Solver = Literal["dual", "gradient"]  # exact over the whole log, or the paper's
 Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts from
 Covariate = Literal["odds", "weight"]  # what an imputation is targeted along: 1 / propensity - 1, or 1 / propensity
 BenchBackbone = Literal["strong", "paper"]  # of a table: our defaults, or the paper's small factorisation
+Space = Literal["default", "paper", "own"]  # what `tune` searches: around the defaults, the paper's grid, what is named

@@ -1,0 +1,134 @@
+"""`counterpoise tune`: parse, search, write, print."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from counterpoise.console import progress_bar, say, show_json, show_table
+from counterpoise.options import Folder, ItemCol, Json, Quiet, RatingCol, Separator, Threshold, UserCol
+from counterpoise.words import Duplicates, Protocol, Space
+
+if TYPE_CHECKING:
+    from counterpoise.config import FitConfig
+    from counterpoise.study import Trial
+
+BEST, TRIALS, STUDY = "best.toml", "trials.csv", "study.db"
+SEARCH_HELP = "Search name=low:high, name=low:high:log or name=a,b,c."
+
+
+def tune(
+    data: Annotated[str | None, typer.Argument(help="A dataset's name, a file with the log, or a folder.")] = None,
+    method: Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="mf")] = None,
+    trials: Annotated[int, typer.Option(help="Configurations to try, with those tried before.")] = 20,
+    out: Annotated[Path | None, typer.Option(help="Folder.", show_default="runs/tune-DATA-METHOD")] = None,
+    space: Annotated[Space, typer.Option(help="What is searched; own: --search alone.")] = "default",
+    search: Annotated[list[str] | None, typer.Option(help=SEARCH_HELP)] = None,
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Fix a setting, as name=value.")] = None,
+    folds: Annotated[int, typer.Option(help="Parts of the log, each held out once.")] = 5,
+    rounds: Annotated[int | None, typer.Option(help="Folds that judge.", show_default="all")] = None,
+    storage: Annotated[str | None, typer.Option(help="Optuna URL.", show_default="OUT/study.db")] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file, or a run; flags override it.")] = None,
+    probe: Annotated[str | None, typer.Option(help="File with a small unbiased sample.")] = None,
+    test: Annotated[str | None, typer.Option(help="File to draw a probe from; else not looked at.")] = None,
+    path: Folder = None,
+    protocol: Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")] = None,
+    threshold: Threshold = None,
+    duplicates: Annotated[Duplicates | None, typer.Option(help="Repeated pairs.", show_default="error")] = None,
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    rating_col: RatingCol = None,
+    timestamp_col: Annotated[str | None, typer.Option(help="Column of timestamps, if any.")] = None,
+    propensity_col: Annotated[str | None, typer.Option(help="Of propensities, for --set weights=given.")] = None,
+    separator: Separator = None,
+    probe_fraction: Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of probe, folds, search and fits.", show_default="0")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Search the settings of a method for the least debiased validation risk. The test is never looked at."""
+    from counterpoise.config import FitConfig, parse_settings, resolve
+
+    arguments = locals()
+    flags = {name: arguments[name] for name in FitConfig.model_fields if name in arguments and name != "settings"}
+    configuration = resolve(config, flags, parse_settings(settings or []))
+
+    from counterpoise.fitting import load_data
+    from counterpoise.persistence import check_folder
+    from counterpoise.search_space import parse_words
+    from counterpoise.study import load_optuna
+    from counterpoise.tuning import tune as search_settings
+
+    load_optuna()
+    own = parse_words(search or [])
+    title = f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
+    out = out or Path("runs") / f"tune-{title}"
+    check_folder(out)
+    dataset = load_data(configuration)
+    log, unbiased, name = dataset.train, dataset.probe, dataset.name
+    del dataset  # with the test, which has no say in what follows
+    out.mkdir(parents=True, exist_ok=True)
+    with progress_bar(f"tuning {configuration.method}", not (as_json or quiet)) as progress:
+        found = search_settings(
+            log,
+            configuration.method,
+            trials,
+            probe=unbiased,
+            settings=configuration.settings,
+            space=space,
+            search=own,
+            folds=folds,
+            rounds=rounds,
+            seed=configuration.seed,
+            storage=storage or f"sqlite:///{(out / STUDY).as_posix()}",
+            name=title,
+            alone=storage is None,
+            progress=progress,
+            after=lambda done: write_files(out, configuration, done),
+        )
+    write_files(out, configuration, found.trials)
+    if as_json:
+        show_json({"out": str(out), "best": str(out / BEST), **found.to_dict()})
+    if as_json or quiet:
+        return
+    judges = found.judges
+    say(f"{name}: {log}")
+    say(
+        f"Judged by {judges['held_out_rows']:,} held-out rows, worth {judges['effective_sample_size']:,.0f} uniform "
+        f"ones, and {judges['probe_rows']:,} of the probe; the test was not looked at."
+    )
+    if found.settings:
+        show_table(
+            ["setting", "best"],
+            [[key, f"{value:.4g}" if isinstance(value, float) else value] for key, value in found.settings.items()],
+        )
+    say(found.summary())
+    say(f"Next: counterpoise fit --config {out / BEST}")
+
+
+def write_files(out: Path, configuration: FitConfig, trials: tuple[Trial, ...]) -> None:
+    """The trials as a table, and the best configuration so far; each file is whole at any moment."""
+    from counterpoise.config import to_toml
+    from counterpoise.persistence import write_text
+    from counterpoise.tuning import best_of
+
+    write_text(out / TRIALS, trials_table(trials))
+    if any(trial.state == "complete" for trial in trials):
+        settings = configuration.settings | best_of(trials).settings
+        write_text(out / BEST, to_toml(configuration.model_copy(update={"settings": settings})))
+
+
+def trials_table(trials: tuple[Trial, ...]) -> str:
+    """CSV: a row for each trial, a column for each setting that was searched."""
+    names = list(dict.fromkeys(name for trial in trials for name in trial.settings))
+    facts = ["number", "state", "risk", "seconds", "default", "reason"]
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(facts + names)
+    for trial in trials:
+        table.writerow([getattr(trial, fact) for fact in facts] + [trial.settings.get(name) for name in names])
+    return text.getvalue()

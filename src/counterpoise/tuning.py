@@ -1,0 +1,271 @@
+"""`tune`: search the settings of a method for the least debiased validation risk. No test is looked at."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from counterpoise.errors import CounterpoiseError, DataError, check_number
+from counterpoise.feedback import Dataset, FeedbackLog
+from counterpoise.making import make
+from counterpoise.recommender import DebiasedRecommender
+from counterpoise.search_space import search_space
+from counterpoise.study import Proposal, Study, Trial, load_optuna
+from counterpoise.training import DivergenceError, Progress
+from counterpoise.validation import Errors, Estimate, Validation, debiased_risk, pooled
+
+BEHIND = 2.0  # standard errors by which a trial may be behind the best and go on
+STEPS_A_FIT = 100  # of the progress that is reported
+Steps = Callable[[int], Progress | None]  # the progress of the fit of a fold, by its number
+After = Callable[[tuple[Trial, ...]], None]
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a search has found."""
+
+    method: str
+    seed: int
+    fixed: dict[str, Any]
+    trials: tuple[Trial, ...]
+    default_risk: Estimate | None  # None where the defaults came to no end
+    best_risk: Estimate
+    gain: Estimate | None  # default risk - best risk, paired row by row
+    judges: dict[str, Any]  # the rows that judge, and what they are worth
+
+    @property
+    def best(self) -> Trial:
+        """The complete trial of the least risk."""
+        return best_of(self.trials)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings for `make`: the fixed ones and the best."""
+        return self.fixed | self.best.settings
+
+    @property
+    def noise(self) -> float:
+        """What the best of so many trials may gain by chance alone: z standard errors of the gain.
+
+        z is the normal quantile of 1 - 0.025 / trials beside the defaults (Bonferroni): 1.96 for one, 3.0 for twenty.
+        """
+        rivals = max(1, sum(not trial.default for trial in self.trials))
+        return math.nan if self.gain is None else self.gain.standard_error * NormalDist().inv_cdf(1 - 0.025 / rivals)
+
+    @property
+    def clear(self) -> bool:
+        """Whether the gain is larger than its noise, or there is none to compare."""
+        return self.gain is None or self.gain.value > self.noise
+
+    def make(self) -> DebiasedRecommender:
+        """A fresh recommender with the best settings."""
+        return make(self.method, **{"seed": self.seed, **self.settings})
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        estimates = {name: getattr(self, name) for name in ("default_risk", "best_risk", "gain")}
+        return {
+            "method": self.method,
+            "seed": self.seed,
+            "settings": self.settings,
+            **{name: None if value is None else value._asdict() for name, value in estimates.items()},
+            "noise": None if self.gain is None else self.noise,
+            "clear": self.clear,
+            "judges": self.judges,
+            "trials": [asdict(trial) for trial in self.trials],
+        }
+
+    def summary(self) -> str:
+        """The outcome in a few lines."""
+        states = [trial.state for trial in self.trials]
+        counts = ", ".join(f"{states.count(state)} {state}" for state in ("complete", "pruned", "failed"))
+        reasons = [trial.reason for trial in self.trials if trial.reason]
+        lines = [
+            f"{len(states)} trials: {counts}." + (f" The last failure: {reasons[-1]}" if reasons else ""),
+            f"best risk     {_figures(self.best_risk)}  (trial {self.best.number})",
+        ]
+        if self.default_risk is None or self.gain is None:
+            return "\n".join([*lines, "The defaults came to no end, so there is nothing to compare with."])
+        lines.insert(1, f"default risk  {_figures(self.default_risk)}")
+        if self.best.default:
+            return "\n".join([*lines, "Nothing that was tried is better than the defaults."])
+        chance = f"the best of {len(states) - 1} may gain {self.noise:.4f} by chance"
+        verdict = "more than noise" if self.clear else "within noise, the defaults may be as good"
+        return "\n".join([*lines, f"gain          {_figures(self.gain)}, paired; {chance}: {verdict}."])
+
+
+def best_of(trials: tuple[Trial, ...]) -> Trial:
+    """The complete trial of the least risk; the earlier of equals."""
+    complete = [trial for trial in trials if trial.state == "complete"]
+    if not complete:
+        reason = trials[-1].reason if trials else "there are none yet."
+        raise DataError(f"none of {len(trials)} trials came to its end: {reason}")
+    return min(complete, key=lambda trial: (trial.risk, trial.number))
+
+
+def tune(
+    data: FeedbackLog | Dataset,
+    method: str = "mf",
+    trials: int = 20,
+    *,
+    probe: FeedbackLog | None = None,
+    settings: Mapping[str, Any] | None = None,
+    space: str = "default",
+    search: Mapping[str, Any] | None = None,
+    folds: int = 5,
+    rounds: int | None = None,
+    seed: int = 0,
+    storage: str | None = None,
+    name: str | None = None,
+    alone: bool = False,
+    progress: Progress | None = None,
+    after: After | None = None,
+) -> Tuning:
+    """Search the settings of a method, `trials` configurations in all; the first one is the method's own.
+
+    `settings` stay fixed. `space` and `search` (`{"l2": "1:64:log", "dim": [8, 16]}`): see `search_space`. `folds` and
+    `rounds`: see `Validation`. A trial is given up when, after a fold, it is behind the best by more than two standard
+    errors of the paired difference, or when its fit diverges.
+    `storage`: an Optuna URL; a study that is there under `name` goes on up to `trials` in all. `alone`: nobody else
+    works on it, so that trials found running were interrupted.
+    `progress` gets (steps done, steps planned, least risk so far), before the first risk the loss of the fit; `after`
+    gets all trials after each.
+    """
+    check_number("trials", trials, at_least=1, integer=True)
+    log, fixed = data.train if isinstance(data, Dataset) else data, dict(settings or {})
+    if not isinstance(log, FeedbackLog):
+        raise DataError(f"`data` must be a FeedbackLog or a Dataset, got {type(data).__name__}.")
+    dimensions = search_space(method, fixed, len(log), space, search)
+    load_optuna()  # an error now, not after the weights
+    judges = Validation.of(data, probe, folds=folds, rounds=rounds, seed=seed)
+    problem = {"data": fingerprint(judges), "method": method, "settings": repr(sorted(fixed.items())), "seed": seed}
+    problem |= {"space": repr(dimensions), "folds": folds, "rounds": judges.rounds}
+    place: dict[str, Any] = {"storage": storage, "name": name or f"counterpoise-{method}", "alone": alone}
+    study = Study.open(method, fixed, dimensions, seed, problem=problem, **place)
+    trying = _Search(study, judges, lambda own: make(method, **{"seed": seed, **fixed, **own}))
+    while len(study.trials()) < trials:
+        trying.one(trials, progress)
+        if after is not None:
+            after(study.trials())
+    return Tuning(method, seed, fixed, study.trials(), *trying.compared(), judges.facts())
+
+
+@dataclass(eq=False)
+class _Search:
+    """Trials, one after the other, each judged against the best so far."""
+
+    study: Study
+    judges: Validation
+    make: Callable[[dict[str, Any]], DebiasedRecommender]
+    known: dict[int, list[Errors]] = field(default_factory=dict)  # by trial, by fold: of the defaults and of the best
+
+    def one(self, planned: int, progress: Progress | None = None) -> None:
+        """One trial, from its proposal to its end."""
+        done, started = self.study.trials(), time.perf_counter()
+        best = best_of(done) if any(trial.state == "complete" for trial in done) else None
+        rival = None if best is None else self._errors(best)
+        proposal = self.study.propose()
+        steps = _steps(progress, len(done) * self.judges.rounds, planned * self.judges.rounds, best)
+        try:
+            state, errors, reason = self._try(proposal, None if proposal.default else rival, steps)
+        except BaseException:
+            self.study.interrupt(proposal)
+            raise
+        risk = debiased_risk(pooled(errors)).value if errors else None
+        self.study.finish(proposal, state, risk, round(time.perf_counter() - started, 3), reason)
+        if state == "complete":
+            self._remember(proposal.handle.number, errors)
+
+    def _try(
+        self, proposal: Proposal, rival: list[Errors] | None, steps: Steps
+    ) -> tuple[str, list[Errors], str | None]:
+        """(complete, pruned or failed, the errors by fold, the reason of a failure).
+
+        Whatever goes wrong with settings that a machine has drawn is a failure of that trial. What goes wrong with the
+        defaults, unless they diverge, goes wrong with all.
+        """
+        try:
+            return *self._judge(proposal, rival, steps), None
+        except Exception as error:
+            if proposal.default and not isinstance(error, DivergenceError):
+                raise
+            kind = "" if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: "
+            return "failed", [], f"{kind}{error}"
+
+    def _judge(self, proposal: Proposal, rival: list[Errors] | None, steps: Steps) -> tuple[str, list[Errors]]:
+        """(complete or pruned, the errors by fold)."""
+        errors: list[Errors] = []
+        for found in self.judges.judge(lambda: self.make(proposal.settings), steps):
+            errors.append(found)
+            so_far = pooled(errors)
+            risk = debiased_risk(so_far).value
+            if not math.isfinite(risk):
+                raise DivergenceError(f"the risk is {risk} after fold {len(errors)}.")
+            self.study.report(proposal, risk, len(errors))
+            unfinished = len(errors) < self.judges.rounds
+            if rival is not None and unfinished and is_behind(so_far, pooled(rival[: len(errors)])):
+                return "pruned", errors
+        return "complete", errors
+
+    def compared(self) -> tuple[Estimate | None, Estimate, Estimate | None]:
+        """(risk of the defaults, risk of the best, the gain)."""
+        trials = self.study.trials()
+        best = pooled(self._errors(best_of(trials)))
+        first = next((trial for trial in trials if trial.default and trial.state == "complete"), None)
+        if first is None:
+            return None, debiased_risk(best), None
+        before = pooled(self._errors(first))
+        return debiased_risk(before), debiased_risk(best), debiased_risk(before.minus(best))
+
+    def _errors(self, trial: Trial) -> list[Errors]:
+        """The errors of a complete trial; fitted again where it was another process that fitted it."""
+        if trial.number not in self.known:
+            self.known[trial.number] = list(self.judges.judge(lambda: self.make(trial.settings)))
+        return self.known[trial.number]
+
+    def _remember(self, number: int, errors: list[Errors]) -> None:
+        self.known[number] = errors
+        trials = self.study.trials()
+        worth = {best_of(trials).number, *(trial.number for trial in trials if trial.default)}
+        self.known = {key: value for key, value in self.known.items() if key in worth}
+
+
+def is_behind(errors: Errors, rival: Errors) -> bool:
+    """Whether the risk is larger than that of a rival by more than two standard errors of the paired difference."""
+    difference = debiased_risk(errors.minus(rival))
+    return difference.value > BEHIND * difference.standard_error
+
+
+def fingerprint(judges: Validation) -> str:
+    """A hash of the rows of the log and of the probe, so that a study is not continued on other data."""
+    digest = hashlib.sha256(repr(judges.log.shape).encode())
+    for log in (judges.log, judges.probe):
+        for column in () if log is None else (log.users, log.items, log.labels):
+            digest.update(np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _steps(progress: Progress | None, fits_done: int, fits_planned: int, best: Trial | None) -> Steps:
+    """For each fold, the progress of its fit as a part of the whole search."""
+    if progress is None:
+        return lambda fold: None
+
+    def of_fold(fold: int) -> Progress:
+        return lambda epoch, epochs, loss: progress(
+            STEPS_A_FIT * (fits_done + fold) + STEPS_A_FIT * epoch // epochs,
+            STEPS_A_FIT * fits_planned,
+            loss if best is None or best.risk is None else best.risk,
+        )
+
+    return of_fold
+
+
+def _figures(estimate: Estimate) -> str:
+    return f"{estimate.value:.4f} +- {estimate.standard_error:.4f}"
