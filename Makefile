@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export COUNTERPOISE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench results clean
 
 demo: $(VENV)/core
 	$(BIN)/counterpoise demo
@@ -28,6 +28,9 @@ format: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/run.py
+
+results: $(VENV)/dev
+	$(BIN)/python benchmarks/results.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: `make bench`. Name some to run only those."""
+"""All benchmarks, one after the other: `make bench`. Name some to run only those. (`make results` is its own.)"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 
 def main() -> None:
     """Run each script in a process of its own, so that none warms another up."""
-    names = sys.argv[1:] or sorted(path.stem for path in HERE.glob("*.py") if path.name != "run.py")
+    names = sys.argv[1:] or sorted(path.stem for path in HERE.glob("*.py") if path.name not in ("run.py", "results.py"))
     for name in names:
         print(f"== {name}", flush=True)
         subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=True)

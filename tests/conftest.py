@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from counterpoise import Dataset, DebiasedRecommender, World, make, simulate
 
+settings.register_profile("counterpoise", deadline=None)  # a busy machine is no failure
+settings.load_profile("counterpoise")
 torch.set_num_threads(1)  # on arrays as small as these a second thread waits; tests of threads set their own number
 
 

@@ -1,0 +1,75 @@
+"""Everything that docs/results.md shows, from fits to tables and figures: `make results`.
+
+    python benchmarks/results.py [--jobs 2] [--out results]
+
+Runs the commands below, which go on where they were stopped and repeat no fit, and puts what they wrote between the
+marks of docs/results.md. The words between the tables are written by people: read them again when numbers move.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from counterpoise.cli import main as counterpoise
+
+DOCS = Path(__file__).parents[1] / "docs"
+SWEEP = "--datasets product-like --seeds 5 --metrics auc ndcg_one mse --set epochs=20"
+COMMANDS = (
+    "table --datasets coat --methods all --seeds 10 --backbone both",
+    "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr --seeds 10",
+    "bias",
+    "bias --data coat --methods none",
+    f"sweep --parameter n_functions {SWEEP}",
+    f"sweep --parameter strength {SWEEP}",
+)
+FIGURES = ("sweep-n_functions.png", "sweep-strength.png")
+MARK = re.compile(r"(<!-- (?P<file>\S+)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(page: str, results: Path) -> str:
+    """The page with what the marks name: a file, or of it the one section with that heading, without the heading."""
+
+    def content(mark: re.Match[str]) -> str:
+        text = (results / mark["file"]).read_text(encoding="utf-8")
+        if mark["heading"]:
+            text = section(text, mark["heading"])
+        return f"{mark[1]}\n{text.strip()}\n\n{mark[4]}"
+
+    return MARK.sub(content, page)
+
+
+def section(text: str, heading: str) -> str:
+    """What stands below a heading, down to the next."""
+    for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
+        title, _, body = part.partition("\n")
+        if title.replace("\\", "") == heading:
+            return body
+    raise SystemExit(f"there is no section {heading!r}")
+
+
+def main() -> None:
+    """Run, then fill."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    arguments = parser.parse_args()
+    for command in COMMANDS:
+        print(f"counterpoise bench {command}", flush=True)
+        jobs = [] if command.startswith("bias") else ["--jobs", str(arguments.jobs)]
+        code = counterpoise(["bench", *shlex.split(command), *jobs, "--out", str(arguments.out), "--quiet"])
+        if code:
+            sys.exit(code)
+    page = DOCS / "results.md"
+    page.write_text(filled(page.read_text(encoding="utf-8"), arguments.out), encoding="utf-8")
+    (DOCS / "figures").mkdir(exist_ok=True)
+    for name in FIGURES:
+        shutil.copy(arguments.out / name, DOCS / "figures" / name)
+
+
+if __name__ == "__main__":
+    main()
