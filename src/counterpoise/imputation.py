@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -22,6 +22,8 @@ from counterpoise.words import Weighting
 class Imputing:
     """An imputation during one fit."""
 
+    needs_pairs: ClassVar[bool] = False  # whether `extra_loss` looks at pairs of D
+
     def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.
 
@@ -31,6 +33,10 @@ class Imputing:
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         """(imputed errors on the batch's rows, and on its pairs of D); gradients reach the predictor's logits alone."""
         raise NotImplementedError
+
+    def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+        """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone."""
+        return None
 
     def state(self) -> list[Tensor]:
         """The tensors that it learns."""

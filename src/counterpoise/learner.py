@@ -40,7 +40,7 @@ class Learner:
     @property
     def uses_pairs(self) -> bool:
         """Whether a step looks at pairs of D."""
-        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs
+        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs or self.imputing.needs_pairs
 
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
@@ -56,8 +56,9 @@ class Learner:
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         risk = self._risk(errors, self.weighing.ratio[batch.rows], imputed, imputed_on_pairs)
         loss = risk + self.scorer.penalty() / len(self.log.labels)
-        extra = self.weighing.extra_loss(batch, logits, pair_logits)
-        loss = loss if extra is None else loss + extra
+        for part in (self.weighing, self.imputing):
+            extra = part.extra_loss(batch, logits, pair_logits)
+            loss = loss if extra is None else loss + extra
         self.optimizer.step(loss, rate)
         return loss.detach()
 
