@@ -18,8 +18,8 @@ ORDER = [
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
     *("balance_table", "bounds", "predictor_bounds", "diagnostics", "two_samples", "balancer"),
     *("risks", "backbones", "training", "problems", "weights", "propensity", "joint_propensity"),
-    *("first_fits", "weight_model", "balancing"),
-    *("imputation", "calibrated", "learner", "agreement", "choices"),
+    *("exposure", "first_fits", "weight_model", "balancing"),
+    *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
     *("ranking", "persistence", "recommender", "methods", "making", "explain"),
     *("metrics", "evaluation", "config", "fitting", "demo", "cli"),
 ]

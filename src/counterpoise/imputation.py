@@ -9,7 +9,7 @@ from typing import Any, ClassVar, get_args
 import torch
 from torch import Tensor
 
-from counterpoise.backbones import Backbone, as_backbone
+from counterpoise.backbones import Backbone, Scorer, as_backbone
 from counterpoise.errors import check_choice, check_number
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
@@ -23,6 +23,10 @@ class Imputing:
     """An imputation during one fit."""
 
     needs_pairs: ClassVar[bool] = False  # whether `extra_loss` looks at pairs of D
+    offset: float = 0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
+
+    def meet(self, scorer: Scorer) -> None:
+        """Before the first step, look at the predictor that is to be trained."""
 
     def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.
@@ -34,7 +38,7 @@ class Imputing:
         """(imputed errors on the batch's rows, and on its pairs of D); gradients reach the predictor's logits alone."""
         raise NotImplementedError
 
-    def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+    def extra_loss(self, scorer: Scorer, batch: Batch) -> Tensor | None:
         """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone."""
         return None
 

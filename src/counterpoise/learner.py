@@ -34,13 +34,19 @@ class Learner:
         scorer = problem.build(problem.backbone)  # first, so that all methods start from the same draw
         weighing = weights.begin(problem)
         imputing = imputation.begin(problem, weighing)
+        imputing.meet(scorer)
         optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
         return cls(scorer, weighing, imputing, risk, optimizer, problem.batches())
 
     @property
     def uses_pairs(self) -> bool:
         """Whether a step looks at pairs of D."""
-        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs or self.imputing.needs_pairs
+        return self.scores_pairs or self.imputing.needs_pairs
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether the risk or the weights look at the predictor's logits there."""
+        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs
 
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
@@ -49,16 +55,15 @@ class Learner:
     def step(self, batch: Batch, rate: float) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
         logits, pair_logits = self._logits(batch)
-        errors = risks.error(batch.labels, logits)
+        errors = self._errors(batch, logits)
         view = View(batch, logits.detach(), pair_logits.detach(), errors.detach())
         self.imputing.step(view, self.weighing.ratio[batch.rows], rate)
         imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         risk = self._risk(errors, self.weighing.ratio[batch.rows], imputed, imputed_on_pairs)
         loss = risk + self.scorer.penalty() / len(self.log.labels)
-        for part in (self.weighing, self.imputing):
-            extra = part.extra_loss(batch, logits, pair_logits)
-            loss = loss if extra is None else loss + extra
+        extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(self.scorer, batch)
+        loss = sum((extra for extra in extras if extra is not None), loss)
         self.optimizer.step(loss, rate)
         return loss.detach()
 
@@ -69,7 +74,7 @@ class Learner:
         them. A risk that looks at no labels is judged by the weighted error.
         """
         logits, pair_logits = self._logits(batch)
-        errors = risks.error(batch.labels, logits)
+        errors = self._errors(batch, logits)
         ratio = self.weighing.at(batch.users, batch.items, batch.labels)
         ratio = ratio / ratio.mean()
         if self.risk_name == "direct":
@@ -87,7 +92,7 @@ class Learner:
         weighing = self.weighing
         weighing.settle()
         logits, pair_logits = self._logits(batch)
-        errors = risks.error(batch.labels, logits)
+        errors = self._errors(batch, logits)
         imputed = self.imputing.errors(batch, logits, pair_logits, errors)
         return {
             "weights": weighing.facts() | weight_facts(weighing.ratio.cpu().numpy()),
@@ -97,10 +102,14 @@ class Learner:
         }
 
     def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        if self.uses_pairs:
+        if self.scores_pairs:
             return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
         logits = self.scorer(batch.users, batch.items)
         return logits, logits[:0]
+
+    def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
+        """Of the rows, whose labels are as they are where they were observed."""
+        return risks.error(batch.labels, logits + self.imputing.offset if self.imputing.offset else logits)
 
     def _risk(self, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
         if self.risk_name == "dr":
@@ -114,5 +123,5 @@ class Learner:
         """Error minus imputed error of every row of the log."""
         batch = self.log.whole()
         logits = self.scorer(batch.users, batch.items)
-        errors = risks.error(batch.labels, logits)
+        errors = self._errors(batch, logits)
         return errors - self.imputing.errors(batch, logits, logits[:0], errors)[0]

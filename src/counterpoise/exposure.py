@@ -1,0 +1,106 @@
+"""A predictor that is told what was seen: the exposure of a pair as a covariate, with a learned say.
+
+Who saw what is known for every pair, also where no label is. Whether it says anything about taste, only labels can
+tell. So a first, small model of being observed is fitted to the log, and its three parts enter the predictor:
+
+    logit = logit of the backbone + v_u a_u + v_i b_i + v_ui <g_u, h_i>
+
+with a_u + b_i + <g_u, h_i> the log odds of being observed up to a constant, and three numbers v, "voices", learned from
+the labels beside all else. Where exposure has nothing to do with taste they stay near 0. (Wang, Liang, Charlin and Blei
+2020, Causal Inference for Recommender Systems, put the reconstructed exposure into the predictor; who rated what speaks
+in SVD++ too, Koren 2008, Factorization Meets the Neighborhood.)
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
+from counterpoise.errors import check_number
+from counterpoise.feedback import FeedbackLog
+from counterpoise.problems import Problem
+from counterpoise.propensity import fit_observation
+from counterpoise.training import Training
+
+
+@dataclass
+class Exposed(Backbone):
+    """The logit of `backbone` + the user's, the item's and the pair's own part in being observed, each with its voice.
+
+    `exposure_dim`: the dimensions of the model of being observed. `l2_voices`: the precision of the prior on the
+    voices, as `l2` in `MatrixFactorization`; a voice is in log odds of a positive label for one of being observed.
+    """
+
+    backbone: Backbone | str = field(default_factory=MatrixFactorization)
+    exposure_dim: int = 4
+    l2_voices: float = 1.0
+
+    def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
+        """The backbone's own scorer, drawn first, beside a model of what this log observed."""
+        check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
+        check_number("l2_voices", self.l2_voices, at_least=0)
+        own = deepcopy(as_backbone(self.backbone)).build(log, generator, rate)
+        observation = MatrixFactorization(dim=self.exposure_dim)
+        problem = Problem(log, None, observation, Training(), torch.device("cpu"), generator)
+        model = fit_observation(problem, observation)
+        (user_bias, users), (item_bias, items) = ((table[:, :1], table[:, 1:]) for table in model.features())
+        level = model(torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long))
+        level = level - user_bias[0] - item_bias[0] - users[0] @ items[0]
+        return _Exposed(self, own, torch.cat([user_bias + level, users], 1), torch.cat([item_bias, items], 1))
+
+    def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
+        """All parameters zero."""
+        own, width = as_backbone(self.backbone).empty(n_users, n_items, n_columns), self.exposure_dim + 1
+        return _Exposed(self, own, torch.zeros(n_users, width), torch.zeros(n_items, width))
+
+
+class _Exposed(Scorer):
+    user_exposure: Tensor  # (|U|, 1 + dim) a user's main effect, then its vector
+    item_exposure: Tensor
+
+    def __init__(self, part: Exposed, own: Scorer, users: Tensor, items: Tensor) -> None:
+        super().__init__()
+        self.part, self.n_users, self.n_items = part, own.n_users, own.n_items
+        self.inner, self.voices = own, nn.Parameter(torch.zeros(3))
+        self.register_buffer("user_exposure", users.detach())
+        self.register_buffer("item_exposure", items.detach())
+
+    def own(self) -> Scorer:
+        return self.inner
+
+    def exposure(self, users: Tensor | None, items: Tensor | None) -> Tensor:
+        return torch.sigmoid(self._spoken(torch.ones_like(self.voices), users, items))
+
+    def forward(self, users: Tensor, items: Tensor) -> Tensor:
+        logits: Tensor = self.inner(users, items) + self._spoken(self.voices, users, items)
+        return logits
+
+    def grid(self, users: Tensor | None = None) -> Tensor:
+        user_table, item_table = self._tables(self.voices)
+        return self.inner.grid(users) + (user_table if users is None else user_table[users]) @ item_table.T
+
+    def penalty(self) -> Tensor:
+        return self.inner.penalty() + self.part.l2_voices * self.voices.square().sum() / 2
+
+    def embeddings(self) -> tuple[Tensor, Tensor]:
+        return self.inner.embeddings()
+
+    def features(self) -> tuple[Tensor, Tensor]:
+        return self.inner.features()
+
+    def _tables(self, voices: Tensor) -> tuple[Tensor, Tensor]:
+        """Two tables whose inner products are what exposure has to say."""
+        of_users, of_items = self.user_exposure, self.item_exposure
+        main = torch.stack([voices[0] * of_users[:, 0], torch.ones_like(of_users[:, 0])], 1)
+        other = torch.stack([torch.ones_like(of_items[:, 0]), voices[1] * of_items[:, 0]], 1)
+        return torch.cat([main, voices[2] * of_users[:, 1:]], 1), torch.cat([other, of_items[:, 1:]], 1)
+
+    def _spoken(self, voices: Tensor, users: Tensor | None, items: Tensor | None) -> Tensor:
+        user_table, item_table = self._tables(voices)
+        if users is None or items is None:
+            return (user_table @ item_table.T).flatten()
+        return (nn.functional.embedding(users, user_table) * nn.functional.embedding(items, item_table)).sum(dim=1)
