@@ -45,10 +45,6 @@ class Scorer(nn.Module):
         """The scorer without what it was told of exposure: itself, unless it was told any."""
         return self
 
-    def exposure(self, users: Tensor | None, items: Tensor | None) -> Tensor | None:
-        """The probability that a pair is observed, of all pairs of D where they are None; None if it is not known."""
-        return None
-
     def at(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         """The logit of each pair; of all pairs of D, user by user, where they are None."""
         if users is None or items is None:

@@ -47,10 +47,7 @@ class Exposed(Backbone):
         observation = MatrixFactorization(dim=self.exposure_dim)
         problem = Problem(log, None, observation, Training(), torch.device("cpu"), generator)
         model = fit_observation(problem, observation)
-        (user_bias, users), (item_bias, items) = ((table[:, :1], table[:, 1:]) for table in model.features())
-        level = model(torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long))
-        level = level - user_bias[0] - item_bias[0] - users[0] @ items[0]
-        return _Exposed(self, own, torch.cat([user_bias + level, users], 1), torch.cat([item_bias, items], 1))
+        return _Exposed(self, own, *model.features())
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
         """All parameters zero."""
@@ -71,9 +68,6 @@ class _Exposed(Scorer):
 
     def own(self) -> Scorer:
         return self.inner
-
-    def exposure(self, users: Tensor | None, items: Tensor | None) -> Tensor:
-        return torch.sigmoid(self._spoken(torch.ones_like(self.voices), users, items))
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         logits: Tensor = self.inner(users, items) + self._spoken(self.voices, users, items)

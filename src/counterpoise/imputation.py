@@ -25,9 +25,6 @@ class Imputing:
     needs_pairs: ClassVar[bool] = False  # whether `extra_loss` looks at pairs of D
     offset: float = 0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
 
-    def meet(self, scorer: Scorer) -> None:
-        """Before the first step, look at the predictor that is to be trained."""
-
     def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.
 

@@ -34,7 +34,6 @@ class Learner:
         scorer = problem.build(problem.backbone)  # first, so that all methods start from the same draw
         weighing = weights.begin(problem)
         imputing = imputation.begin(problem, weighing)
-        imputing.meet(scorer)
         optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
         return cls(scorer, weighing, imputing, risk, optimizer, problem.batches())
 

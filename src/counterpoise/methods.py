@@ -162,12 +162,12 @@ def mb_dr() -> DebiasedRecommender:
 
 
 def mnar() -> DebiasedRecommender:
-    """The likelihood of labels and silence, where every pair had the same chance to be seen."""
+    """The likelihood of labels and silence, where the label alone decides what is observed."""
     return DebiasedRecommender(Uniform(), "ips", Silence())
 
 
 def counterpoise() -> DebiasedRecommender:
-    """The same where exposure is modelled and has a learned say in the prediction."""
+    """The same, where exposure has a learned say in the prediction."""
     return DebiasedRecommender(Uniform(), "ips", Silence(), Exposed())
 
 
@@ -397,14 +397,14 @@ BALANCING = (
 )  # fmt: skip
 
 OBSERVED = "risk = mean over O of CE(r -> sigmoid(s + c)),   c = contrast of the labels, log against all pairs"
-SILENT = "(1/|O|) (sum over O of -log m + sum over D \\ O of -log(1 - p m)),   p m = P(observed)"
+SILENT = "(1/|O|) (sum over O of -log m + sum over D \\ O of -log(1 - m)),   m = P(observed | s)"
 SILENCE = (
     Method(
         "mnar",
         "MNAR",
         "likelihood",
         mnar,
-        f"{OBSERVED};   + {SILENT},   p = |O| / |D|",
+        f"{OBSERVED};   + {SILENT}",
         "The likelihood of the whole matrix, labels and silence alike: a pair that was not rated is likelier to be "
         "disliked, as far as the log's labels are better than the probe's. Right when selection depends on the label "
         "alone; where some items are seen more for other reasons, it takes that for taste.",
@@ -416,10 +416,9 @@ SILENCE = (
         "Counterpoise",
         "likelihood",
         counterpoise,
-        f"{OBSERVED};   + {SILENT} of the backbone alone,   s = backbone + v_u a_u + v_i b_i + v_ui g_u'h_i,   "
-        "p = sigmoid(a_u + b_i + g_u'h_i)",
-        "Silence counts where the pair could have been seen, and exposure enters the prediction with three numbers "
-        "that labels decide. Without a probe silence says nothing and the rest remains. Our recommendation for ranking.",
+        f"{OBSERVED};   + {SILENT} of the backbone alone;   s = backbone + v_u a_u + v_i b_i + v_ui g_u'h_i",
+        "Silence as in MNAR, and beside it a model of exposure, whose say in the prediction is three numbers. Labels "
+        "decide them, and so can take back what silence claims. Without a probe silence says nothing.",
         "the log alone; a probe helps",
         f"{MARLIN}; {VOICES}",
     ),
