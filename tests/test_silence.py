@@ -101,7 +101,8 @@ def test_the_contrast_is_that_of_log_and_probe_with_caution(dataset: Dataset) ->
 def test_without_a_probe_silence_says_nothing(dataset: Dataset) -> None:
     learner = begin(dataset, "mnar", probe=False)
     assert learner.imputing.offset == 0
-    assert learner.imputing.extra_loss(learner.scorer, learner.log.whole()) is None
+    assert not learner.uses_pairs
+    assert learner.imputing.extra_loss(torch.zeros(3), torch.zeros(9)) is None
     silent, plain = (cp.make(name, epochs=4).fit(dataset.train) for name in ("mnar", "mf"))
     assert np.array_equal(silent.predict_log(dataset.test), plain.predict_log(dataset.test))
 
@@ -126,7 +127,7 @@ def test_the_exposure_loss_moves_the_backbone_and_not_the_voices(dataset: Datase
     batches = Problem(
         dataset.train, None, cp.MatrixFactorization(), Training(), torch.device("cpu"), torch.Generator()
     ).batches(pairs=True)
-    loss = learner.imputing.extra_loss(learner.scorer, batches.whole())
+    loss = learner.imputing.extra_loss(*learner._logits(batches.whole())[2:])
     assert loss is not None
     voices, factors = learner.scorer.get_parameter("voices"), learner.scorer.get_parameter("inner.user_factors.weight")
     gradients = torch.autograd.grad(loss, [voices, factors], allow_unused=True)
@@ -147,6 +148,21 @@ def test_the_exposed_logit_is_that_of_a_loop(dataset: Dataset) -> None:
             assert float(scorer(torch.tensor([user]), torch.tensor([item]))) == pytest.approx(
                 float(grid[user, item]), abs=1e-4
             )
+
+
+def test_the_parts_of_exposure_vary_by_one_over_all_pairs() -> None:
+    log = cp.simulate(80, 70, density=0.3, seed=0).dataset.train
+    scorer = Exposed().build(log, torch.Generator().manual_seed(0))
+    users, items = scorer.get_buffer("user_exposure"), scorer.get_buffer("item_exposure")
+    for part in (users[:, 0], items[:, 0], users[:, 1:] @ items[:, 1:].T):
+        assert float(part.std(correction=0)) == pytest.approx(1, abs=1e-3)
+
+
+def test_users_who_all_rate_as_much_have_no_exposure_of_their_own() -> None:
+    users, items = np.repeat(np.arange(20), 5), np.arange(100) % 10
+    log = cp.FeedbackLog.from_arrays(users, items, np.arange(100) % 3 == 0)
+    scorer = Exposed().build(log, torch.Generator().manual_seed(0))
+    assert float(scorer.get_buffer("user_exposure")[:, 0].std()) < 0.5
 
 
 def test_with_voices_at_zero_the_backbone_speaks_alone(dataset: Dataset) -> None:
@@ -190,8 +206,8 @@ def test_drawn_pairs_give_the_exposure_loss_on_average(dataset: Dataset) -> None
     )
     with torch.no_grad():
         learner.scorer.own().get_parameter("user_bias.weight").normal_(generator=generator)
-        whole = learner.imputing.extra_loss(learner.scorer, exact.whole())
-        losses = torch.stack([learner.imputing.extra_loss(learner.scorer, drawn.whole()) for _ in range(200)])
+        whole = learner.imputing.extra_loss(*learner._logits(exact.whole())[2:])
+        losses = torch.stack([learner.imputing.extra_loss(*learner._logits(drawn.whole())[2:]) for _ in range(200)])
     assert float(losses.mean()) == pytest.approx(float(whole), abs=4 * float(losses.std()) / 200**0.5)
 
 

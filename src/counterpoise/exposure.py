@@ -5,10 +5,10 @@ tell. So a first, small model of being observed is fitted to the log, and its th
 
     logit = logit of the backbone + v_u a_u + v_i b_i + v_ui <g_u, h_i>
 
-with a_u + b_i + <g_u, h_i> the log odds of being observed up to a constant, and three numbers v, "voices", learned from
-the labels beside all else. Where exposure has nothing to do with taste they stay near 0. (Wang, Liang, Charlin and Blei
-2020, Causal Inference for Recommender Systems, put the reconstructed exposure into the predictor; who rated what speaks
-in SVD++ too, Koren 2008, Factorization Meets the Neighborhood.)
+with a_u, b_i and <g_u, h_i> the parts of the log odds of being observed, each scaled to a standard deviation of 1 over
+all pairs, and three numbers v, "voices", learned from the labels beside all else. Where exposure has nothing to do with
+taste they stay near 0. (Wang, Liang, Charlin and Blei 2020, Causal Inference for Recommender Systems, put reconstructed
+exposure into the predictor; who rated what speaks in SVD++ too, Koren 2008, Factorization Meets the Neighborhood.)
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from counterpoise.problems import Problem
 from counterpoise.propensity import fit_observation
 from counterpoise.training import Training
 
+HARDLY = 0.1  # log odds of being observed
+
 
 @dataclass
 class Exposed(Backbone):
     """The logit of `backbone` + the user's, the item's and the pair's own part in being observed, each with its voice.
 
     `exposure_dim`: the dimensions of the model of being observed. `l2_voices`: the precision of the prior on the
-    voices, as `l2` in `MatrixFactorization`; a voice is in log odds of a positive label for one of being observed.
+    voices, as `l2` in `MatrixFactorization`; a voice is in log odds of a positive label for a standard deviation.
     """
 
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
@@ -47,12 +49,29 @@ class Exposed(Backbone):
         observation = MatrixFactorization(dim=self.exposure_dim)
         problem = Problem(log, None, observation, Training(), torch.device("cpu"), generator)
         model = fit_observation(problem, observation)
-        return _Exposed(self, own, *model.features())
+        return _Exposed(self, own, *_scaled(*model.features()))
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
         """All parameters zero."""
         own, width = as_backbone(self.backbone).empty(n_users, n_items, n_columns), self.exposure_dim + 1
         return _Exposed(self, own, torch.zeros(n_users, width), torch.zeros(n_items, width))
+
+
+def _scaled(users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+    """Tables [main effect, vector] whose main effects, centred, and inner products vary by 1 over all pairs.
+
+    The variance of <g_u, h_i> over all pairs is the mean of its square, from the two tables' second moments, less its
+    squared mean. What varies by less than `HARDLY` is not blown up.
+    """
+    mains = [(table[:, :1] - table[:, :1].mean()) / _spread(table[:, 0].var(correction=0)) for table in (users, items)]
+    g, h = users[:, 1:], items[:, 1:]
+    square = ((g.T @ g / len(g)) * (h.T @ h / len(h))).sum()
+    root = _spread(square - (g.mean(0) @ h.mean(0)).square()).sqrt()
+    return torch.cat([mains[0], g / root], 1), torch.cat([mains[1], h / root], 1)
+
+
+def _spread(variance: Tensor) -> Tensor:
+    return variance.clamp(min=HARDLY**2).sqrt()
 
 
 class _Exposed(Scorer):
@@ -69,13 +88,19 @@ class _Exposed(Scorer):
     def own(self) -> Scorer:
         return self.inner
 
+    def told(self, users: Tensor | None, items: Tensor | None) -> Tensor:
+        of_users, of_items = self._tables()
+        if users is None or items is None:
+            return (of_users @ of_items.T).flatten()
+        return (nn.functional.embedding(users, of_users) * nn.functional.embedding(items, of_items)).sum(dim=1)
+
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        logits: Tensor = self.inner(users, items) + self._spoken(self.voices, users, items)
+        logits: Tensor = self.inner(users, items) + self.told(users, items)
         return logits
 
     def grid(self, users: Tensor | None = None) -> Tensor:
-        user_table, item_table = self._tables(self.voices)
-        return self.inner.grid(users) + (user_table if users is None else user_table[users]) @ item_table.T
+        of_users, of_items = self._tables()
+        return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.T
 
     def penalty(self) -> Tensor:
         return self.inner.penalty() + self.part.l2_voices * self.voices.square().sum() / 2
@@ -86,15 +111,9 @@ class _Exposed(Scorer):
     def features(self) -> tuple[Tensor, Tensor]:
         return self.inner.features()
 
-    def _tables(self, voices: Tensor) -> tuple[Tensor, Tensor]:
-        """Two tables whose inner products are what exposure has to say."""
-        of_users, of_items = self.user_exposure, self.item_exposure
-        main = torch.stack([voices[0] * of_users[:, 0], torch.ones_like(of_users[:, 0])], 1)
-        other = torch.stack([torch.ones_like(of_items[:, 0]), voices[1] * of_items[:, 0]], 1)
-        return torch.cat([main, voices[2] * of_users[:, 1:]], 1), torch.cat([other, of_items[:, 1:]], 1)
-
-    def _spoken(self, voices: Tensor, users: Tensor | None, items: Tensor | None) -> Tensor:
-        user_table, item_table = self._tables(voices)
-        if users is None or items is None:
-            return (user_table @ item_table.T).flatten()
-        return (nn.functional.embedding(users, user_table) * nn.functional.embedding(items, item_table)).sum(dim=1)
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        """Two tables whose inner products are v_u a_u + v_i b_i + v_ui <g_u, h_i>."""
+        users, items, (of_user, of_item, of_pair) = self.user_exposure, self.item_exposure, self.voices
+        user_table = torch.cat([of_user * users[:, :1], torch.ones_like(users[:, :1]), of_pair * users[:, 1:]], 1)
+        item_table = torch.cat([torch.ones_like(items[:, :1]), of_item * items[:, :1], items[:, 1:]], 1)
+        return user_table, item_table

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
-from counterpoise.backbones import Backbone, Scorer, as_backbone
+from counterpoise.backbones import Backbone, as_backbone
 from counterpoise.errors import check_choice, check_number
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
@@ -22,7 +22,7 @@ from counterpoise.words import Weighting
 class Imputing:
     """An imputation during one fit."""
 
-    needs_pairs: ClassVar[bool] = False  # whether `extra_loss` looks at pairs of D
+    needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
     offset: float = 0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
 
     def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
@@ -35,8 +35,11 @@ class Imputing:
         """(imputed errors on the batch's rows, and on its pairs of D); gradients reach the predictor's logits alone."""
         raise NotImplementedError
 
-    def extra_loss(self, scorer: Scorer, batch: Batch) -> Tensor | None:
-        """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone."""
+    def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+        """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone.
+
+        From its logits on rows and on pairs of D, without what it was told of exposure (`Scorer.own`).
+        """
         return None
 
     def state(self) -> list[Tensor]:

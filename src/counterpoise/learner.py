@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,6 +15,15 @@ from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
 from counterpoise.training import Adam, Batch, Batches
 from counterpoise.weights import Current, View, Weighing, Weights
+
+
+class Logits(NamedTuple):
+    """Of the predictor on the rows of a batch and on its pairs of D; and without what it was told of exposure."""
+
+    rows: Tensor
+    pairs: Tensor  # empty where neither risk nor weights look at pairs
+    own_rows: Tensor
+    own_pairs: Tensor  # empty where no part looks at pairs
 
 
 @dataclass(eq=False)
@@ -53,7 +62,7 @@ class Learner:
 
     def step(self, batch: Batch, rate: float) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
-        logits, pair_logits = self._logits(batch)
+        logits, pair_logits, *own = self._logits(batch)
         errors = self._errors(batch, logits)
         view = View(batch, logits.detach(), pair_logits.detach(), errors.detach())
         self.imputing.step(view, self.weighing.ratio[batch.rows], rate)
@@ -61,7 +70,7 @@ class Learner:
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         risk = self._risk(errors, self.weighing.ratio[batch.rows], imputed, imputed_on_pairs)
         loss = risk + self.scorer.penalty() / len(self.log.labels)
-        extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(self.scorer, batch)
+        extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)
         loss = sum((extra for extra in extras if extra is not None), loss)
         self.optimizer.step(loss, rate)
         return loss.detach()
@@ -72,7 +81,7 @@ class Learner:
         Their weights are scaled to mean 1: weights that are learned on the way may drift in scale, and the risk with
         them. A risk that looks at no labels is judged by the weighted error.
         """
-        logits, pair_logits = self._logits(batch)
+        logits, pair_logits, *_ = self._logits(batch)
         errors = self._errors(batch, logits)
         ratio = self.weighing.at(batch.users, batch.items, batch.labels)
         ratio = ratio / ratio.mean()
@@ -90,7 +99,7 @@ class Learner:
         """JSON-able: what the parts have to say, and the risk reached on the whole log, which `batch` is."""
         weighing = self.weighing
         weighing.settle()
-        logits, pair_logits = self._logits(batch)
+        logits, pair_logits, *_ = self._logits(batch)
         errors = self._errors(batch, logits)
         imputed = self.imputing.errors(batch, logits, pair_logits, errors)
         return {
@@ -100,11 +109,16 @@ class Learner:
             "error_on_log": float(errors.mean()),
         }
 
-    def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        if self.scores_pairs:
-            return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
-        logits = self.scorer(batch.users, batch.items)
-        return logits, logits[:0]
+    def _logits(self, batch: Batch) -> Logits:
+        own_scorer, pairs = self.scorer.own(), (batch.pair_users, batch.pair_items)
+        if not self.uses_pairs:
+            logits = self.scorer(batch.users, batch.items)
+            return Logits(logits, logits[:0], logits, logits[:0])
+        own = own_scorer.rows_and_pairs(batch.users, batch.items, *pairs)
+        if own_scorer is self.scorer:
+            return Logits(*own, *own)
+        rows = own[0] + self.scorer.told(batch.users, batch.items)
+        return Logits(rows, own[1] + self.scorer.told(*pairs) if self.scores_pairs else rows[:0], *own)
 
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
         """Of the rows, whose labels are as they are where they were observed."""

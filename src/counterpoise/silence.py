@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from counterpoise.backbones import Scorer
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
@@ -127,20 +126,18 @@ def _log_odds(rate: float) -> float:
 
 
 class _Silence(Imputing):
-    needs_pairs = True
-
     def __init__(self, of: Propensities, density: float, strength: float) -> None:
         self.of, self.density, self.strength = of, density, strength
         self.offset = of.contrast if abs(of.contrast) > 1e-9 else 0.0
+        self.needs_pairs = bool(self.offset and strength)
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(logits), torch.zeros_like(pair_logits)
 
-    def extra_loss(self, scorer: Scorer, batch: Batch) -> Tensor | None:
-        if not self.offset or not self.strength:
+    def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+        if not self.needs_pairs:
             return None
-        own = scorer.own().rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
-        return self.strength * exposure_loss(*own, self.density, self.of)
+        return self.strength * exposure_loss(logits, pair_logits, self.density, self.of)
 
     def facts(self) -> dict[str, Any]:
         return {"contrast": self.offset} | self.of._asdict()
