@@ -41,7 +41,6 @@ def rows(side: bool) -> dict[str, tuple[Build, bool]]:
     return {
         "mf": (named("mf"), False),
         "mf + naive Bayes weights (ips)": (named("ips"), True),
-        "mf + propensity weights": (named("ips", weights="propensity"), False),
         "mf + kernel balancing (skb-ips)": (named("skb-ips"), False),
         "mf + naive Bayes weights + learned imputation (dr-jl)": (named("dr-jl"), True),
         "mf + kernel balancing + learned imputation (skb-dr)": (named("skb-dr"), False),
@@ -78,10 +77,8 @@ def against_truth(model: cp.DebiasedRecommender, world: cp.World) -> dict[str, f
     return {"MSE": float(1000 * np.mean((predicted - truth) ** 2)), "log loss": float(loss)}
 
 
-def measure(log: str, seed: int, build: Build, probed: bool, protocol: str) -> dict[str, float]:
+def measure(data: cp.Dataset, world: cp.World | None, build: Build, seed: int, probed: bool) -> dict[str, float]:
     """Fit one row on one log, and judge it."""
-    world = None if log == "coat" else simulated(log, seed)
-    data = cp.load_dataset("coat", seed=seed, protocol=protocol) if world is None else world.dataset
     assert data.test is not None
     start = time.perf_counter()
     model = build(seed).fit(data.train, probe=data.probe if probed else None)
@@ -94,8 +91,10 @@ def table(log: str, seeds: int, protocol: str, side: bool) -> Results:
     """Every row on every seed."""
     results: Results = {}
     for seed in range(seeds):
+        world = None if log == "coat" else simulated(log, seed)
+        data = cp.load_dataset("coat", seed=seed, protocol=protocol) if world is None else world.dataset
         for name, (build, probed) in rows(side).items():
-            for column, value in measure(log, seed, build, probed, protocol).items():
+            for column, value in measure(data, world, build, seed, probed).items():
                 results.setdefault(name, {}).setdefault(column, []).append(value)
         print(f"{log}, seed {seed}", file=sys.stderr, flush=True)
     return results

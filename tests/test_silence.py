@@ -127,7 +127,7 @@ def test_the_exposure_loss_moves_the_backbone_and_not_the_voices(dataset: Datase
     batches = Problem(
         dataset.train, None, cp.MatrixFactorization(), Training(), torch.device("cpu"), torch.Generator()
     ).batches(pairs=True)
-    loss = learner.imputing.extra_loss(*learner._logits(batches.whole())[2:])
+    loss = learner.imputing.extra_loss(*learner._told_and_own(batches.whole())[2:])
     assert loss is not None
     voices, factors = learner.scorer.get_parameter("voices"), learner.scorer.get_parameter("inner.user_factors.weight")
     gradients = torch.autograd.grad(loss, [voices, factors], allow_unused=True)
@@ -206,8 +206,10 @@ def test_drawn_pairs_give_the_exposure_loss_on_average(dataset: Dataset) -> None
     )
     with torch.no_grad():
         learner.scorer.own().get_parameter("user_bias.weight").normal_(generator=generator)
-        whole = learner.imputing.extra_loss(*learner._logits(exact.whole())[2:])
-        losses = torch.stack([learner.imputing.extra_loss(*learner._logits(drawn.whole())[2:]) for _ in range(200)])
+        whole = learner.imputing.extra_loss(*learner._told_and_own(exact.whole())[2:])
+        losses = torch.stack(
+            [learner.imputing.extra_loss(*learner._told_and_own(drawn.whole())[2:]) for _ in range(200)]
+        )
     assert float(losses.mean()) == pytest.approx(float(whole), abs=4 * float(losses.std()) / 200**0.5)
 
 

@@ -62,7 +62,7 @@ class Learner:
 
     def step(self, batch: Batch, rate: float) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
-        logits, pair_logits, *own = self._logits(batch)
+        logits, pair_logits, *own = self._told_and_own(batch)
         errors = self._errors(batch, logits)
         view = View(batch, logits.detach(), pair_logits.detach(), errors.detach())
         self.imputing.step(view, self.weighing.ratio[batch.rows], rate)
@@ -81,7 +81,7 @@ class Learner:
         Their weights are scaled to mean 1: weights that are learned on the way may drift in scale, and the risk with
         them. A risk that looks at no labels is judged by the weighted error.
         """
-        logits, pair_logits, *_ = self._logits(batch)
+        logits, pair_logits = self._logits(batch)
         errors = self._errors(batch, logits)
         ratio = self.weighing.at(batch.users, batch.items, batch.labels)
         ratio = ratio / ratio.mean()
@@ -99,7 +99,7 @@ class Learner:
         """JSON-able: what the parts have to say, and the risk reached on the whole log, which `batch` is."""
         weighing = self.weighing
         weighing.settle()
-        logits, pair_logits, *_ = self._logits(batch)
+        logits, pair_logits = self._logits(batch)
         errors = self._errors(batch, logits)
         imputed = self.imputing.errors(batch, logits, pair_logits, errors)
         return {
@@ -109,7 +109,10 @@ class Learner:
             "error_on_log": float(errors.mean()),
         }
 
-    def _logits(self, batch: Batch) -> Logits:
+    def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return self._told_and_own(batch)[:2]
+
+    def _told_and_own(self, batch: Batch) -> Logits:
         own_scorer, pairs = self.scorer.own(), (batch.pair_users, batch.pair_items)
         if not self.uses_pairs:
             logits = self.scorer(batch.users, batch.items)
