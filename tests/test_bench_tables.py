@@ -41,7 +41,7 @@ def cells(table, metric="auc", section=0):
 
 SMALL = [
     *several("IPS", [0.70, 0.72]),
-    *several("AKBIPS-Gau", [0.73, 0.752], "balancing"),
+    *several("AKBIPS-Gau", [0.73, 0.752], "ours"),
     *several("DR", [0.70, 0.71], family="dr"),
     *several("my_own|50%", [0.69], "own", "dr"),
     fit("my_own|50%", None, 1, "own", "dr", failed="the loss\nis nan."),
@@ -148,7 +148,7 @@ def test_the_marks_are_those_of_the_paper():
     rows = []
     for title in titles:
         values = [published(title, "yahoo-r3", name).mean for name in ("auc", "ndcg", "f1")]
-        group = "balancing" if "KB" in title else "baseline"
+        group = "ours" if "KB" in title else "baseline"
         rows.append(
             fit(title, values, 0, group, "ips" if "IPS" in title or title == "MF" else "dr", dataset="yahoo-r3")
         )
@@ -162,7 +162,7 @@ def test_the_marks_are_those_of_the_paper():
 
 def test_a_method_is_paired_with_the_best_baseline_over_common_seeds():
     rows = several("IPS", [0.70, 0.71, 0.705, 0.72]) + several("MF", [0.6] * 4, family="naive")
-    rows += several("AKBIPS-Gau", [0.72, 0.735, 0.716], "balancing")
+    rows += several("AKBIPS-Gau", [0.72, 0.735, 0.716], "ours")
     found = cells(summarise(rows))["AKBIPS-Gau"].comparison
     first, second = [0.72, 0.735, 0.716], [0.70, 0.71, 0.705]
     assert (found.against, found.seeds, found.better) == ("IPS", 3, True)
@@ -176,8 +176,8 @@ def test_a_method_is_paired_with_the_best_baseline_over_common_seeds():
 
 def test_the_correction_counts_all_methods_compared():
     rows = several("IPS", [0.70, 0.71, 0.705]) + several("DR", [0.70, 0.71, 0.705], family="dr")
-    rows += several("AKBIPS-Gau", [0.72, 0.735, 0.716], "balancing")
-    rows += several("AKBDR-Gau", [0.705, 0.70, 0.71], "balancing", "dr")
+    rows += several("AKBIPS-Gau", [0.72, 0.735, 0.716], "ours")
+    rows += several("AKBDR-Gau", [0.705, 0.70, 0.71], "ours", "dr")
     found = {title: cell.comparison for title, cell in cells(summarise(rows)).items() if cell.comparison}
     assert found["AKBIPS-Gau"].t_p_holm == pytest.approx(2 * found["AKBIPS-Gau"].t_p)
     assert found["AKBDR-Gau"].against == "DR"
@@ -207,7 +207,7 @@ def test_intervals_of_differences_pair_the_replicates_of_a_seed():
     rows = [fit("IPS", (0.7, 0.6, 0.5), s, replicates={"auc": list(0.7 + noise[s])}) for s in range(2)]
     gains = rng.normal(0.05, 0.001, (2, 50))
     rows += [
-        fit("AKBIPS-Gau", (0.75, 0.6, 0.5), s, "balancing", replicates={"auc": list(0.7 + noise[s] + gains[s])})
+        fit("AKBIPS-Gau", (0.75, 0.6, 0.5), s, "ours", replicates={"auc": list(0.7 + noise[s] + gains[s])})
         for s in range(2)
     ]
     found = cells(summarise(rows))

@@ -66,6 +66,56 @@ def test_no_strength_means_missing_at_random() -> None:
     assert np.ptp(np.asarray(simulate(n_users=30, n_items=20, density=0.3, strength=0).propensity)) < 1e-12
 
 
+def _logit_less_its_mean(world: World) -> np.ndarray:
+    chance = np.asarray(world.propensity)
+    logits = np.log(chance) - np.log1p(-chance)
+    return logits - logits.mean()
+
+
+def test_selection_by_features_leaves_out_what_people_like() -> None:
+    world = simulate(n_users=30, n_items=20, density=0.3, selection="features")
+    users, items = world.user_features, world.item_features
+    expected = np.abs(users[:, [1]]) * np.tanh(2 * items[:, 1]) + 0.7 * np.sin(2 * users[:, [0]])
+    assert np.allclose(_logit_less_its_mean(world), expected - expected.mean())
+
+
+def test_selection_by_popularity_is_a_users_part_and_an_items_part_and_knows_no_features() -> None:
+    world = simulate(n_users=400, n_items=300, density=0.3, selection="popularity")
+    logits = _logit_less_its_mean(world)
+    users, items = logits.mean(1), logits.mean(0)
+    assert np.allclose(logits, users[:, None] + items)
+    assert users.std() == pytest.approx(0.5, rel=0.15)
+    assert items.std() == pytest.approx(1, rel=0.15)
+    for column in world.item_features.T:
+        assert abs(np.corrcoef(items, column)[0, 1]) < 4 / np.sqrt(300)
+
+
+def test_selection_by_preference_is_by_the_label_alone() -> None:
+    world = simulate(n_users=30, n_items=20, density=0.3, selection="preference", strength=1.5)
+    labels = np.asarray(world.labels)
+    assert np.allclose(_logit_less_its_mean(world), 1.5 * (labels - labels.mean()))
+
+
+def test_both_is_popularity_and_preference() -> None:
+    parts = [
+        _logit_less_its_mean(simulate(n_users=30, n_items=20, density=0.3, selection=kind))
+        for kind in ("popularity", "preference", "both")
+    ]
+    assert np.allclose(parts[0] + parts[1], parts[2])
+
+
+def test_the_kind_of_selection_changes_neither_preference_nor_labels() -> None:
+    other = simulate(n_users=60, n_items=50, density=0.2, selection="popularity")
+    same = simulate(n_users=60, n_items=50, density=0.2)
+    assert np.array_equal(np.asarray(other.labels), np.asarray(same.labels))
+    assert np.array_equal(np.asarray(other.preference), np.asarray(same.preference))
+
+
+def test_an_unknown_selection_is_named() -> None:
+    with pytest.raises(ConfigError, match="`selection` must be one of"):
+        simulate(selection="taste")
+
+
 def test_selection_makes_logged_labels_more_positive(world: World) -> None:
     assert world.dataset.train.labels.mean() > world.labels.mean() + 0.1
     assert world.dataset.test is not None

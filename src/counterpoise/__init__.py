@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from counterpoise.datasets import load as load_dataset
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation import Evaluation, evaluate
+    from counterpoise.exposure import Exposed
     from counterpoise.feedback import Dataset, FeedbackLog
     from counterpoise.functions import GivenFunctions, KernelFunctions, Moments
     from counterpoise.imputation import Constant, Learned, Nothing
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from counterpoise.propensity import Logistic, Popularity, Propensity
     from counterpoise.recommender import DebiasedRecommender, load_model
     from counterpoise.results import BalanceResult
+    from counterpoise.silence import Silence
     from counterpoise.simulation import World, simulate
     from counterpoise.solver import entropy_balance, worst_case_balance
     from counterpoise.training import History, Training
@@ -43,6 +45,7 @@ _HOMES = {
     "datasets": ("load_dataset",),
     "errors": ("ConfigError", "ConvergenceWarning", "CounterpoiseError", "DataError"),
     "evaluation": ("Evaluation", "evaluate"),
+    "exposure": ("Exposed",),
     "feedback": ("Dataset", "FeedbackLog"),
     "functions": ("GivenFunctions", "KernelFunctions", "Moments"),
     "imputation": ("Constant", "Learned", "Nothing"),
@@ -54,6 +57,7 @@ _HOMES = {
     "propensity": ("Logistic", "Popularity", "Propensity"),
     "recommender": ("DebiasedRecommender", "load_model"),
     "results": ("BalanceResult",),
+    "silence": ("Silence",),
     "simulation": ("World", "simulate"),
     "solver": ("entropy_balance", "worst_case_balance"),
     "training": ("History", "Training"),
@@ -79,6 +83,7 @@ __all__ = [
     "DebiasedRecommender",
     "Evaluation",
     "Exponential",
+    "Exposed",
     "FeedbackLog",
     "Gaussian",
     "Given",
@@ -98,6 +103,7 @@ __all__ = [
     "Nothing",
     "Popularity",
     "Propensity",
+    "Silence",
     "StabilizedPropensity",
     "Targeted",
     "Training",

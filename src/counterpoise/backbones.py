@@ -41,6 +41,14 @@ class Scorer(nn.Module):
         """What is known of each user and each item, biases included: features for balancing."""
         return self.embeddings()
 
+    def own(self) -> Scorer:
+        """The scorer without what it was told of exposure: itself, unless it was told any."""
+        return self
+
+    def told(self, users: Tensor | None, items: Tensor | None) -> Tensor:
+        """What exposure adds to the logit of each pair, of all pairs of D where they are None, if it was told any."""
+        raise NotImplementedError
+
     def at(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         """The logit of each pair; of all pairs of D, user by user, where they are None."""
         if users is None or items is None:

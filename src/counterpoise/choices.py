@@ -8,6 +8,7 @@ from counterpoise.calibrated import Multiple, Targeted
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing
 from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
 from counterpoise.propensity import Logistic, Popularity, Propensity
+from counterpoise.silence import Silence
 from counterpoise.weights import Given, Itself, NaiveBayes, Uniform, Weights
 
 WEIGHTS: dict[str, type[Weights]] = {
@@ -30,4 +31,5 @@ IMPUTATIONS: dict[str, type[Imputation]] = {
     "targeted": Targeted,
     "multiple": Multiple,
     "agreement": Agreement,
+    "silence": Silence,
 }

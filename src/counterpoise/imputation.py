@@ -22,6 +22,9 @@ from counterpoise.words import Weighting
 class Imputing:
     """An imputation during one fit."""
 
+    needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
+    offset: float = 0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
+
     def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.
 
@@ -31,6 +34,13 @@ class Imputing:
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         """(imputed errors on the batch's rows, and on its pairs of D); gradients reach the predictor's logits alone."""
         raise NotImplementedError
+
+    def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+        """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone.
+
+        From its logits on rows and on pairs of D, without what it was told of exposure (`Scorer.own`).
+        """
+        return None
 
     def state(self) -> list[Tensor]:
         """The tensors that it learns."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -15,6 +15,15 @@ from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
 from counterpoise.training import Adam, Batch, Batches
 from counterpoise.weights import Current, View, Weighing, Weights
+
+
+class Logits(NamedTuple):
+    """Of the predictor on the rows of a batch and on its pairs of D; and without what it was told of exposure."""
+
+    rows: Tensor
+    pairs: Tensor  # empty where neither risk nor weights look at pairs
+    own_rows: Tensor
+    own_pairs: Tensor  # empty where no part looks at pairs
 
 
 @dataclass(eq=False)
@@ -45,6 +54,11 @@ class Learner:
     @property
     def uses_pairs(self) -> bool:
         """Whether a step looks at pairs of D."""
+        return self.scores_pairs or self.imputing.needs_pairs
+
+    @property
+    def scores_pairs(self) -> bool:
+        """Whether the risk or the weights look at the predictor's logits there."""
         return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs
 
     def begin_epoch(self, epoch: int) -> None:
@@ -54,16 +68,16 @@ class Learner:
 
     def step(self, batch: Batch, rate: float) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
-        logits, pair_logits = self._logits(batch)
-        errors = risks.error(batch.labels, logits)
+        logits, pair_logits, *own = self._told_and_own(batch)
+        errors = self._errors(batch, logits)
         view = View(batch, logits.detach(), pair_logits.detach(), errors.detach())
         self.imputing.step(view, self.weighing.ratio[batch.rows], rate)
         imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         risk = self._risk(errors, self.weighing.ratio[batch.rows], imputed, imputed_on_pairs)
         loss = risk + self.scorer.penalty() / self.effective_rows
-        extra = self.weighing.extra_loss(batch, logits, pair_logits)
-        loss = loss if extra is None else loss + extra
+        extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)
+        loss = sum((extra for extra in extras if extra is not None), loss)
         self.optimizer.step(loss, rate)
         return loss.detach()
 
@@ -74,7 +88,7 @@ class Learner:
         them. A risk that looks at no labels is judged by the weighted error.
         """
         logits, pair_logits = self._logits(batch)
-        errors = risks.error(batch.labels, logits)
+        errors = self._errors(batch, logits)
         ratio = self.weighing.at(batch.users, batch.items, batch.labels)
         ratio = ratio / ratio.mean()
         if self.risk_name == "direct":
@@ -92,7 +106,7 @@ class Learner:
         weighing = self.weighing
         weighing.settle()
         logits, pair_logits = self._logits(batch)
-        errors = risks.error(batch.labels, logits)
+        errors = self._errors(batch, logits)
         imputed = self.imputing.errors(batch, logits, pair_logits, errors)
         return {
             "weights": weighing.facts() | weight_facts(weighing.ratio.cpu().numpy()),
@@ -102,10 +116,22 @@ class Learner:
         }
 
     def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        if self.uses_pairs:
-            return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
-        logits = self.scorer(batch.users, batch.items)
-        return logits, logits[:0]
+        return self._told_and_own(batch)[:2]
+
+    def _told_and_own(self, batch: Batch) -> Logits:
+        own_scorer, pairs = self.scorer.own(), (batch.pair_users, batch.pair_items)
+        if not self.uses_pairs:
+            logits = self.scorer(batch.users, batch.items)
+            return Logits(logits, logits[:0], logits, logits[:0])
+        own = own_scorer.rows_and_pairs(batch.users, batch.items, *pairs)
+        if own_scorer is self.scorer:
+            return Logits(*own, *own)
+        rows = own[0] + self.scorer.told(batch.users, batch.items)
+        return Logits(rows, own[1] + self.scorer.told(*pairs) if self.scores_pairs else rows[:0], *own)
+
+    def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
+        """Of the rows, whose labels are as they are where they were observed."""
+        return risks.error(batch.labels, logits + self.imputing.offset if self.imputing.offset else logits)
 
     def _risk(self, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
         if self.risk_name == "dr":
@@ -119,7 +145,7 @@ class Learner:
         """Error minus imputed error of every row of the log."""
         batch = self.log.whole()
         logits = self.scorer(batch.users, batch.items)
-        errors = risks.error(batch.labels, logits)
+        errors = self._errors(batch, logits)
         return errors - self.imputing.errors(batch, logits, logits[:0], errors)[0]
 
 

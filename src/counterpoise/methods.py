@@ -13,11 +13,13 @@ from counterpoise.agreement import Agreement
 from counterpoise.backbones import MatrixFactorization
 from counterpoise.balancing import Balancing
 from counterpoise.calibrated import Multiple, Targeted
+from counterpoise.exposure import Exposed
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.imputation import Constant, Learned
 from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
 from counterpoise.propensity import Logistic, Popularity
 from counterpoise.recommender import DebiasedRecommender
+from counterpoise.silence import Silence
 from counterpoise.weights import Itself, NaiveBayes, Uniform
 from counterpoise.words import Select, Weighting
 
@@ -35,6 +37,11 @@ DAI = (
 MATTERS = "Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters: Measuring and Enhancing Balancing for Recommendation"
 TARGETED = (
     "Li, Lyu, Zheng and Wu 2023, TDR-CL: Targeted Doubly Robust Collaborative Learning for Debiased Recommendations"
+)
+MARLIN = "Marlin and Zemel 2009, Collaborative Prediction and Ranking with Non-Random Missing Data"
+VOICES = (
+    "Hernandez-Lobato, Houlsby and Ghahramani 2014, Probabilistic Matrix Factorization with Non-random Missing Data; "
+    "Wang, Liang, Charlin and Blei 2020, Causal Inference for Recommender Systems"
 )
 LOG, PROBE, LABEL = "the log alone", "a probe (or other weights)", "a probe (or a label)"
 BOTH = "a probe (or other weights and a label)"
@@ -152,6 +159,16 @@ def mb_ips() -> DebiasedRecommender:
 def mb_dr() -> DebiasedRecommender:
     """The same weights with a learned imputation."""
     return DebiasedRecommender(Balancing(Moments(2)), "dr", Learned())
+
+
+def mnar() -> DebiasedRecommender:
+    """The likelihood of labels and silence, where the label alone decides what is observed."""
+    return DebiasedRecommender(Uniform(), "ips", Silence())
+
+
+def counterpoise() -> DebiasedRecommender:
+    """The same, where exposure has a learned say in the prediction."""
+    return DebiasedRecommender(Uniform(), "ips", Silence(), Exposed())
 
 
 BASELINES = (
@@ -379,4 +396,32 @@ BALANCING = (
            MOMENTS, LOG, PAPER),
 )  # fmt: skip
 
-METHODS: dict[str, Method] = {method.name: method for method in (*BASELINES, *BALANCING)}
+OBSERVED = "risk = mean over O of CE(r -> sigmoid(s + c)),   c = contrast of the labels, log against all pairs"
+SILENT = "(1/|O|) (sum over O of -log m + sum over D \\ O of -log(1 - m)),   m = P(observed | s)"
+SILENCE = (
+    Method(
+        "mnar",
+        "MNAR",
+        "likelihood",
+        mnar,
+        f"{OBSERVED};   + {SILENT}",
+        "The likelihood of the whole matrix, labels and silence alike: a pair that was not rated is likelier to be "
+        "disliked, as far as the log's labels are better than the probe's. Right when selection depends on the label "
+        "alone; where some items are seen more for other reasons, it takes that for taste.",
+        "a probe (or a rate)",
+        MARLIN,
+    ),
+    Method(
+        "counterpoise",
+        "Counterpoise",
+        "likelihood",
+        counterpoise,
+        f"{OBSERVED};   + {SILENT} of the backbone alone;   s = backbone + v_u a_u + v_i b_i + v_ui g_u'h_i",
+        "Silence as in MNAR, and beside it a model of exposure, whose say in the prediction is three numbers. Labels "
+        "decide them, and so can take back what silence claims. Without a probe silence says nothing.",
+        "the log alone; a probe helps",
+        f"{MARLIN}; {VOICES}",
+    ),
+)
+
+METHODS: dict[str, Method] = {method.name: method for method in (*BASELINES, *BALANCING, *SILENCE)}

@@ -2,30 +2,37 @@
 
     users A (|U| x d), items B (|I| x d) standard normal,  s = A B' / sqrt(d) + main_effects (0.8 B_i2 + 0.4 A_u2)
     preference  R = sigmoid(1.2 s - 0.5 + 0.8 sin(2 A_u0) cos(2 B_i0));  label ~ Bernoulli(R)
-    propensity  P = sigmoid(offset + strength (1.2 s + |A_u1| tanh(2 B_i1) + 0.7 sin(2 A_u0)));  observed ~ Bernoulli(P)
+    propensity  P = sigmoid(offset + strength S);  observed ~ Bernoulli(P), where S is by `selection`
 
-Selection and preference share s: people rate what they like. Its main effects make some items better and some users
-milder than others, as everywhere; without them there is nothing to learn but interactions. Whether a pair is observed
-and which label it has are fixed by a hash of the pair, so nothing of size |U| x |I| is stored.
+    mixed       1.2 s + |A_u1| tanh(2 B_i1) + 0.7 sin(2 A_u0): what people like, and what features of the pair say
+    features    |A_u1| tanh(2 B_i1) + 0.7 sin(2 A_u0): the second part of it alone
+    popularity  0.5 g_u + h_i, both standard normal: some users rate more and some items are seen more, for no reason
+    preference  the label: people rate what they like, and nothing else decides
+    both        popularity + preference: people rate what they like of what they happen to see
+
+Under "mixed", selection and preference share s. Its main effects make some items better and some users milder than
+others, as everywhere; without them there is nothing to learn but interactions. Whether a pair is observed and which
+label it has are fixed by a hash of the pair, so nothing of size |U| x |I| is stored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from counterpoise.errors import DataError, check_number
+from counterpoise.errors import DataError, check_choice, check_number
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.protocols import apply_protocol
 from counterpoise.vocabulary import Vocabulary
 
 BLOCK = 1 << 20  # pairs computed at a time
+Selection = Literal["mixed", "features", "popularity", "preference", "both"]
 Floats = NDArray[np.float64]
 PairFunction = Callable[[NDArray[np.int64], NDArray[np.int64]], Floats]
 
@@ -134,6 +141,7 @@ def simulate(
     *,
     strength: float = 1.0,
     main_effects: float = 1.0,
+    selection: Selection = "mixed",
     n_features: int = 3,
     test_rows_a_user: int = 20,
     probe_fraction: float = 0.05,
@@ -142,6 +150,7 @@ def simulate(
 
     `density` is the mean propensity. `strength` of the selection: 0 is missing at random, 1 the standard design.
     `main_effects`: how much better some items and how much milder some users are than others.
+    `selection`: what decides whether a pair is observed, see above; where the label decides, `propensity` knows it.
     `test_rows_a_user` uniform pairs a user are drawn as unbiased ratings; the honest protocol then takes the probe from
     them and drops those that also stand in the log. Ids are the codes.
     """
@@ -153,6 +162,7 @@ def simulate(
     check_number("strength", strength, at_least=0, advice="0 is missing at random.")
     check_number("main_effects", main_effects, at_least=0, advice="0 leaves interactions alone.")
     check_number("test_rows_a_user", test_rows_a_user, at_least=1, integer=True)
+    check_choice("selection", selection, get_args(Selection))
     shape, rng = (n_users, n_items), np.random.default_rng(seed)
     users, items = rng.standard_normal((n_users, n_features)), rng.standard_normal((n_items, n_features))
 
@@ -164,13 +174,24 @@ def simulate(
         wave = 0.8 * np.sin(2 * users[u, 0]) * np.cos(2 * items[i, 0])
         return np.asarray(expit(1.2 * liking(u, i) - 0.5 + wave))
 
-    def selection(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
-        bend: Floats = np.abs(users[u, 1]) * np.tanh(2 * items[i, 1]) + 0.7 * np.sin(2 * users[u, 0])
-        return strength * (1.2 * liking(u, i) + bend)
+    def bend(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
+        return np.asarray(np.abs(users[u, 1]) * np.tanh(2 * items[i, 1]) + 0.7 * np.sin(2 * users[u, 0]))
 
-    offset = _offset(PairTable(shape, selection), density, rng)
-    propensity = PairTable(shape, lambda u, i: expit(offset + selection(u, i)))
     labels = PairTable(shape, lambda u, i: (_uniform(u, i, shape, seed, 0) < preference(u, i)).astype(np.float64))
+    popularity = _popularity(shape, seed)
+    decides: dict[Selection, PairFunction] = {
+        "mixed": lambda u, i: 1.2 * liking(u, i) + bend(u, i),
+        "features": bend,
+        "popularity": popularity,
+        "preference": labels,
+        "both": lambda u, i: popularity(u, i) + labels(u, i),
+    }
+
+    def logit(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
+        return strength * decides[selection](u, i)
+
+    offset = _offset(PairTable(shape, logit), density, rng)
+    propensity = PairTable(shape, lambda u, i: expit(offset + logit(u, i)))
     log_users, log_items = _observed(propensity, seed)
     test_users = np.repeat(np.arange(n_users), min(test_rows_a_user, n_items))
     test_items = _distinct_items(n_users, n_items, min(test_rows_a_user, n_items), rng)
@@ -184,7 +205,8 @@ def simulate(
 
     train = log_of(log_users, log_items)
     probe, test, removed = apply_protocol(train, log_of(test_users, test_items), "honest", probe_fraction, rng=rng)
-    description = {"source": "simulated", "seed": seed, "strength": strength, "protocol": "honest", **removed}
+    description = {"source": "simulated", "seed": seed, "strength": strength, "selection": selection}
+    description |= {"protocol": "honest", **removed}
     return World(
         dataset=Dataset(train, probe, test, "simulated", description),
         propensity=propensity,
@@ -201,6 +223,13 @@ def affinity(users: Floats, items: Floats, u: NDArray[np.int64], i: NDArray[np.i
     if u.ndim == 2 and u.shape[1] == 1 and i.ndim == 2 and i.shape[0] == 1:
         return np.asarray(users[u[:, 0]] @ items[i[0]].T / scale)
     return np.asarray(np.einsum("...d,...d->...", users[u], items[i]) / scale)
+
+
+def _popularity(shape: tuple[int, int], seed: int) -> PairFunction:
+    """0.5 g_u + h_i, from a stream of its own."""
+    rng = np.random.default_rng([seed, 2])
+    users, items = (rng.standard_normal(size) for size in shape)
+    return lambda u, i: np.asarray(0.5 * users[u] + items[i])
 
 
 def _offset(selection: PairTable, density: float, rng: np.random.Generator) -> float:

@@ -13,14 +13,15 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
+from counterpoise.bench.published import places
 from counterpoise.errors import ConfigError
 from counterpoise.making import canonical_name, make
-from counterpoise.methods import BASELINES, METHODS, RULES
+from counterpoise.methods import BALANCING, BASELINES, METHODS, RULES
 
 PLUGINS = "counterpoise.methods"  # the group of entry points under which other packages offer theirs
 KERNELS = {"exp": "Exp", "gau": "Gau"}
 TITLES = {"sdr": "SDR"}  # where the paper's table has another name than the method's own paper
-EXTRAS = ("eib", "mb-ips", "mb-dr", "skb-ips", "skb-dr")  # not in the paper's table
+LITERATURE = ("mnar", *(method.name for method in BASELINES))  # what others proposed
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Entry:
 
     name: str
     title: str
-    group: Literal["baseline", "balancing", "own"]
+    group: Literal["baseline", "ours", "own"]  # of others; the paper's and ours; yours
     family: str  # naive, ips, dr, imputation; or own
     build: Callable[[int], Any]
 
@@ -60,16 +61,16 @@ def _sets() -> dict[str, list[Entry]]:
     everything.sort(key=lambda entry: entry.family not in ("naive", "ips"))  # the paper's order: IPS first, then DR
     return {
         "all": everything,
-        "paper": [entry for entry in everything if entry.name.removesuffix("-exp").removesuffix("-gau") not in EXTRAS],
+        "paper": [entry for entry in everything if entry.title in places()],
         "baselines": [entry for entry in everything if entry.group == "baseline"],
-        "balancing": [entry for entry in everything if entry.group == "balancing"],
+        "balancing": [entry for method in BALANCING for entry in _ours(method.name)],
     }
 
 
 def _ours(name: str) -> list[Entry]:
     """The rows of a method by our name: one, or one for each kernel."""
     method = METHODS[name]
-    group: Literal["baseline", "balancing"] = "baseline" if method in BASELINES else "balancing"
+    group: Literal["baseline", "ours"] = "baseline" if name in LITERATURE else "ours"
     title = TITLES.get(name, method.title)
     if name.partition("-")[0] not in RULES:
         return [Entry(name, title, group, method.family, partial(_make, name))]

@@ -23,7 +23,7 @@ class Fit:
     dataset: str
     method: str
     title: str
-    group: str  # baseline, balancing, own
+    group: str  # baseline, ours, own
     family: str
     backbone: str
     protocol: str

@@ -16,7 +16,7 @@ from counterpoise.bench.statistics import Floats, mean_and_deviation
 from counterpoise.errors import DataError
 
 LOWER_IS_BETTER = ("mse", "mae", "log_loss")
-GROUPS = ("baseline", "balancing", "own")
+GROUPS = ("baseline", "ours", "own")
 Order = tuple[int, int, int, str, str]
 
 
