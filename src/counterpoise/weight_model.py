@@ -21,7 +21,8 @@ from counterpoise.selection import solve
 from counterpoise.training import Adam, Batch
 from counterpoise.weights import View, Weighing
 
-BATCH_STRENGTH = 1.0  # the default price of a standard deviation: a batch of 128 is off by 0.09 by chance alone
+BATCH_STRENGTH = 1.0  # what a standard deviation of all functions together is worth by default: a batch of 128 is off
+# by 0.09 in each by chance alone, and a price of 1 for each of 50 makes the weights chase that until two rows are left
 
 
 def weight_loss(
@@ -64,7 +65,7 @@ class WeightModel(Weighing):
     ) -> None:
         self.problem, self.pairs, self.prior = problem, pairs, prior
         self.functions = _for_batches(functions, problem, pairs)
-        self.tolerance, self.strength = tolerance, BATCH_STRENGTH if strength is None else strength
+        self.tolerance, self.strength = tolerance, strength
         self.scorer = problem.build(backbone, rate=0.5)
         self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
         self.ratio = prior.ratio.clone()
@@ -80,7 +81,9 @@ class WeightModel(Weighing):
         log_base = self.prior.ratio[batch.rows].log().log_softmax(0)
         log_mass = (self.scorer(batch.users, batch.items) + log_base).log_softmax(0)
         values = fitted.values(observed.matrix)
-        loss = weight_loss(log_mass, log_base, values, fitted, self.tolerance, self.strength)
+        prices = 1 if fitted.matrix is not None else len(fitted.targets)
+        strength = BATCH_STRENGTH / prices if self.strength is None else self.strength
+        loss = weight_loss(log_mass, log_base, values, fitted, self.tolerance, strength)
         self.optimizer.step(loss.float() + self.scorer.penalty() / len(self.ratio), rate)
         self.last_loss = loss.detach()
         with torch.no_grad():
