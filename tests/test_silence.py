@@ -229,3 +229,14 @@ def test_one_label_alone_is_refused(dataset: Dataset) -> None:
     liked = dataset.train.take(dataset.train.labels == 1)
     with pytest.raises(ConfigError, match="both labels"):
         cp.DebiasedRecommender(imputation=Silence()).fit(liked, probe=dataset.probe)
+
+
+def test_silence_alone_is_nothing_to_learn_from(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="all that is learned from"):
+        cp.make("mnar", risk="direct").fit(dataset.train, probe=dataset.probe)
+
+
+@pytest.mark.parametrize("method", ["dr-jl", "ips-v2", "asips"])
+def test_other_methods_can_be_told_of_exposure(method: str, dataset: Dataset) -> None:
+    model = cp.make(method, backbone=Exposed(), epochs=4).fit(dataset.train, probe=dataset.probe)
+    assert model.scorer_.get_parameter("voices").abs().min() > 0

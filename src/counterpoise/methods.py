@@ -55,7 +55,7 @@ class Method:
 
     name: str
     title: str
-    family: str  # naive, ips, dr, imputation
+    family: str  # naive, ips, dr, imputation, likelihood
     build: Callable[[], DebiasedRecommender]
     formula: str
     about: str

@@ -23,6 +23,7 @@ from counterpoise.persistence import read_folder, write_folder
 from counterpoise.problems import Problem
 from counterpoise.ranking import Seen, shrunken_label_rates, top_items
 from counterpoise.risks import RISKS
+from counterpoise.silence import Silence
 from counterpoise.threads import one_thread
 from counterpoise.training import THREADS_PAY, History, Progress, Training, train
 from counterpoise.vocabulary import Codes, Vocabulary, as_column, gather
@@ -81,8 +82,10 @@ class DebiasedRecommender(Part):
                 raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
         self.training.check()
         check_choice("risk", self.risk, RISKS)
-        if self.risk == "direct" and isinstance(self.imputation, Nothing):
-            raise ConfigError(f"`imputation` must be given for risk={self.risk!r}: it is all that is learned from.")
+        if self.risk == "direct" and isinstance(self.imputation, Nothing | Silence):
+            raise ConfigError(
+                f"`imputation` must be one of errors for risk={self.risk!r}: it is all that is learned from."
+            )
         check_log("log", log)
         _check_labels(log)
         if probe is not None:
