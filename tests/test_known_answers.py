@@ -188,11 +188,8 @@ def test_kernel_balancing_on_known_features_is_as_good_as_true_propensities(row:
     assert squared_error(row) < 1.1 * squared_error("true propensities")
 
 
-@pytest.mark.parametrize(("other", "factor"), [("mf", 0.9), ("logistic on activity", 1.05)])
-def test_kernel_balancing_on_learned_features_beats_mf_and_is_near_a_logistic_propensity(
-    other: str, factor: float
-) -> None:
-    """Measured: 0.086, against 0.104 (mf) and 0.085 (logistic, whose weights leave half as much of the sample)."""
+@pytest.mark.parametrize(("other", "factor"), [("mf", 0.95), ("logistic on activity", 1.0)])
+def test_kernel_balancing_on_learned_features_beats(other: str, factor: float) -> None:
     assert squared_error("skb-ips, learned features") < factor * squared_error(other)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -36,7 +36,6 @@ class Learner:
     risk_name: str
     optimizer: Adam
     log: Batches  # the whole log as one batch, for what is asked of all of it
-    effective_rows: Tensor = field(init=False)  # as of this epoch
 
     @classmethod
     def begin(cls, problem: Problem, weights: Weights, risk: str, imputation: Imputation) -> Self:
@@ -46,10 +45,6 @@ class Learner:
         imputing = imputation.begin(problem, weighing)
         optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
         return cls(scorer, weighing, imputing, risk, optimizer, problem.batches())
-
-    def __post_init__(self) -> None:
-        """The sample that the weights leave at the start."""
-        self.effective_rows = effective_rows(self.weighing.ratio)
 
     @property
     def uses_pairs(self) -> bool:
@@ -64,7 +59,6 @@ class Learner:
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
         self.weighing.refresh(epoch, Current(self._residuals, self.scorer.features))
-        self.effective_rows = effective_rows(self.weighing.ratio)
 
     def step(self, batch: Batch, rate: float) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
@@ -75,7 +69,7 @@ class Learner:
         imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         risk = self._risk(errors, self.weighing.ratio[batch.rows], imputed, imputed_on_pairs)
-        loss = risk + self.scorer.penalty() / self.effective_rows
+        loss = risk + self.scorer.penalty() / len(self.log.labels)
         extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)
         loss = sum((extra for extra in extras if extra is not None), loss)
         self.optimizer.step(loss, rate)
@@ -147,12 +141,3 @@ class Learner:
         logits = self.scorer(batch.users, batch.items)
         errors = self._errors(batch, logits)
         return errors - self.imputing.errors(batch, logits, logits[:0], errors)[0]
-
-
-def effective_rows(ratio: Tensor) -> Tensor:
-    """(sum of ratios)^2 / sum of squared ratios: how many equally weighted rows tell as much (Kish 1965).
-
-    The prior is held against these, not against all rows: a risk whose weights leave a third of the sample has the
-    noise of a third of the sample.
-    """
-    return ratio.sum().square() / ratio.square().sum()
