@@ -1,9 +1,9 @@
-"""Everything that docs/results.md shows, from fits to tables and figures: `make results`.
+"""Everything that docs/results.md and docs/bias.md show, from fits to tables and figures: `make results`.
 
     python benchmarks/results.py [--jobs 2] [--out results]
 
 Runs the commands below, which go on where they were stopped and repeat no fit, and puts what they wrote between the
-marks of docs/results.md. The words between the tables are written by people: read them again when numbers move.
+marks of those pages. The words between the tables are written by people: read them again when numbers move.
 """
 
 from __future__ import annotations
@@ -18,14 +18,19 @@ from pathlib import Path
 from counterpoise.cli import main as counterpoise
 
 DOCS = Path(__file__).parents[1] / "docs"
-SWEEP = "--datasets product-like --seeds 5 --metrics auc ndcg_one mse --set epochs=20"
+SWEEP = (
+    "--datasets product-like --seeds 3 --metrics auc ndcg_one mse --methods mf rkb-ips wkb-ips akb-ips skb-ips mb-ips"
+)
+PAPER = "table --datasets coat --backbone paper --seeds 10 --methods mf rkb-ips akb-ips rkb-dr akb-dr"
 COMMANDS = (
     "table --datasets coat --methods all --seeds 10 --backbone both",
-    "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr --seeds 10",
+    "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",
-    f"sweep --parameter n_functions {SWEEP}",
-    f"sweep --parameter strength {SWEEP}",
+    f"{PAPER} --set features=embeddings --out embeddings",
+    f"{PAPER} --set features=embeddings --set solver=gradient --out algorithm-1",
+    f"sweep --parameter n_functions --values 1 3 10 30 {SWEEP}",
+    f"sweep --parameter strength --values 1 5 20 50 {SWEEP}",
 )
 FIGURES = ("sweep-n_functions.png", "sweep-strength.png")
 MARK = re.compile(r"(<!-- (?P<file>\S+)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -60,12 +65,13 @@ def main() -> None:
     arguments = parser.parse_args()
     for command in COMMANDS:
         print(f"counterpoise bench {command}", flush=True)
+        command, _, part = command.partition(" --out ")
         jobs = [] if command.startswith("bias") else ["--jobs", str(arguments.jobs)]
-        code = counterpoise(["bench", *shlex.split(command), *jobs, "--out", str(arguments.out), "--quiet"])
+        code = counterpoise(["bench", *shlex.split(command), *jobs, "--out", str(arguments.out / part), "--quiet"])
         if code:
             sys.exit(code)
-    page = DOCS / "results.md"
-    page.write_text(filled(page.read_text(encoding="utf-8"), arguments.out), encoding="utf-8")
+    for page in (DOCS / "results.md", DOCS / "bias.md"):
+        page.write_text(filled(page.read_text(encoding="utf-8"), arguments.out), encoding="utf-8")
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in FIGURES:
         shutil.copy(arguments.out / name, DOCS / "figures" / name)

@@ -272,6 +272,7 @@ def test_a_sweep_sets_the_number_of_functions_and_draws_others_as_a_level(small:
         *(("mb-ips", value) for value in (1, 2)),
         *(("rkb-ips-gau", value) for value in (1, 2)),
     ]
+    assert swept(Job(small, "wkb-ips-gau", 0), "n_functions", (1, 2))[0][1] is None  # it takes all at once
     assert plan[1][0].settings["order"] == 1
     assert plan[3][0].settings["n"] == 1
     store = Store(tmp_path)

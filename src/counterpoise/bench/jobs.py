@@ -21,6 +21,7 @@ from counterpoise.bench.entries import Entry, entries
 from counterpoise.bench.grounds import Ground, ground
 from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
 from counterpoise.evaluation import metrics_by_rule
+from counterpoise.exposure import Exposed
 from counterpoise.feedback import Dataset
 from counterpoise.making import configure
 from counterpoise.recommender import DebiasedRecommender
@@ -55,12 +56,14 @@ class Job:
     def model(self) -> Any:
         """A fresh model with the settings of this job."""
         model = self.entry.build(self.seed)
-        settings = backbone_settings(self.backbone, self.ground) | dict(self.settings)
         if not isinstance(model, DebiasedRecommender):
             if self.settings:
                 raise ConfigError(f"{self.method!r} is no recommender of counterpoise: settings do not reach it.")
             return model
-        return configure(model, **settings)
+        settings = backbone_settings(self.backbone, self.ground)
+        if isinstance(model.backbone, Exposed) and settings:
+            settings["backbone__backbone"] = settings.pop("backbone")  # what is told of exposure stays told
+        return configure(model, **settings | dict(self.settings))
 
     def configuration(self) -> dict[str, Any]:
         """JSON-able: everything that decides the result but for the seed."""

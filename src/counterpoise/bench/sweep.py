@@ -48,9 +48,14 @@ def swept(job: Job, parameter: str, values: Iterable[float]) -> list[tuple[Job, 
     model = job.model()
     known = short_names(model) if isinstance(model, DebiasedRecommender) else {}
     setting = next((name for name in SETTINGS.get(parameter, (parameter,)) if name in known), None)
-    if setting is None:
+    if setting is None or (setting == "n" and _looks_at_all(model)):
         return [(job, None)]
     return [(replace(job, settings={**job.settings, setting: value}), value) for value in values]
+
+
+def _looks_at_all(model: DebiasedRecommender) -> bool:
+    """Whether the rule takes all functions at once, so that their number says nothing: the worst case."""
+    return bool(model.get_params()[short_names(model)["select"]] == "worst_case")
 
 
 def points(jobs: Sequence[tuple[Job, float | None]], store: Store, metrics: Sequence[str]) -> list[Point]:
