@@ -19,18 +19,18 @@ from counterpoise.cli import main as counterpoise
 
 DOCS = Path(__file__).parents[1] / "docs"
 SWEEP = (
-    "--datasets product-like --seeds 3 --metrics auc ndcg_one mse --methods mf rkb-ips wkb-ips akb-ips skb-ips mb-ips"
+    "--datasets product-like --seeds 2 --metrics auc ndcg_one mse --methods mf rkb-ips wkb-ips akb-ips skb-ips mb-ips"
 )
-PAPER = "table --datasets coat --backbone paper --seeds 10 --methods mf rkb-ips akb-ips rkb-dr akb-dr"
+PAPER = "table --datasets coat --backbone paper --methods rkb-ips akb-ips rkb-dr akb-dr --set features=embeddings"
 COMMANDS = (
     "table --datasets coat --methods all --seeds 10 --backbone both",
     "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",
-    f"{PAPER} --set features=embeddings --out embeddings",
-    f"{PAPER} --set features=embeddings --set solver=gradient --out algorithm-1",
+    f"{PAPER} --seeds 10 --out embeddings",
+    f"{PAPER} --seeds 5 --set solver=gradient --out algorithm-1",
     f"sweep --parameter n_functions --values 1 3 10 30 {SWEEP}",
-    f"sweep --parameter strength --values 1 5 20 50 {SWEEP}",
+    f"sweep --parameter strength --values 1 5 50 {SWEEP}",
 )
 FIGURES = ("sweep-n_functions.png", "sweep-strength.png")
 MARK = re.compile(r"(<!-- (?P<file>\S+)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)

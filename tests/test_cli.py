@@ -142,7 +142,7 @@ def test_nested_tables_of_a_configuration_are_settings(
     )
     assert main(["fit", "--config", str(config), "--out", str(tmp_path / "run"), "--json"]) == 0
     facts = printed_json(capsys)["configuration"]
-    assert (facts["training"]["epochs"], facts["backbone"]["dim"]) == (2, 3)
+    assert (facts["training"]["epochs"], facts["backbone"]["backbone"]["dim"]) == (2, 3)
 
 
 def test_fit_prints_its_metrics_and_the_next_step(
@@ -166,7 +166,7 @@ def test_flags_override_the_configuration_file(files: Path, tmp_path: Path, caps
     assert facts["fit"]["k"] == 3
     assert facts["fit"]["settings"] == {"dim": 5, "epochs": 2, "l2": 1.5}
     assert facts["configuration"]["training"]["seed"] == 8
-    assert facts["configuration"]["backbone"]["dim"] == 5
+    assert facts["configuration"]["backbone"]["backbone"]["dim"] == 5
 
 
 def test_a_run_can_be_repeated_from_its_own_configuration(run: Path, tmp_path: Path) -> None:

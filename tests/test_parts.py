@@ -106,3 +106,10 @@ def test_make_names_what_is_wrong() -> None:
 
 def test_methods_build_fresh_parts_at_each_call() -> None:
     assert cp.make("mf").training is not cp.make("mf").training
+
+
+def test_the_backbone_of_a_model_that_is_told_of_exposure_is_the_one_inside() -> None:
+    model = cp.make("counterpoise", backbone="ncf", hidden=[8])
+    assert isinstance(model.backbone, cp.Exposed)
+    assert isinstance(model.backbone.backbone, cp.NeuralCF)
+    assert cp.make("counterpoise", backbone={"dim": 3}).backbone.backbone.dim == 3

@@ -91,7 +91,7 @@ def demo(
 def fit(
     data: Annotated[str | None, typer.Argument(help="A dataset's name, a file with the log, or a folder.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run.", show_default="runs/DATA-METHOD")] = None,
-    method: Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="mf")] = None,
+    method: Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="counterpoise")] = None,
     probe: Annotated[str | None, typer.Option(help="File with a small unbiased sample.")] = None,
     test: Annotated[str | None, typer.Option(help="File with unbiased ratings to evaluate on.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file, or a run to repeat; flags override it.")] = None,

@@ -34,7 +34,7 @@ class FitConfig(BaseModel):
     timestamp_col: str | None = None
     propensity_col: str | None = None
     separator: str | None = None
-    method: str = "mf"
+    method: str = "counterpoise"
     seed: int = 0
     settings: dict[str, Any] = Field(default_factory=dict)
     k: int = Field(default=5, ge=1)

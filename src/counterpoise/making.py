@@ -57,7 +57,8 @@ def configure(model: DebiasedRecommender, **settings: Any) -> DebiasedRecommende
 
     A setting of a part may be given by its own name (`dim=16`, `seed=1`) where only one part has it, or one nearer to
     the top than the others (`backbone`), else with the part (`training__seed=1`). Parts may be given by their words:
-    `backbone="ncf"`, `kernel="exponential"`, `weights="logistic"`, `imputation="learned"`.
+    `backbone="ncf"`, `kernel="exponential"`, `weights="logistic"`, `imputation="learned"`. Where a backbone is told of
+    exposure, `backbone` is the one inside.
     """
     flat = _flat(settings)
     for setting, value in sorted(flat.items(), key=_precedence):
@@ -90,7 +91,9 @@ def _part(name: str, value: Any) -> Any:
 def _full_name(model: DebiasedRecommender, setting: str) -> str:
     """The one setting of the model or its parts that is meant."""
     names = list(model.get_params())
-    matches = [name for name in names if setting in (name, _last(name))]
+    if setting == "backbone" and "backbone__backbone" in names:
+        return "backbone__backbone"  # what predicts; what it is told of exposure stays told
+    matches = [name for name in names if name == setting or name.endswith(f"__{setting}")]
     highest = min((name.count("__") for name in matches), default=0)
     nearest = [name for name in matches if name.count("__") == highest]
     if len(nearest) != 1:

@@ -23,7 +23,7 @@ SEARCH_HELP = "Search name=low:high, name=low:high:log or name=a,b,c."
 
 def tune(
     data: Annotated[str | None, typer.Argument(help="A dataset's name, a file with the log, or a folder.")] = None,
-    method: Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="mf")] = None,
+    method: Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="counterpoise")] = None,
     trials: Annotated[int, typer.Option(help="Configurations to try, with those tried before.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Folder.", show_default="runs/tune-DATA-METHOD")] = None,
     space: Annotated[Space, typer.Option(help="What is searched; own: --search alone.")] = "default",

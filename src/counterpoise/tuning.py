@@ -112,7 +112,7 @@ def best_of(trials: tuple[Trial, ...]) -> Trial:
 
 def tune(
     data: FeedbackLog | Dataset,
-    method: str = "mf",
+    method: str = "counterpoise",
     trials: int = 20,
     *,
     probe: FeedbackLog | None = None,

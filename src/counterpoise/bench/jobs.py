@@ -21,7 +21,6 @@ from counterpoise.bench.entries import Entry, entries
 from counterpoise.bench.grounds import Ground, ground
 from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
 from counterpoise.evaluation import metrics_by_rule
-from counterpoise.exposure import Exposed
 from counterpoise.feedback import Dataset
 from counterpoise.making import configure
 from counterpoise.recommender import DebiasedRecommender
@@ -60,10 +59,7 @@ class Job:
             if self.settings:
                 raise ConfigError(f"{self.method!r} is no recommender of counterpoise: settings do not reach it.")
             return model
-        settings = backbone_settings(self.backbone, self.ground)
-        if isinstance(model.backbone, Exposed) and settings:
-            settings["backbone__backbone"] = settings.pop("backbone")  # what is told of exposure stays told
-        return configure(model, **settings | dict(self.settings))
+        return configure(model, **backbone_settings(self.backbone, self.ground) | dict(self.settings))
 
     def configuration(self) -> dict[str, Any]:
         """JSON-able: everything that decides the result but for the seed."""
