@@ -47,7 +47,8 @@ def quadratic_by_cvxpy(H: Any, targets: Any, matrix: Any, strength: float) -> fl
 
 def _solved(problem: cvxpy.Problem) -> float:
     problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
-    return float(problem.value)
+    assert problem.status == "optimal"
+    return float(problem.solution.opt_val)  # `value` is infinite where a weight comes back as -1e-15
 
 
 def kernel_value(kernel: Any, x: Any, centre: Any) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, World, simulate
+from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, World, make, simulate
 from counterpoise.backbones import MatrixFactorization
 from counterpoise.balancing import Balancing
 from counterpoise.calibrated import Targeted
@@ -265,6 +265,14 @@ def test_worst_case_weights_have_the_smallest_worst_case_bias(dataset: Dataset) 
         rule = KernelFunctions(n=10, select=select, candidates=40)  # type: ignore[arg-type]
         others[select] = solved(Balancing(rule, **SIDE), dataset).ratio
     assert worst_bias(weights.ratio) < min(map(worst_bias, others.values()))
+
+
+@pytest.mark.filterwarnings("error::counterpoise.errors.ConvergenceWarning")
+@pytest.mark.parametrize("bandwidth", ["median", 0.5, 1.0, 5.0])
+def test_the_worst_case_of_a_small_log_is_solved_on_the_paper_s_grid_of_bandwidths(bandwidth) -> None:
+    train = simulate(n_users=40, n_items=30, density=0.3, test_rows_a_user=10, probe_fraction=0.3).dataset.train
+    facts = make("wkb-ips", bandwidth=bandwidth, epochs=1).fit(train).facts_["weights"]
+    assert facts["status"] == "solved"
 
 
 def test_the_worst_case_as_printed_is_degenerate() -> None:

@@ -193,6 +193,22 @@ def test_worst_case_weights_have_a_smaller_worst_bias_than_uniform_ones():
     assert result.worst_case_bias < 0.2 * result.worst_case_bias_before
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kernel", [Gaussian, Exponential])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_worst_case_is_solved_at_any_bandwidth(kernel, seed):
+    """Small logs, more candidates than rows, strong selection: with a certificate, at the default strength."""
+    generator = torch.Generator().manual_seed(seed)
+    users, items = torch.randn(20, 2 + seed, generator=generator), torch.randn(15, 2, generator=generator)
+    pairs, logits = Pairs(users, items), 2 * (users[:, None, 0] + items[None, :, 0]) - 1
+    chosen = (torch.rand(20, 15, generator=generator) < torch.sigmoid(logits)).nonzero().T
+    for bandwidth in ("median", 0.05, 0.5, 1.0, 5.0, 100.0):
+        recipe = KernelFunctions(kernel(bandwidth), 50, "worst_case", 150)
+        result = recipe.fit(pairs, generator=generator).balance(pairs.at(*chosen))
+        assert result.status == "solved"
+        assert result.gap <= 1e-8 + 1e-9 * result.objective
+
+
 @pytest.mark.parametrize(
     ("recipe", "words"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 from oracles_balancing import hinge_by_cvxpy, hinge_objective, quadratic_by_cvxpy
 
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError
-from counterpoise.rows import pair_rows
+from counterpoise.penalties import solve_ridge, whitening
+from counterpoise.rows import matrix_rows, pair_rows
 from counterpoise.solver import entropy_balance, worst_case_balance
+from counterpoise.tilting import Tilting
 
 REGIMES = [(0.0, 0.5), (0.0, 5.0), (0.01, 1.0), (0.05, 20.0), (1e-5, 100.0), (0.2, 0.1), (0.02, np.inf)]
 
@@ -74,6 +78,76 @@ def test_worst_case_objective_equals_cvxpy(strength):
     v = result.weights @ H - targets
     assert result.worst_case_bias**2 == pytest.approx(v @ np.linalg.solve(matrix, v), rel=1e-6)
     assert result.worst_case_bias < result.worst_case_bias_before
+
+
+def kernel_problem(width: float, rows: int = 25, centres: int = 30):
+    """Fewer rows than nearly collinear kernels, targets that no weights reach, and the norm A of functions of them."""
+    rng = np.random.default_rng(0)
+    population, middle = rng.normal(size=(400, 2)), rng.normal(size=(centres, 2))
+
+    def kernels(x):
+        return np.exp(-((x[:, None] - middle) ** 2).sum(2) / (2 * width))
+
+    over_all, between = kernels(population), kernels(middle)
+    gram = over_all.T @ over_all / len(population)
+    observed = population[population[:, 0] > 0.2][:rows]
+    return kernels(observed), over_all.mean(0), gram + 0.1 * gram.diagonal().mean() * between
+
+
+@pytest.mark.parametrize("width", [0.1, 1.0, 5.0])
+def test_a_strong_worst_case_without_overlap_equals_cvxpy(width):
+    """A full Newton step would put all weight on one row."""
+    H, targets, matrix = kernel_problem(width)
+    values, vectors = np.linalg.eigh(matrix)
+    kept = vectors[:, values > 1e-12 * values[-1]]
+    result = worst_case_balance(H, targets, matrix, 1e4)
+    expected = quadratic_by_cvxpy(H @ kept, targets @ kept, kept.T @ matrix @ kept, 1e4)
+    assert result.status == "solved"
+    assert result.gap <= 1e-8 + 1e-9 * result.objective
+    assert result.objective == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize("strength", [1.0, 1e4, 1e8])
+@pytest.mark.parametrize("max_weight", [None, 0.1])
+def test_a_worst_case_of_any_strength_is_solved_or_warns_with_its_gap(strength, max_weight):
+    for width in (0.02, 0.5, 3.0, 50.0):
+        H, targets, matrix = kernel_problem(width)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            result = worst_case_balance(H, targets, matrix, strength, max_weight=max_weight)
+        assert [warning.category for warning in said] == ([ConvergenceWarning] if result.status != "solved" else [])
+        assert result.status == "solved" or strength == 1e8
+        assert np.isfinite(result.weights).all()
+        assert result.weights.sum() == pytest.approx(1)
+
+
+def test_the_gap_is_that_of_the_strength_asked_for_also_where_the_passes_end_on_the_way():
+    H, targets, matrix = kernel_problem(1.0)
+    least = worst_case_balance(H, targets, matrix, 1e4).objective
+    with pytest.warns(ConvergenceWarning, match="passes spent"):
+        early = worst_case_balance(H, targets, matrix, 1e4, max_passes=4)
+    assert early.objective - least > 1
+    assert early.gap >= early.objective - least
+
+
+def test_the_covariance_in_other_coordinates_is_positive_where_these_magnify_rounding():
+    H, targets, matrix = kernel_problem(5.0)
+    point = Tilting(matrix_rows(torch.tensor(H)), torch.tensor(targets)).at(torch.zeros(H.shape[1]).double())
+    gentle, steep = np.random.default_rng(0).normal(size=(30, 4)), whitening(matrix)
+    expected = gentle.T @ np.cov(H.T, bias=True) @ gentle
+    assert np.allclose(point.covariance(transform=torch.tensor(gentle)), expected, rtol=1e-9)
+    least = np.linalg.eigvalsh(point.covariance(transform=torch.tensor(steep)).numpy())[0]
+    least_of_product = np.linalg.eigvalsh(steep.T @ point.covariance().numpy() @ steep)[0]
+    assert least > -1e-12
+    assert least_of_product < -1e-9
+
+
+def test_a_matrix_with_negative_eigenvalues_from_rounding_is_solved_without_them():
+    rng = np.random.default_rng(0)
+    basis, right = np.linalg.qr(rng.normal(size=(6, 6)))[0], rng.normal(size=6)
+    values = np.array([-1e-3, 0.0, 0.1, 1.0, 2.0, 3.0])
+    expected = np.linalg.solve(basis @ np.diag(values.clip(min=0) + 1e-4) @ basis.T, right)
+    assert np.allclose(solve_ridge(basis @ np.diag(values) @ basis.T, 1e-4, right), expected, rtol=1e-6)
 
 
 @given(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,6 +14,8 @@ SHORT = 0.3  # a step (in standard deviations of the log-weights) after which th
 SHRINKS = 0.01  # the slope of a good step over that of the step before
 SEARCH_STEPS = 40
 PATIENCE = 2
+SHORTER, SHORTENINGS = 0.3, 8  # of a step that went astray
+ON_THE_WAY = 1e-2  # the gap at which an easier problem is left for the next one
 NOISE = 1e-15  # of an imbalance in standard deviations, in a slope along directions that change no weight
 DAMPING = (0.0, 1e-10, 1e-7, 1e-4)  # of the mean variance, tried in turn where rounding spoils a step
 
@@ -55,11 +57,10 @@ class DualProblem:
     def covariance(self, point: Point) -> Vector:
         """The Hessian T' cov T; one pass."""
         self.passes += 1
-        covariance, transform = point.covariance(self.rough).numpy(), self.transform
-        transformed: Vector = (
-            covariance * np.outer(transform, transform) if transform.ndim == 1 else transform.T @ covariance @ transform
-        )
-        return transformed
+        if self.transform.ndim == 2:
+            return point.covariance(self.rough, torch.from_numpy(self.transform)).numpy()
+        scaled: Vector = point.covariance(self.rough).numpy() * np.outer(self.transform, self.transform)
+        return scaled
 
     def _prices(self, dual: Vector) -> Vector:
         prices: Vector = self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
@@ -70,13 +71,25 @@ class DualProblem:
         return point.smooth + self.penalty.value(dual)
 
     def solve(self, start: Vector, accuracy: float, max_passes: int, covariance: Vector | None = None) -> Solution:
+        """The least value, along the path of easier penalties that leads to this one: each starts where the last ended.
+
+        Only the last is solved to `accuracy`; the gap of the solution is always that of the last.
+        """
+        solution = Solution(self.at(start), start, np.inf, self.passes, "begun", covariance)
+        for penalty in self.penalty.path(start, self.imbalance(solution.point)):
+            enough = accuracy if penalty is self.penalty else max(accuracy, ON_THE_WAY)
+            solution = replace(self, penalty=penalty).descend(solution, enough, max_passes)
+            self.passes = solution.passes
+        return solution
+
+    def descend(self, begun: Solution, accuracy: float, max_passes: int) -> Solution:
         """Newton steps until the certificate is good enough, the passes are spent, or rounding ends all progress.
 
         A covariance (one may be given to begin with) is corrected by what each step showed (Broyden, Fletcher,
         Goldfarb, Shanno) and kept as long as steps are short and shrink fast; else it is computed anew.
         Once PATIENCE steps in a row have not halved the gap, or none leads down, what rounding may leave is solved.
         """
-        dual, point, last, gap, idle = start, self.at(start), np.inf, np.inf, 0
+        dual, point, covariance, last, gap, idle = begun.dual, begun.point, begun.covariance, np.inf, np.inf, 0
         while True:
             imbalance = self.imbalance(point)
             before, gap, status = gap, self.penalty.gap(dual, imbalance), None
@@ -96,10 +109,7 @@ class DualProblem:
                     status = "solved" if self.penalty.solved(dual, imbalance, accuracy, True) else "stalled"
             if status is not None:
                 return Solution(point, dual, gap, self.passes, status, covariance)
-            trial = self.at(dual + step)
-            if self._overshoots(point, dual, trial, step, slope):
-                step = step * self._search(point, dual, trial, step, slope)
-                trial = self.at(dual + step)
+            trial, step = self._advanced(point, dual, step, slope, gap)
             assert covariance is not None
             short = float(step @ covariance @ step) <= SHORT**2
             covariance = corrected(covariance, step, imbalance - self.imbalance(trial)) if short else None
@@ -114,6 +124,19 @@ class DualProblem:
             if slope < 0:
                 break
         return step, slope
+
+    def _advanced(self, point: Point, dual: Vector, step: Vector, slope: float, gap: float) -> tuple[Point, Vector]:
+        """(the point after a step, the step), which is made shorter where it overshoots or leads astray."""
+        trial = self.at(dual + step)
+        if self._overshoots(point, dual, trial, step, slope):
+            step = step * self._search(point, dual, trial, step, slope)
+            trial = self.at(dual + step)
+        for _ in range(SHORTENINGS):
+            if not self.penalty.astray(gap, self.penalty.gap(dual + step, self.imbalance(trial))):
+                break
+            step = step * SHORTER
+            trial = self.at(dual + step)
+        return trial, step
 
     def _overshoots(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> bool:
         """Whether the full step goes well past the least value on its line, by more than rounding can feign."""
@@ -152,7 +175,7 @@ def change_coordinates(transform: Vector, imbalance: Vector) -> Vector:
 def corrected(covariance: Vector, change: Vector, difference: Vector) -> Vector:
     """B + yy'/(y's) - Bs s'B/(s'Bs): the covariance that also explains the last step (s: change, y: difference)."""
     curvature, image = float(change @ difference), covariance @ change
-    if not curvature > 1e-10 * float(change @ image) > 0:
+    if not curvature > 1e-10 * float(change @ image) > 1e-200:
         return covariance
     update = np.outer(difference, difference) / curvature - np.outer(image, image) / float(change @ image)
     return covariance + update

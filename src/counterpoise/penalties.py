@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrs
+from scipy.linalg.lapack import dpotrf, dpotrs
 
 from counterpoise.errors import DataError
-from counterpoise.quadratic_program import robust_cholesky, solve_box_l1
+from counterpoise.quadratic_program import solve_box_l1
 from counterpoise.threads import one_blas_thread
 
 Vector = NDArray[np.float64]
@@ -18,6 +20,8 @@ Vector = NDArray[np.float64]
 HARD = 1e6  # a price (for one standard deviation of a function) that no feasible problem needs: exp(1e6) overflows
 DIGITS = 1e-13  # of the size of a function: its imbalance is not known better than this
 RELATIVE = 1e-9  # nor the penalty better than this share of it
+RISE = 10.0  # of the gap in a step that is too long
+PATH = 10.0  # from one strength to the next on the way to a large one
 RANK = 1e-12  # eigenvalues below this share of the largest count as zero
 
 
@@ -35,6 +39,12 @@ class Penalty(Protocol):
 
     def gap(self, dual: Vector, imbalance: Vector) -> float:
         """The duality gap at `dual`: how far the objective is from its least value, at most."""
+
+    def astray(self, before: float, after: float) -> bool:
+        """Whether a step that changed the gap like this should have been shorter, though the objective fell."""
+
+    def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
+        """Penalties that lead from an easy problem at `dual` to this one, which comes last."""
 
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
         """Whether the certificate is good enough; once it no longer improves, also up to what rounding may leave."""
@@ -75,6 +85,14 @@ class Hinge:
         excess = (abs(imbalance) - self.tolerance).clip(min=0)
         return float(np.sum(strength * excess - dual * imbalance + self.tolerance * abs(dual)))
 
+    def astray(self, before: float, after: float) -> bool:
+        """Never: its box keeps steps short."""
+        return False
+
+    def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
+        """No other."""
+        return [self]
+
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
         """gap <= accuracy; with hard constraints (infinite gamma_j), <= accuracy * (1 + the sum of their |l_j|).
 
@@ -114,20 +132,45 @@ class Quadratic:
 
     def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
         """Newton's equations: (hessian + 1 / (2 strength)) step = imbalance - l / (2 strength)."""
-        factor = robust_cholesky(hessian + np.eye(len(dual)) / (2 * self.strength))
-        assert factor is not None
-        step: Vector = dpotrs(factor, imbalance - dual / (2 * self.strength))[0]
-        return dual + step
+        ridge = 1 / (2 * self.strength)
+        return dual + solve_ridge(hessian, ridge, imbalance - ridge * dual)
 
     def gap(self, dual: Vector, imbalance: Vector) -> float:
         """strength * |v|^2 - l'v + |l|^2 / (4 strength) = strength * |v - l / (2 strength)|^2."""
         difference = imbalance - dual / (2 * self.strength)
         return self.strength * float(difference @ difference)
 
+    def astray(self, before: float, after: float) -> bool:
+        """after > RISE before. The gap is strength times the squared gradient, so that short steps do lower it.
+
+        A long one may put all weight on a row, where the covariance, and with it what is known of the others, vanishes.
+        """
+        return after > RISE * before
+
+    def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
+        """The same with strengths that grow up to this one, from 1 / |v|^2 + |l| / (2 |v|) on: first steps are short.
+
+        There the gap is less than 1 + |l| |v| - l'v: that is 1 at l = 0, and at l = 2 strength v nothing is on the way.
+        """
+        size = float(np.linalg.norm(imbalance))
+        first = 1 / max(size**2, 1e-300) + float(np.linalg.norm(dual)) / max(2 * size, 1e-300)
+        count = math.ceil(max(0.0, math.log(self.strength / first, PATH)))
+        return [*(Quadratic(self.strength * PATH**-step) for step in range(count, 0, -1)), self]
+
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
         """gap <= accuracy; once halted, plus RELATIVE of the penalty."""
         rounding = RELATIVE * self.strength * float(imbalance @ imbalance)
         return self.gap(dual, imbalance) <= accuracy + halted * rounding
+
+
+def solve_ridge(matrix: Vector, ridge: float, right: Vector) -> Vector:
+    """(M + ridge)^-1 right for a positive semi-definite M; by its eigenvalues where rounding made some negative."""
+    factor, failed = dpotrf(matrix + ridge * np.eye(len(matrix)))
+    if failed == 0:
+        return dpotrs(factor, right)[0]  # type: ignore[no-any-return]
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    solution: Vector = vectors @ ((vectors.T @ right) / (values.clip(min=0) + ridge))
+    return solution
 
 
 def whitening(matrix: Vector) -> Vector:

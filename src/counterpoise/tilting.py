@@ -108,30 +108,38 @@ class Point:
         weights = (self.scores - self.offset).exp_()
         return weights if self.tilting.max_weight is None else weights.clamp_(max=self.tilting.max_weight)
 
-    def covariance(self, rough: bool = False) -> Tensor:
+    def covariance(self, rough: bool = False, transform: Tensor | None = None) -> Tensor:
         """The Hessian of the smooth part: the covariance of h under w (over the rows below the cap).
 
         `rough`: products in float32, for well conditioned functions; half the time, and enough for a Newton step.
+        `transform` (J, R): of T'h instead. Rows are transformed one by one, around their mean: where T is large,
+        T' cov T would be the difference of much larger numbers, and not even positive.
         """
         cap, weights = self.tilting.max_weight, self.weights
         free = weights if cap is None else weights.masked_fill(self.scores - self.offset >= math.log(cap), 0.0)
-        first, second = self._second_moments(free, None, torch.float32 if rough else torch.float64)
+        centre = None if transform is None else (self.imbalance + self.tilting.targets).to(free)
+        first, second = self._second_moments(free, centre, torch.float32 if rough else torch.float64, transform)
         mass = max(float(free.sum()), 1e-300)
         result = second - torch.outer(first, first) / mass
-        if bool((result.diagonal() < (1e-2 if rough else CANCELLED) * second.diagonal()).any()):
+        if transform is None and bool((result.diagonal() < (1e-2 if rough else CANCELLED) * second.diagonal()).any()):
             first, second = self._second_moments(free, first / mass, torch.float64)
             result = second - torch.outer(first, first) / mass
         return result.cpu()
 
-    def _second_moments(self, weights: Tensor, centre: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """(sum_i w_i h_i, sum_i w_i h_i h_i') of the functions, minus `centre` if given; products in `dtype`."""
+    def _second_moments(
+        self, weights: Tensor, centre: Tensor | None, dtype: torch.dtype, transform: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """(sum_i w_i h_i, sum_i w_i h_i h_i') of the functions, minus `centre` and times T; products in `dtype`."""
         root, rows = weights.sqrt()[:, None].to(dtype), self.tilting.rows
+        count = rows.n_functions if transform is None else transform.shape[1]
+        mixing = None if transform is None else transform.to(rows.device)
 
         def work(blocks: Blocks) -> tuple[Tensor, Tensor]:
-            second = torch.zeros(rows.n_functions, rows.n_functions, dtype=dtype, device=rows.device)
-            first = torch.zeros(rows.n_functions, dtype=dtype, device=rows.device)
+            second = torch.zeros(count, count, dtype=dtype, device=rows.device)
+            first = torch.zeros(count, dtype=dtype, device=rows.device)
             for part, values in blocks:
-                scaled = (values if centre is None else values - centre).to(dtype) * root[part]
+                centred = values if centre is None else values - centre
+                scaled = (centred if mixing is None else centred @ mixing).to(dtype) * root[part]
                 second.addmm_(scaled.T, scaled)
                 first += root[part, 0] @ scaled
             return first.double(), second.double()
