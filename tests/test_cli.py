@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 
 import numpy as np
@@ -339,6 +340,32 @@ def test_balance_writes_weights_and_says_what_they_did(
     assert max(abs(row["smd_after"]) for row in facts["diagnosis"]["table"]) < 1e-6
 
 
+def test_balance_keeps_the_other_columns_of_the_observed_file_in_their_order(tmp_path: Path) -> None:
+    """Text as it stands, but numbers as numbers; ids with zeros in front stay text, and an index without a name too."""
+    text = ',id,age,group,income,paid,note\n0,007,1,3,2,0.5,"a, b"\n1,008,3,4,1.5,,\n2,009,2,5,2.5,1e3,c\n'
+    (tmp_path / "o.csv").write_text(text)
+    (tmp_path / "p.csv").write_text("income,age\n1.8,2\n2,2.5\n2.1,1.5\n")
+    command = ["balance", str(tmp_path / "o.csv"), str(tmp_path / "p.csv"), "--features", "income,age"]
+    assert main([*command, "--moments", "1", "--quiet", "--out", str(tmp_path / "w.parquet")]) == 0
+    frame = pl.read_parquet(tmp_path / "w.parquet")
+    assert frame.columns == ["", "id", "age", "group", "income", "paid", "note", "weight"]
+    assert frame["id"].to_list() == ["007", "008", "009"]
+    assert frame["age"].to_list() == [1, 3, 2]
+    assert frame["group"].to_list() == [3, 4, 5]
+    assert frame["paid"].to_list() == [0.5, None, 1000]
+    assert frame["note"].to_list() == ["a, b", None, "c"]
+    assert (frame["weight"] * frame["age"]).sum() == pytest.approx(2, abs=0.01)
+
+
+def test_balance_keeps_lists_and_dates_of_a_parquet_file(tmp_path: Path) -> None:
+    columns = {"tags": [["a"], [], ["b", "c"]], "age": [1, 3, 2], "day": [date(2024, 1, day) for day in (1, 2, 3)]}
+    pl.DataFrame(columns).write_parquet(tmp_path / "o.parquet")
+    (tmp_path / "p.csv").write_text("age\n2\n2.5\n")
+    command = ["balance", str(tmp_path / "o.parquet"), str(tmp_path / "p.csv"), "--features", "age", "--moments", "1"]
+    assert main([*command, "--quiet", "--out", str(tmp_path / "w.parquet")]) == 0
+    assert pl.read_parquet(tmp_path / "w.parquet").drop("weight").to_dict(as_series=False) == columns
+
+
 def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -365,7 +392,11 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
             ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--tolerance", "-1"],
             "`tolerance` must be a number >= 0, got -1.0",
         ),
-        (["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--out", "w.csv"], "the feature 'weight' has the name"),
+        (["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--out", "w.csv"], "the column 'weight' has the name"),
+        (
+            ["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--features", "age", "--out", "w.csv"],
+            "heavy.csv: the column 'weight' has the name of the result. Rename it.",
+        ),
         (["fit"], "`data` is missing"),
         (["fit", "nowhere.csv"], "nowhere.csv"),
         (["fit", "coatt"], "unknown dataset 'coatt'"),

@@ -271,10 +271,11 @@ def balance(
 ) -> None:
     """Weight observed rows so that they resemble a population: balancing without any recommender.
 
-    The file OUT has the features and a column `weight`, its rows in the order of the observed file.
+    The file OUT has all columns of the observed file and `weight`, its rows in the same order. --features says which
+    columns are balanced; the others (ids, outcomes) are kept as they stand.
     """
     from counterpoise.functions import KernelFunctions, Moments
-    from counterpoise.ingest import read_features
+    from counterpoise.ingest import read_beside, read_features
     from counterpoise.kernels import KERNELS
     from counterpoise.persistence import check_table_name, write_table
     from counterpoise.two_samples import balance_samples
@@ -283,16 +284,15 @@ def balance(
     check_number("seed", seed, at_least=0, integer=True)
     with working("balancing", not (as_json or quiet)):
         first = read_features(observed, words(features))
-        if "weight" in first.columns:
-            raise DataError(
-                f"{observed}: the feature 'weight' has the name of the result. Rename it, or use --features."
-            )
+        table = read_beside(observed, first)
+        if "weight" in table.columns:
+            raise DataError(f"{observed}: the column 'weight' has the name of the result. Rename it.")
         second = read_features(population, first.columns)
         chosen = Moments(moments) if moments is not None else KernelFunctions(KERNELS[kernel](), n_functions, select)
         report = balance_samples(
             first, second, chosen, tolerance=tolerance, strength=strength, max_weight=max_weight, seed=seed
         )
-        write_table(first.with_columns(weight=report.weights), out)
+        write_table(table.with_columns(weight=report.weights), out)
     if as_json:
         show_json({"out": str(out), **report.to_dict()})
     elif not quiet:

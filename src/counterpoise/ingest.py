@@ -15,6 +15,7 @@ from counterpoise.tables import PARQUET, column_names, first_row, kind_of, read_
 from counterpoise.vocabulary import Vocabulary, as_text
 
 INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
+NO_FLOAT = r"^[-+]?(?:0[0-9]|[0-9]{16,}$)"  # zeros in front, or more digits than a float keeps: an id
 AnyPath = str | PathLike[str]
 
 
@@ -120,6 +121,17 @@ def read_features(path: AnyPath, columns: Sequence[str] | None = None, *, separa
         raise error.located(str(path), first_row(file)) from None
 
 
+def read_beside(path: AnyPath, features: pl.DataFrame, *, separator: str | None = None) -> pl.DataFrame:
+    """All columns of a file in their order: the `features` that were read from it, and the others as they stand.
+
+    Text that is written like numbers becomes numbers, but ids such as 007 do not.
+    """
+    file = _file(path)
+    names = {name: name for name in column_names(file, separator)}
+    frame = read_table(file, names, separator, nested=True)
+    return pl.DataFrame({name: features[name] if name in features else _parse_numbers(frame[name]) for name in names})
+
+
 def same_type(columns: list[pl.Series]) -> list[pl.Series]:
     """Id columns of several files in one type: text where they differ."""
     plain = [_plain_ids(column) for column in columns]
@@ -151,6 +163,15 @@ def _parse_ids(column: pl.Series) -> pl.Series:
         return column
     integers = column.cast(pl.Int64, strict=False)
     return integers if integers.null_count() == column.null_count() else column  # past 64 bits
+
+
+def _parse_numbers(column: pl.Series) -> pl.Series:
+    """Text as integers or floats where each value is written as one, and would be written so again."""
+    column = _parse_ids(column) if column.dtype == pl.String else column
+    if column.dtype != pl.String or column.str.contains(NO_FLOAT).any():
+        return column
+    numbers = column.cast(pl.Float64, strict=False)
+    return numbers if numbers.null_count() == column.null_count() else column
 
 
 def _parse_times(column: pl.Series) -> pl.Series:

@@ -35,16 +35,24 @@ def kind_of(file: Path) -> str:
 
 
 def read_table(
-    file: Path, columns: Mapping[str, str], separator: str | None = None, header: Sequence[str] | None = None
+    file: Path,
+    columns: Mapping[str, str],
+    separator: str | None = None,
+    header: Sequence[str] | None = None,
+    *,
+    nested: bool = False,
 ) -> pl.DataFrame:
-    """Some columns of a file, named by their role. {"user": "user_id"} reads `user_id` into the column `user`."""
+    """Some columns of a file, named by their role. {"user": "user_id"} reads `user_id` into the column `user`.
+
+    `nested`: also lists, structures and bytes, which Parquet may hold.
+    """
     kind = kind_of(file)
     if kind not in (*SEPARATORS, *PARQUET) and separator is None:
         known = ", ".join((*SEPARATORS, *PARQUET))
         raise DataError(f"{file}: the name does not tell the format. Use one of {known}, or give a `separator`.")
     _check_readable(file)
     if kind in PARQUET:
-        frame = _read_parquet(file, columns)
+        frame = _read_parquet(file, columns, nested)
     else:
         frame = _read_text(file, columns, SEPARATORS.get(kind, ",") if separator is None else separator, header)
     if frame.is_empty():
@@ -96,13 +104,13 @@ def _check_readable(file: Path) -> None:
         raise DataError(f"{file}: the file is empty.")
 
 
-def _read_parquet(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.DataFrame:
     try:
         scan = pl.scan_parquet(file, glob=False)
         schema = scan.collect_schema()
         _check_columns(file, columns, schema.names())
         for name in columns.values():
-            if schema[name].is_nested() or schema[name] == pl.Binary:
+            if not nested and (schema[name].is_nested() or schema[name] == pl.Binary):
                 raise DataError(f"{file}: column {name!r}: expected numbers, text or dates, got {schema[name]}.")
         return scan.select(pl.col(name).alias(role) for role, name in columns.items()).collect()
     except FAILURES as error:
