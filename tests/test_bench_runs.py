@@ -192,7 +192,7 @@ def test_a_damaged_result_is_named(small: str, tmp_path: Path) -> None:
 def test_a_method_of_ones_own_stands_in_the_table(
     small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = tmp_path / "own_methods.py"
+    own = tmp_path / "my_methods.py"
     own.write_text(
         "import numpy as np\n"
         "class Mean:\n"
@@ -202,14 +202,14 @@ def test_a_method_of_ones_own_stands_in_the_table(
         "def broken(seed):\n    raise RuntimeError('not yet')\n"
     )
     monkeypatch.chdir(tmp_path)
-    arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "own_methods:constant", "--seeds", "2"]
+    arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "my_methods:constant", "--seeds", "2"]
     assert main([*arguments, "--out", "results"]) == 0
-    row = json.loads(next(Path("results/fits").glob("*own_methods_constant*seed0*")).read_text())
+    row = json.loads(next(Path("results/fits").glob("*my_methods_constant*seed0*")).read_text())
     assert row["metrics"]["auc"] == 0.5
     assert "constant" in capsys.readouterr().out
-    before = Job(small, "own_methods:constant", 0).config_hash
+    before = Job(small, "my_methods:constant", 0).config_hash
     own.write_text(own.read_text() + "# changed\n")
-    assert Job(small, "own_methods:constant", 0).config_hash != before
+    assert Job(small, "my_methods:constant", 0).config_hash != before
 
 
 def test_a_fit_that_fails_is_a_row_that_says_why_and_can_be_tried_again(
