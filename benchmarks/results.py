@@ -2,8 +2,9 @@
 
     python benchmarks/results.py [--jobs 2] [--out results]
 
-Runs the commands below, which go on where they were stopped and repeat no fit, and puts what they wrote between the
-marks of those pages. The words between the tables are written by people: read them again when numbers move.
+Runs the commands below, which go on where they were stopped and repeat no fit (but for `bias`, five minutes), and puts
+what they wrote between the marks of those pages. The words between the tables are written by people: read them again
+when numbers move.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ COMMANDS = (
     "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",
-    f"{PAPER} --seeds 10 --out embeddings",
-    f"{PAPER} --seeds 5 --set solver=gradient --out algorithm-1",
+    f"{PAPER} --seeds 10 --name embeddings",
+    f"{PAPER} --seeds 5 --set solver=gradient --name algorithm-1",
     f"sweep --parameter n_functions --values 1 3 10 30 {SWEEP}",
     f"sweep --parameter strength --values 1 5 50 {SWEEP}",
 )
@@ -65,9 +66,8 @@ def main() -> None:
     arguments = parser.parse_args()
     for command in COMMANDS:
         print(f"counterpoise bench {command}", flush=True)
-        command, _, part = command.partition(" --out ")
         jobs = [] if command.startswith("bias") else ["--jobs", str(arguments.jobs)]
-        code = counterpoise(["bench", *shlex.split(command), *jobs, "--out", str(arguments.out / part), "--quiet"])
+        code = counterpoise(["bench", *shlex.split(command), *jobs, "--out", str(arguments.out), "--quiet"])
         if code:
             sys.exit(code)
     for page in (DOCS / "results.md", DOCS / "bias.md"):

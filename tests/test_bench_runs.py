@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import numpy as np
 import pytest
 
 from counterpoise import DataError, evaluate, make, simulate
-from counterpoise.bench import runner
+from counterpoise.bench import jobs, runner
 from counterpoise.bench.commands import join_lists, numbers
 from counterpoise.bench.entries import entries
 from counterpoise.bench.grounds import GROUNDS, ground
@@ -52,9 +53,9 @@ def jobs_of(data: str, methods: tuple[str, ...] = ("mf", "dr-v2"), seeds: int = 
     return [Job(data, method, seed, settings=QUICK) for seed in range(seeds) for method in methods]
 
 
-def results(store: Store, jobs: list[Job]) -> list[dict[str, Any]]:
+def results(store: Store, made: list[Job]) -> list[dict[str, Any]]:
     """Rows without what depends on the clock."""
-    rows = [store.read(job) for job in jobs]
+    rows = [store.read(job) for job in made]
     return [{name: value for name, value in (row or {}).items() if name != "seconds"} for row in rows]
 
 
@@ -283,7 +284,7 @@ def test_a_sweep_sets_the_number_of_functions_and_draws_others_as_a_level(small:
     for point in found:
         values = [rows[point.method, point.value, seed] for seed in range(2)]
         assert point.mean == pytest.approx(np.mean(values))
-        assert point.std == pytest.approx(np.std(np.array(values) - level, ddof=1))
+        assert point.std == pytest.approx((5 / 4) ** 0.5 * np.std(np.array(values) - level, ddof=1))  # 5 points
     assert [row["n_functions"] for row in sheets(found, "n_functions")[0].rows] == [None, 1, 2, 1, 2]
 
 
@@ -313,3 +314,48 @@ def test_names_stay_text_in_a_sheet(tmp_path: Path) -> None:
     assert sorted(path.name for path in paths) == ["facts-2.csv", "facts.csv", "facts.json", "facts.md"]
     assert r"\<b\>\|" in (tmp_path / "facts.md").read_text()
     assert (tmp_path / "facts.csv").read_text() == "name,value\n<b>|,0.25\nc,\n"
+
+
+def test_other_data_under_the_same_name_are_other_fits(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(small, "d")
+    before = Job("d", "mf", 0).config_hash
+    text = Path("d/test.csv").read_text()
+    Path("d/test.csv").write_text(text[:-2] + ("0" if text[-2] == "1" else "1") + "\n")
+    jobs._fingerprint.cache_clear()
+    assert Job("d", "mf", 0).config_hash != before
+
+
+def test_a_sweep_in_which_every_fit_fails_says_why(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "sweep", "--parameter", "dim", "--values", "0", "--datasets", small, "--methods", "mf"]
+    assert main([*arguments, "--seeds", "1", "--out", str(tmp_path)]) == 2
+    assert "`dim` must be an integer >= 1" in capsys.readouterr().err
+    arguments.insert(6, "2")
+    assert main([*arguments, "--seeds", "1", "--set", "epochs=2", "--out", str(tmp_path)]) == 0
+    assert "`dim` must be an integer >= 1" in capsys.readouterr().out
+
+
+def test_datasets_that_are_not_there_leave_the_last_table_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for command in ("table", "protocol"):
+        assert main(["bench", command, "--datasets", "yahoo-r3", "--methods", "mf", "--out", str(tmp_path / "r")]) == 0
+        assert "Webscope" in capsys.readouterr().out
+    assert not list((tmp_path / "r").glob("*.md"))
+
+
+def test_the_device_is_the_cpu_unless_it_is_set(small: str) -> None:
+    assert Job(small, "mf", 0).model().training.device == "cpu"
+    assert Job(small, "mf", 0, settings={"device": "auto"}).model().training.device == "auto"
+
+
+def test_the_worst_case_and_silence_have_no_place_on_the_axis_of_gamma(small: str) -> None:
+    for method in ("wkb-ips-gau", "counterpoise", "mf"):
+        assert [value for _, value in swept(Job(small, method, 0), "strength", (1, 2))] == [None]
+    assert [job.settings for job, _ in swept(Job(small, "mb-ips", 0), "strength", (1,))] == [{"weights__strength": 1}]

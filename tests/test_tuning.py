@@ -297,7 +297,7 @@ def files(dataset: cp.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 READING = ["--user-col", "who", "--item-col", "what", "--rating-col", "liked", "--threshold", "1", "--folds", "2"]
 SHORT = ["--set", "epochs=3", "--set", "dim=2"]
-TUNE = ["tune", "log.csv", "--probe", "probe.csv", "--test", "test.csv", *READING, *SHORT]
+TUNE = ["tune", "log.csv", "--method", "mf", "--probe", "probe.csv", "--test", "test.csv", *READING, *SHORT]
 
 
 def test_the_best_configuration_is_one_that_fit_takes(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -381,3 +381,9 @@ def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None
     (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(block, {})
     assert "3 trials" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("space", ["default", "paper"])
+def test_what_predicts_is_searched_also_inside_another_backbone(space: str) -> None:
+    inside, alone = (search_space(method, {}, 1000, space) for method in ("counterpoise", "mf"))
+    assert {dimension.name for dimension in alone} <= {dimension.name for dimension in inside}

@@ -97,13 +97,13 @@ def to_toml(configuration: FitConfig) -> str:
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
 
 
 def _toml(name: str, value: Any) -> str:
     """A value as TOML writes it."""
     if isinstance(value, bool | str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False)
     if isinstance(value, int | float):
         return repr(value)
     if isinstance(value, list | tuple):

@@ -73,13 +73,16 @@ def _fixed(**range_or_choices: Any) -> Callable[[Any], Dimension]:
     return lambda default: Dimension("", **range_or_choices)
 
 
-# By full name. A rule is asked only where the setting exists, with its default.
+# By full name, that of a backbone inside another by the inner one's. A rule is asked where the setting exists, with its
+# default.
 DEFAULT_RULES: dict[str, Callable[[Any], Dimension]] = {
     "training__learning_rate": _around(5, 4),
     "training__epochs": _around(3, 2, integer=True),
     "backbone__dim": _around(8, 2, integer=True),
     "backbone__l2": _around(16, 16),
     "backbone__l2_biases": _around(16, 16),
+    "backbone__l2_voices": _around(16, 16),
+    "imputation__strength": _around(4, 2),
     "weights__tolerance": _fixed(choices=(0.0, 0.001, 0.01, 0.03, 0.1)),
     "weights__strength": _fixed(low=1.0, high=1000.0, log=True),
     "weights__functions__n": _around(4, 4, integer=True),
@@ -121,16 +124,22 @@ def search_space(
     dimensions = [_own(method, model, fixed, name, given) for name, given in (own or {}).items()]
     taken = {full_names.get(name, name) for name in (*fixed, *(dimension.name for dimension in dimensions))}
     rules = {"default": DEFAULT_RULES, "paper": PAPER_RULES, "own": {}}[space]
-    for full, rule in rules.items():
-        if full in short and full not in taken and _matters(model, full):
-            dimensions.append(replace(rule(model.get_params()[full]), name=short[full]))
-    decayed = tuple(short[name] for name in ("backbone__l2", "backbone__l2_biases") if name in set(short) - taken)
+    free = {_inside(full): full for full in short if full not in taken and _matters(model, full)}
+    for name, rule in rules.items():
+        if name in free:
+            dimensions.append(replace(rule(model.get_params()[free[name]]), name=short[free[name]]))
+    decayed = tuple(short[free[name]] for name in ("backbone__l2", "backbone__l2_biases") if name in free)
     if space == "paper" and decayed:
         decay = Dimension("weight_decay", low=1e-6, high=5e-3, log=True, sets=decayed, factor=float(rows))
         dimensions.append(decay)
     if not dimensions:
         raise ConfigError(f"there is nothing to search: name settings of {method!r} with --search {SYNTAX}.")
     return dimensions
+
+
+def _inside(full: str) -> str:
+    """The name of a setting of a backbone inside another, as if it stood alone."""
+    return full.replace("backbone__backbone__", "backbone__")
 
 
 def _matters(model: DebiasedRecommender, full: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -10,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import Any
 
-import numpy as np
-
+from counterpoise import __version__
 from counterpoise.errors import CounterpoiseError, DataError, check_number
 from counterpoise.feedback import Dataset, FeedbackLog
+from counterpoise.fingerprints import hash_logs
 from counterpoise.making import make
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.search_space import search_space
@@ -244,12 +243,8 @@ def is_behind(errors: Errors, rival: Errors) -> bool:
 
 
 def fingerprint(judges: Validation) -> str:
-    """A hash of the rows of the log and of the probe, so that a study is not continued on other data."""
-    digest = hashlib.sha256(repr(judges.log.shape).encode())
-    for log in (judges.log, judges.probe):
-        for column in () if log is None else (log.users, log.items, log.labels):
-            digest.update(np.ascontiguousarray(column).tobytes())
-    return digest.hexdigest()[:16]
+    """A hash of the log and of the probe and of our version, so that a study is not continued on anything else."""
+    return hash_logs(__version__, judges.log, judges.probe)
 
 
 def _steps(progress: Progress | None, fits_done: int, fits_planned: int, best: Trial | None) -> Steps:

@@ -126,7 +126,8 @@ class Validation:
         the probe that fits see. Methods take from a probe no more than its label rate, and even that is taken without
         the rows that judge.
         """
-        log, probe = (data.train, probe or data.probe) if isinstance(data, Dataset) else (data, probe)
+        log = data.train if isinstance(data, Dataset) else data
+        probe = data.probe if isinstance(data, Dataset) and probe is None else probe
         check_log("log", log)
         check_number("folds", folds, at_least=2, integer=True)
         rounds = folds if rounds is None else rounds

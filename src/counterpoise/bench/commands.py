@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from counterpoise.console import counting_bar, say, show_json, show_table
-from counterpoise.errors import ConfigError, check_number
+from counterpoise.errors import ConfigError, check_choice, check_number
 from counterpoise.options import Json, Quiet, Threshold, words
-from counterpoise.words import Protocol
+from counterpoise.words import BenchBackbone, Protocol
 
 if TYPE_CHECKING:
     from counterpoise.bench.jobs import Job
@@ -35,7 +35,13 @@ Methods = Annotated[str, typer.Option(help="Names, all, paper, baselines, balanc
 Seeds = Annotated[int, typer.Option(help="How many: each draws probe, start and batches, the same for all methods.")]
 Jobs = Annotated[int, typer.Option(help="Processes. They change the time, never the results.")]
 Out = Annotated[Path, typer.Option(help="Folder of results: what is there is not fitted again.")]
-Backbones = Annotated[str, typer.Option(help="strong (our default), paper (4 dimensions, no biases), or both.")]
+Backbone = Annotated[BenchBackbone, typer.Option(help="Our default, or the paper's: 4 dimensions, no biases.")]
+Name = Annotated[str, typer.Option(help="Of the files that are written.")]
+BACKBONES: dict[str, tuple[BenchBackbone, ...]] = {
+    "strong": ("strong",),
+    "paper": ("paper",),
+    "both": ("strong", "paper"),
+}
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of all methods, as name=value.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Fit again what failed.")]
 
@@ -45,20 +51,23 @@ def table(
     datasets: Datasets = "coat",
     methods: Methods = "all",
     seeds: Seeds = 10,
-    backbone: Backbones = "strong",
+    backbone: Annotated[
+        str, typer.Option(help="strong (our default), paper (4 dimensions, no biases), both.")
+    ] = "strong",
     protocol: Annotated[Protocol, typer.Option(help="Of the split of the unbiased ratings.")] = "honest",
     threshold: Threshold = None,
     metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
     settings: Settings = None,
     jobs: Jobs = 1,
     out: Out = Path("results"),
+    name: Name = "table",
     retry: Retry = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """The paper's Table 1: methods x datasets x seeds, beside the published numbers, with tests of significance.
 
-    Written to OUT as table.md, table.tex, table.csv and table.json. Stop it whenever you like; it goes on from there.
+    Written to OUT as NAME.md, .tex, .csv and .json. Stop it whenever you like; it goes on from there.
     """
     from counterpoise.bench.layouts import as_csv, as_latex, as_markdown, as_terminal
     from counterpoise.bench.layouts import as_json as to_json
@@ -66,12 +75,16 @@ def table(
     from counterpoise.persistence import write_text
 
     chosen = check_metrics(words(metrics) or [])
-    planned, missing = plan(datasets, methods, seeds, backbone, [protocol], threshold, settings)
+    check_choice("backbone", backbone, BACKBONES)
+    planned, missing = plan(datasets, methods, seeds, BACKBONES[backbone], [protocol], threshold, settings)
+    if not planned:
+        show_sheets([], missing, out, name, as_json, quiet)
+        return
     store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
     found = summarise([_row(job, store) for job in planned], missing, chosen)
     files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
     for ending, layout in files.items():
-        write_text(out / f"table.{ending}", layout(found))
+        write_text(out / f"{name}.{ending}", layout(found))
     if as_json:
         show_json(found.to_dict())
     elif not quiet:
@@ -80,7 +93,7 @@ def table(
             if columns:
                 show_table(columns, rows)
             say("\n".join(notes))
-        say(f"\nWritten to {out}: " + ", ".join(f"table.{ending}" for ending in files))
+        say(f"\nWritten to {out}: " + ", ".join(f"{name}.{ending}" for ending in files))
 
 
 @app.command()
@@ -90,7 +103,7 @@ def sweep(
     datasets: Datasets = "product-like",
     methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
     seeds: Seeds = 5,
-    backbone: Backbones = "strong",
+    backbone: Backbone = "strong",
     threshold: Threshold = None,
     metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
     settings: Settings = None,
@@ -105,6 +118,7 @@ def sweep(
     Methods that do not have the setting are drawn as a level.
     """
     from counterpoise.bench.figures import draw_sweep
+    from counterpoise.bench.store import failures
     from counterpoise.bench.summary import check_metrics
     from counterpoise.bench.sweep import DEFAULTS, points, sheets, swept
     from counterpoise.plots import check_plots
@@ -114,16 +128,21 @@ def sweep(
     if chosen is None:
         raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
     drawn = check_metrics(words(metrics) or [])
-    planned, missing = plan(datasets, methods, seeds, backbone, ["honest"], threshold, settings)
+    planned, missing = plan(datasets, methods, seeds, [backbone], ["honest"], threshold, settings)
     grid = [pair for job in planned for pair in swept(job, parameter, chosen)]
-    if all(value is None for _, value in grid):
+    if grid and all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
-    store = finish([job for job, _ in grid], out, jobs, retry, not (as_json or quiet), "fitting")
+    planned_jobs, name = [job for job, _ in grid], f"sweep-{parameter}"
+    store = finish(planned_jobs, out, jobs, retry, not (as_json or quiet), "fitting")
     found = points(grid, store, drawn)
-    name = f"sweep-{parameter}"
-    for kind in ("png", "svg"):
-        draw_sweep(found, parameter, out / f"{name}.{kind}")
-    show_sheets(sheets(found, parameter), missing, out, name, as_json, quiet)
+    failed = failures(planned_jobs, store)
+    if failed and not found:
+        raise ConfigError(f"every fit failed. The first: {failed[0]}")
+    tables, pictures = sheets(found, parameter, failed), []
+    for kind in ("png", "svg") if found else ():
+        pictures.append(out / f"{name}.{kind}")
+        draw_sweep(found, parameter, pictures[-1])
+    show_sheets(tables, missing, out, name, as_json, quiet, pictures)
 
 
 @app.command()
@@ -131,7 +150,7 @@ def protocol(
     datasets: Datasets = "coat",
     methods: Methods = "mf,ips,dr-jl,akb-ips,akb-dr,skb-dr",
     seeds: Seeds = 10,
-    backbone: Backbones = "strong",
+    backbone: Backbone = "strong",
     threshold: Threshold = None,
     settings: Settings = None,
     jobs: Jobs = 1,
@@ -142,10 +161,11 @@ def protocol(
 ) -> None:
     """How much of a published number is protocol: honest and paper splits, and three rules of NDCG."""
     from counterpoise.bench.protocol import PROTOCOLS, sheets
+    from counterpoise.bench.store import failures
 
-    planned, missing = plan(datasets, methods, seeds, backbone, PROTOCOLS, threshold, settings)
+    planned, missing = plan(datasets, methods, seeds, [backbone], PROTOCOLS, threshold, settings)
     store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
-    show_sheets(sheets(planned, store), missing, out, "protocol", as_json, quiet)
+    show_sheets(sheets(planned, store, failures(planned, store)), missing, out, "protocol", as_json, quiet)
 
 
 @app.command()
@@ -193,7 +213,7 @@ def plan(
     datasets: str,
     methods: str,
     seeds: int,
-    backbone: str,
+    backbones: Sequence[BenchBackbone],
     protocols: Sequence[Protocol],
     threshold: float | None,
     settings: list[str] | None,
@@ -208,9 +228,8 @@ def plan(
     from counterpoise.config import parse_settings
 
     check_number("seeds", seeds, at_least=1, integer=True)
-    grounds = [ground(name) for name in words(datasets) or []]
+    grounds = [ground(name) for name in dict.fromkeys(words(datasets) or [])]
     absent = {where.name: text for where in grounds if (text := where.missing())}
-    backbones: tuple[Any, ...] = ("strong", "paper") if backbone == "both" else (backbone,)
     rows, own = entries(words(methods) or []), parse_settings(settings or [])
     if not grounds or not rows:
         raise ConfigError("`datasets` and `methods` must name at least one each.")
@@ -246,12 +265,18 @@ def finish(jobs: list[Job], out: Path, processes: int, retry: bool, visible: boo
 
 
 def show_sheets(
-    sheets: list[Sheet], missing: list[dict[str, str]], out: Path, name: str, as_json: bool, quiet: bool
+    sheets: list[Sheet],
+    missing: list[dict[str, str]],
+    out: Path,
+    name: str,
+    as_json: bool,
+    quiet: bool,
+    pictures: Sequence[Path] = (),
 ) -> None:
-    """Write them, and print them."""
+    """Write them, and print them; without any, nothing is written."""
     from counterpoise.bench.sheets import write_sheets
 
-    paths = write_sheets(sheets, out, name)
+    paths = [*write_sheets(sheets, out, name), *pictures] if sheets else []
     if as_json:
         show_json({"sheets": [sheet.to_dict() for sheet in sheets], "missing": missing, "files": list(map(str, paths))})
     elif not quiet:
@@ -261,7 +286,8 @@ def show_sheets(
             say("\n".join(sheet.notes))
         for absent in missing:
             say(f"{absent['dataset']} is missing. {absent['missing']}")
-        say(f"Written to {out}: {', '.join(sorted(path.name for path in out.glob(f'{name}*')))}")
+        if paths:
+            say(f"Written to {out}: {', '.join(sorted(path.name for path in paths))}")
 
 
 def numbers(name: str, text: str) -> list[float]:

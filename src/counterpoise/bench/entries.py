@@ -39,7 +39,10 @@ class Entry:
 
     def source(self) -> str | None:
         """A hash of the file that a method of one's own stands in: a change of it makes its results stale."""
-        file = inspect.getsourcefile(self.build) if self.group == "own" else None
+        if self.group != "own":
+            return None
+        module = inspect.getmodule(getattr(self.build, "func", self.build))  # of a partial, the function
+        file = getattr(module, "__file__", None)
         return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
 
 
@@ -113,10 +116,10 @@ def _imported(word: str) -> Any:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        return getattr(import_module(module), function)
-    except ImportError as error:
-        raise ConfigError(
-            f"{word!r} cannot be imported: {error}. Is {module}.py in this folder or installed?"
-        ) from None
-    except AttributeError:
-        raise ConfigError(f"{word!r}: the module {module!r} has no {function!r}.") from None
+        found = import_module(module)
+    except Exception as error:  # whatever its own code raises
+        reason = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{word!r} cannot be imported ({reason}). Is {module}.py in this folder?") from None
+    if not hasattr(found, function):
+        raise ConfigError(f"{word!r}: the module {module!r} has no {function!r}.")
+    return getattr(found, function)

@@ -10,6 +10,7 @@ from typing import Any
 from counterpoise.datasets import load, search_folders
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.feedback import Dataset
+from counterpoise.fingerprints import hash_logs
 from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
 from counterpoise.words import Protocol
@@ -35,6 +36,13 @@ class Ground:
         if dataset.test is None:
             raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
         return dataset
+
+    def fingerprint(self, protocol: Protocol, threshold: float | None = None) -> str:
+        """A hash of the data and of how it is evaluated; of a simulated one, of its shape."""
+        if self.shape:
+            return hash_logs(f"{self.k} {sorted(self.shape.items())}")
+        dataset = self.load(protocol, 0, threshold)
+        return hash_logs(str(self.k), dataset.train, dataset.probe, dataset.test)
 
     def missing(self) -> str | None:
         """How to get the dataset where it is not there."""

@@ -54,20 +54,28 @@ class Job:
 
     def model(self) -> Any:
         """A fresh model with the settings of this job."""
-        model = self.entry.build(self.seed)
+        try:
+            model = self.entry.build(self.seed)
+        except Exception as error:
+            if self.entry.group != "own":
+                raise
+            reason = f"{type(error).__name__}: {error}"
+            raise ConfigError(f"{self.method!r} must build a model from a seed, and raised {reason}.") from error
         if not isinstance(model, DebiasedRecommender):
             if self.settings:
                 raise ConfigError(f"{self.method!r} is no recommender of counterpoise: settings do not reach it.")
             return model
-        return configure(model, **backbone_settings(self.backbone, self.ground) | dict(self.settings))
+        settings = {"device": "cpu"} | backbone_settings(self.backbone, self.ground)  # the same on every machine
+        return configure(model, **settings | dict(self.settings))
 
     def configuration(self) -> dict[str, Any]:
-        """JSON-able: everything that decides the result but for the seed."""
+        """JSON-able: everything that decides the result but for the seed and the versions of other packages."""
         model = self.model()
         own = _without_seed(model.to_config()) if isinstance(model, DebiasedRecommender) else None
         names = ("dataset", "method", "backbone", "protocol", "threshold")
-        facts = {name: getattr(self, name) for name in names}
-        return facts | {"settings": dict(self.settings), "model": own, "source": self.entry.source()}
+        facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
+        data = _fingerprint(self.dataset, self.protocol, self.threshold)
+        return facts | {"source": self.entry.source(), "data": data, "version": __version__, "replicates": REPLICATES}
 
     @cached_property
     def config_hash(self) -> str:
@@ -115,8 +123,6 @@ def measure(job: Job) -> dict[str, Any]:
         seconds = time.perf_counter() - started
         metrics, replicates = metrics_by_rule(model, dataset.test, where.k, REPLICATES)  # type: ignore[arg-type]
     except Exception as error:
-        if not (isinstance(error, CounterpoiseError) or entry.group == "own"):
-            raise
         reason = str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
         return row | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
     return row | {
@@ -132,6 +138,11 @@ def versions() -> dict[str, str]:
     """Of everything that may change a number."""
     packages = {name: version(name) for name in ("torch", "numpy", "scipy")}
     return {"counterpoise": __version__, "python": platform.python_version(), **packages}
+
+
+@lru_cache(maxsize=32)
+def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None) -> str:
+    return ground(dataset).fingerprint(protocol, threshold)
 
 
 @lru_cache(maxsize=2)

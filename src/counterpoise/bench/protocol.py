@@ -15,8 +15,8 @@ PROTOCOLS: tuple[Protocol, ...] = ("honest", "paper")
 METRICS = ("auc", "ndcg_one", "ndcg_skip", "ndcg_zero", "f1_one", "f1_skip")
 
 
-def sheets(jobs: Sequence[Job], store: Store) -> list[Sheet]:
-    """For every dataset: means over seeds under each protocol, and the paired difference with its spread."""
+def sheets(jobs: Sequence[Job], store: Store, failed: Sequence[str] = ()) -> list[Sheet]:
+    """For every dataset: means over seeds under each protocol, and the paired difference; then what failed."""
     notes = (
         "honest: test pairs that stand in the training log or the probe are left out; paper: they are counted. "
         "one, skip, zero: how a user without a positive label counts. Means over seeds; the difference is paper - "
@@ -29,7 +29,7 @@ def sheets(jobs: Sequence[Job], store: Store) -> list[Sheet]:
             _row(here, method, metric, store) for method in dict.fromkeys(j.method for j in here) for metric in METRICS
         ]
         columns = ("method", "metric", "seeds", "honest", "paper", "difference", "std")
-        tables.append(Sheet(f"Protocols on {dataset}", columns, rows, notes))
+        tables.append(Sheet(f"Protocols on {dataset}", columns, rows, (*notes, *failed)))
     return tables
 
 
@@ -38,7 +38,7 @@ def _row(jobs: Sequence[Job], method: str, metric: str, store: Store) -> dict[st
     title = method
     for job in jobs:
         row = store.read(job) if job.method == method else None
-        if row is not None and row["failed"] is None:
+        if row is not None and row["failed"] is None and row["metrics"][metric] is not None:
             values[job.protocol][job.seed] = row["metrics"][metric]
             title = row["title"]
     seeds = sorted(set(values["honest"]) & set(values["paper"]))

@@ -21,6 +21,16 @@ from counterpoise.errors import DataError
 from counterpoise.persistence import write_file
 
 
+def failures(jobs: Iterable[Job], store: Store) -> list[str]:
+    """A line for every fit that failed, with its reason."""
+    rows = [(job, store.read(job)) for job in jobs]
+    return [
+        f"{job.method}, seed {job.seed}, {dict(job.settings)}: {row['failed']}"
+        for job, row in rows
+        if row is not None and row["failed"] is not None
+    ]
+
+
 @dataclass(frozen=True)
 class Store:
     """The results folder."""

@@ -114,7 +114,7 @@ def _cell(series: Series, measured: Sequence[Series], level: float, comparison: 
         published=known,
         published_difference=series.mean - known.mean if known else math.nan,
         best=_is_among(series, peers, places=2),
-        best_baseline=_is_among(series, _baselines(peers), places=1),
+        best_baseline=_is_among(series, _complete(_baselines(peers)), places=1),
         comparison=comparison,
     )
 
@@ -126,6 +126,12 @@ def _peers(series: Series, measured: Sequence[Series]) -> list[Series]:
 
 def _baselines(peers: Sequence[Series]) -> list[Series]:
     return [peer for peer in peers if peer.runs.is_baseline]
+
+
+def _complete(baselines: Sequence[Series]) -> list[Series]:
+    """Those with the most seeds: one that failed on most may look best by luck, and leaves nothing to compare."""
+    most = max((len(baseline.values) for baseline in baselines), default=0)
+    return [baseline for baseline in baselines if len(baseline.values) == most]
 
 
 def _is_among(series: Series, peers: Sequence[Series], places: int) -> bool:
@@ -145,7 +151,7 @@ def _comparisons(measured: Sequence[Series], level: float) -> dict[str, Comparis
     """Each method that is no baseline against the best baseline of its block; p corrected over all of them."""
     found = {}
     for series in measured:
-        baselines = _baselines(_peers(series, measured))
+        baselines = _complete(_baselines(_peers(series, measured)))
         if baselines and not series.runs.is_baseline:
             best = max(baselines, key=lambda baseline: baseline.score)
             found[series.runs.method] = _comparison(series, best, level)
