@@ -350,6 +350,17 @@ def test_datasets_that_are_not_there_leave_the_last_table_alone(
     assert not list((tmp_path / "r").glob("*.md"))
 
 
+def test_ratings_without_a_threshold_are_refused_before_the_first_fit(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "stars"
+    shutil.copytree(small, data)
+    (data / "train.csv").write_text((data / "train.csv").read_text().replace(",1\n", ",5\n"))
+    assert main(["bench", "table", "--datasets", str(data), "--methods", "mf", "--out", str(tmp_path / "r")]) == 2
+    assert "`threshold`" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
 def test_the_device_is_the_cpu_unless_it_is_set(small: str) -> None:
     assert Job(small, "mf", 0).model().training.device == "cpu"
     assert Job(small, "mf", 0, settings={"device": "auto"}).model().training.device == "auto"

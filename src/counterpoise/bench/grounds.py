@@ -9,6 +9,7 @@ from typing import Any
 
 from counterpoise.datasets import load, search_folders
 from counterpoise.errors import ConfigError, DataError
+from counterpoise.evaluation import binary_labels
 from counterpoise.feedback import Dataset
 from counterpoise.fingerprints import hash_logs
 from counterpoise.simulation import simulate
@@ -35,6 +36,8 @@ class Ground:
         dataset = load(self.name, protocol=protocol, seed=seed, threshold=threshold)
         if dataset.test is None:
             raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
+        for log in (dataset.train, dataset.test):
+            binary_labels(log)  # an error now, not in every fit
         return dataset
 
     def fingerprint(self, protocol: Protocol, threshold: float | None = None) -> str:
