@@ -20,7 +20,7 @@ ORDER = [
     *("risks", "backbones", "training", "problems", "weights", "propensity", "joint_propensity"),
     *("exposure", "first_fits", "weight_model", "balancing"),
     *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
-    *("ranking", "persistence", "recommender", "methods", "making", "explain"),
+    *("ranking", "persistence", "recommender", "citations", "compositions", "methods", "making", "explain"),
     *("metrics", "evaluation", "validation", "plots", "search_space", "study", "tuning", "config", "fitting"),
     *("demo", "tune_command"),
     *("bench.published", "bench.entries", "bench.grounds", "bench.jobs", "bench.store", "bench.runner"),
