@@ -22,7 +22,7 @@ ORDER = [
     *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
     *("ranking", "persistence", "recommender", "citations", "compositions", "methods", "making", "explain"),
     *("metrics", "evaluation", "validation", "plots", "search_space", "study", "tuning", "config", "fitting"),
-    *("demo", "tune_command"),
+    *("demo", "balance_command", "tune_command"),
     *("bench.published", "bench.entries", "bench.grounds", "bench.jobs", "bench.store", "bench.runner"),
     *("bench.statistics", "bench.records", "bench.runs", "bench.summary"),
     *("bench.wording", "bench.grids", "bench.latex", "bench.layouts", "bench.sheets"),

@@ -10,22 +10,30 @@ from typing import Annotated
 import typer
 
 from counterpoise import __version__
+from counterpoise.balance_command import balance
 from counterpoise.bench import commands as bench
 from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table, working
-from counterpoise.errors import CounterpoiseError, DataError, check_number
+from counterpoise.errors import CounterpoiseError
 from counterpoise.options import (
     INTERRUPTED,
     OUT_HELP,
-    TABLE_FIELDS,
+    Data,
     Empty,
     Folder,
     ItemCol,
     Json,
+    Method,
+    ProbeFile,
+    ProbeFraction,
+    PropensityCol,
     Quiet,
     RatingCol,
+    Repeated,
     Run,
     Separator,
+    Split,
     Threshold,
+    TimestampCol,
     TopK,
     UnknownUsers,
     UserCol,
@@ -33,7 +41,7 @@ from counterpoise.options import (
     words,
 )
 from counterpoise.tune_command import tune
-from counterpoise.words import Duplicates, KernelName, Protocol, SelectForSamples
+from counterpoise.words import Duplicates, Protocol
 
 # Modules that need torch or a data-frame library are imported by the commands that use them: `--help` stays quick.
 
@@ -89,23 +97,23 @@ def demo(
 
 @app.command()
 def fit(
-    data: Annotated[str | None, typer.Argument(help="A dataset's name, a file with the log, or a folder.")] = None,
+    data: Data = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the run.", show_default="runs/DATA-METHOD")] = None,
-    method: Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="counterpoise")] = None,
-    probe: Annotated[str | None, typer.Option(help="File with a small unbiased sample.")] = None,
+    method: Method = None,
+    probe: ProbeFile = None,
     test: Annotated[str | None, typer.Option(help="File with unbiased ratings to evaluate on.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file, or a run to repeat; flags override it.")] = None,
     path: Folder = None,
-    protocol: Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")] = None,
+    protocol: Split = None,
     threshold: Threshold = None,
-    duplicates: Annotated[Duplicates | None, typer.Option(help="Repeated pairs.", show_default="error")] = None,
+    duplicates: Repeated = None,
     user_col: UserCol = None,
     item_col: ItemCol = None,
     rating_col: RatingCol = None,
-    timestamp_col: Annotated[str | None, typer.Option(help="Column of timestamps, if any.")] = None,
-    propensity_col: Annotated[str | None, typer.Option(help="Of propensities, for --set weights=given.")] = None,
+    timestamp_col: TimestampCol = None,
+    propensity_col: PropensityCol = None,
     separator: Separator = None,
-    probe_fraction: Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")] = None,
+    probe_fraction: ProbeFraction = None,
     seed: Annotated[int | None, typer.Option(help="Draws probe, start and batches.", show_default="0")] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the log.")] = None,
     batch_size: Annotated[str | None, typer.Option(help="Rows a step, full or auto.", show_default="auto")] = None,
@@ -252,54 +260,7 @@ def recommend(
         show_frame(frame)
 
 
-@app.command()
-def balance(
-    observed: Annotated[Path, typer.Argument(help="A file with the observed rows.", show_default=False)],
-    population: Annotated[Path, typer.Argument(help="A file with the rows to resemble.", show_default=False)],
-    out: Annotated[Path, typer.Option(help=OUT_HELP, show_default=False)],
-    features: Annotated[str | None, typer.Option(help="Columns, separated by commas.", show_default="all")] = None,
-    moments: Annotated[int | None, typer.Option(help="Balance moments up to this order, not kernels.")] = None,
-    kernel: Annotated[KernelName, typer.Option(help="Kernel of the balanced functions.")] = "gaussian",
-    n_functions: Annotated[int, typer.Option(help="How many kernel functions.")] = 50,
-    select: Annotated[SelectForSamples, typer.Option(help="How they are chosen.")] = "spectral",
-    tolerance: Annotated[float, typer.Option(help="Imbalance allowed, in standard deviations.")] = 1e-3,
-    strength: Annotated[float | None, typer.Option(help="What one SD of imbalance is worth.")] = None,
-    max_weight: Annotated[float | None, typer.Option(help="Cap on a weight; weights sum to 1.")] = None,
-    seed: Annotated[int, typer.Option(help="Draws the candidate kernels.")] = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Weight observed rows so that they resemble a population: balancing without any recommender.
-
-    The file OUT has all columns of the observed file and `weight`, its rows in the same order. --features says which
-    columns are balanced; the others (ids, outcomes) are kept as they stand.
-    """
-    from counterpoise.functions import KernelFunctions, Moments
-    from counterpoise.ingest import read_beside, read_features
-    from counterpoise.kernels import KERNELS
-    from counterpoise.persistence import check_table_name, write_table
-    from counterpoise.two_samples import balance_samples
-
-    check_table_name(out)
-    check_number("seed", seed, at_least=0, integer=True)
-    with working("balancing", not (as_json or quiet)):
-        first = read_features(observed, words(features))
-        table = read_beside(observed, first)
-        if "weight" in table.columns:
-            raise DataError(f"{observed}: the column 'weight' has the name of the result. Rename it.")
-        second = read_features(population, first.columns)
-        chosen = Moments(moments) if moments is not None else KernelFunctions(KERNELS[kernel](), n_functions, select)
-        report = balance_samples(
-            first, second, chosen, tolerance=tolerance, strength=strength, max_weight=max_weight, seed=seed
-        )
-        write_table(table.with_columns(weight=report.weights), out)
-    if as_json:
-        show_json({"out": str(out), **report.to_dict()})
-    elif not quiet:
-        columns = ["feature", "population mean", "mean before", "mean after", "SMD before", "SMD after"]
-        rows = [[getattr(row, name) for name in TABLE_FIELDS] for row in report.diagnosis.table]
-        show_table(columns, [["-" if value is None else value for value in row] for row in rows])
-        say(f"{report.summary()}\n{len(first):,} weights, which sum to 1, written to {out}")
+app.command()(balance)
 
 
 @app.command()

@@ -10,8 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterpoise.console import progress_bar, say, show_json, show_table
-from counterpoise.options import Folder, ItemCol, Json, Quiet, RatingCol, Separator, Threshold, UserCol
-from counterpoise.words import Duplicates, Protocol, Space
+from counterpoise.options import (
+    Data,
+    Folder,
+    ItemCol,
+    Json,
+    Method,
+    ProbeFile,
+    ProbeFraction,
+    PropensityCol,
+    Quiet,
+    RatingCol,
+    Repeated,
+    Separator,
+    Split,
+    Threshold,
+    TimestampCol,
+    UserCol,
+)
+from counterpoise.words import Space
 
 if TYPE_CHECKING:
     from counterpoise.config import FitConfig
@@ -22,8 +39,8 @@ SEARCH_HELP = "Search name=low:high, name=low:high:log or name=a,b,c."
 
 
 def tune(
-    data: Annotated[str | None, typer.Argument(help="A dataset's name, a file with the log, or a folder.")] = None,
-    method: Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="counterpoise")] = None,
+    data: Data = None,
+    method: Method = None,
     trials: Annotated[int, typer.Option(help="Configurations to try, with those tried before.")] = 20,
     out: Annotated[Path | None, typer.Option(help="Folder.", show_default="runs/tune-DATA-METHOD")] = None,
     space: Annotated[Space, typer.Option(help="What is searched; own: --search alone.")] = "default",
@@ -33,19 +50,19 @@ def tune(
     rounds: Annotated[int | None, typer.Option(help="Folds that judge.", show_default="all")] = None,
     storage: Annotated[str | None, typer.Option(help="Optuna URL.", show_default="OUT/study.db")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file, or a run; flags override it.")] = None,
-    probe: Annotated[str | None, typer.Option(help="File with a small unbiased sample.")] = None,
+    probe: ProbeFile = None,
     test: Annotated[str | None, typer.Option(help="File to draw a probe from; else not looked at.")] = None,
     path: Folder = None,
-    protocol: Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")] = None,
+    protocol: Split = None,
     threshold: Threshold = None,
-    duplicates: Annotated[Duplicates | None, typer.Option(help="Repeated pairs.", show_default="error")] = None,
+    duplicates: Repeated = None,
     user_col: UserCol = None,
     item_col: ItemCol = None,
     rating_col: RatingCol = None,
-    timestamp_col: Annotated[str | None, typer.Option(help="Column of timestamps, if any.")] = None,
-    propensity_col: Annotated[str | None, typer.Option(help="Of propensities, for --set weights=given.")] = None,
+    timestamp_col: TimestampCol = None,
+    propensity_col: PropensityCol = None,
     separator: Separator = None,
-    probe_fraction: Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")] = None,
+    probe_fraction: ProbeFraction = None,
     seed: Annotated[int | None, typer.Option(help="Of probe, folds, search and fits.", show_default="0")] = None,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from counterpoise.bench.sheets import Sheet
     from counterpoise.bench.store import Store
 
-app = typer.Typer(
-    help="The paper's table and figures, honest, resumable, with significance tests.", no_args_is_help=True
-)
+app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
 
 LISTS = (
     "--datasets",
