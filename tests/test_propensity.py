@@ -99,7 +99,7 @@ def test_the_written_out_gradient_is_that_of_its_formula() -> None:
 
 def test_large_logits_keep_the_cross_entropy_finite() -> None:
     logits = torch.tensor([-80.0, 0.0, 60.0], requires_grad=True)
-    loss = surprise_of_nothing(logits, torch.ones(3))
+    loss = surprise_of_nothing(logits, 1.0)
     assert loss.item() == pytest.approx((np.log(2) + 60) / 3, rel=1e-6)
     assert torch.autograd.grad(loss, logits)[0].tolist() == pytest.approx([0, 1 / 6, 1 / 3], abs=1e-6)
 
@@ -286,7 +286,11 @@ def test_true_propensities_make_the_risks_unbiased() -> None:
         ratio = Given(truth, clip=0).begin(problem(log)).ratio
         observed, own = torch.from_numpy(errors[users, items]), torch.from_numpy(imputed[users, items])
         found.append(
-            [ips(observed, ratio), snips(observed, ratio), dr(observed, ratio, own, torch.from_numpy(imputed))]
+            [
+                ips(observed, ratio),
+                snips(observed, ratio),
+                dr(observed, ratio, own, torch.from_numpy(imputed).flatten()),
+            ]
         )
     found = np.array(found)
     deviation = np.abs(found.mean(0) - errors.mean()) / (found.std(0) / np.sqrt(len(found)))

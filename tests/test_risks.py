@@ -40,7 +40,7 @@ def test_each_risk_is_its_formula_in_loops() -> None:
     assert float(ips(errors, ratio)) == pytest.approx(weighted / total, rel=1e-12)
     assert float(snips(errors, ratio)) == pytest.approx(weighted / weights, rel=1e-12)
     assert doubly_robust(seen, WORLD.propensity, WORLD.imputed, WORLD.errors) == pytest.approx(corrected / total)
-    assert float(direct(torch.from_numpy(WORLD.imputed))) == pytest.approx(imputed / total, rel=1e-12)
+    assert float(direct(torch.from_numpy(WORLD.imputed).flatten())) == pytest.approx(imputed / total, rel=1e-12)
 
 
 def test_dr_without_imputation_is_ips() -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import counterpoise as cp
 from counterpoise import ConfigError, Dataset, Exposed, Silence
+from counterpoise.backbones import Scorer
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.risks import error
@@ -33,6 +34,11 @@ def begin(data: Dataset, method: str = "counterpoise", probe: bool = True, **set
         data.train, data.probe if probe else None, model.backbone, Training(), torch.device("cpu"), generator
     )
     return Learner.begin(problem, model.weights, model.risk, model.imputation)
+
+
+def informed(backbone: Exposed, log: cp.FeedbackLog) -> Scorer:
+    generator = torch.Generator().manual_seed(0)
+    return Problem(log, None, backbone, Training(), torch.device("cpu"), generator).build(backbone)
 
 
 def test_bayes_rule_gives_the_two_propensities() -> None:
@@ -136,7 +142,7 @@ def test_the_exposure_loss_moves_the_backbone_and_not_the_voices(dataset: Datase
 
 
 def test_the_exposed_logit_is_that_of_a_loop(dataset: Dataset) -> None:
-    scorer = Exposed(exposure_dim=2).build(dataset.train, torch.Generator().manual_seed(0))
+    scorer = informed(Exposed(exposure_dim=2), dataset.train)
     with torch.no_grad():
         scorer.get_parameter("voices").copy_(torch.tensor([0.5, -1.0, 2.0]))
         grid, own = scorer.grid(), scorer.own().grid()
@@ -152,7 +158,7 @@ def test_the_exposed_logit_is_that_of_a_loop(dataset: Dataset) -> None:
 
 def test_the_parts_of_exposure_vary_by_one_over_all_pairs() -> None:
     log = cp.simulate(80, 70, density=0.3, seed=0).dataset.train
-    scorer = Exposed().build(log, torch.Generator().manual_seed(0))
+    scorer = informed(Exposed(), log)
     users, items = scorer.get_buffer("user_exposure"), scorer.get_buffer("item_exposure")
     for part in (users[:, 0], items[:, 0], users[:, 1:] @ items[:, 1:].T):
         assert float(part.std(correction=0)) == pytest.approx(1, abs=1e-3)
@@ -161,12 +167,12 @@ def test_the_parts_of_exposure_vary_by_one_over_all_pairs() -> None:
 def test_users_who_all_rate_as_much_have_no_exposure_of_their_own() -> None:
     users, items = np.repeat(np.arange(20), 5), np.arange(100) % 10
     log = cp.FeedbackLog.from_arrays(users, items, np.arange(100) % 3 == 0)
-    scorer = Exposed().build(log, torch.Generator().manual_seed(0))
+    scorer = informed(Exposed(), log)
     assert float(scorer.get_buffer("user_exposure")[:, 0].std()) < 0.5
 
 
 def test_with_voices_at_zero_the_backbone_speaks_alone(dataset: Dataset) -> None:
-    exposed = Exposed().build(dataset.train, torch.Generator().manual_seed(0))
+    exposed = informed(Exposed(), dataset.train)
     plain = cp.MatrixFactorization().build(dataset.train, torch.Generator().manual_seed(0))
     assert torch.equal(exposed.grid(), plain.grid())
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
     from counterpoise.kernels import Exponential, Gaussian
     from counterpoise.making import make
+    from counterpoise.many import fit_many
     from counterpoise.methods import METHODS
     from counterpoise.propensity import Logistic, Popularity, Propensity
     from counterpoise.recommender import DebiasedRecommender, load_model
@@ -53,6 +54,7 @@ _HOMES = {
     "joint_propensity": ("BalancedPropensity", "StabilizedPropensity"),
     "kernels": ("Exponential", "Gaussian"),
     "making": ("make",),
+    "many": ("fit_many",),
     "methods": ("METHODS",),
     "propensity": ("Logistic", "Popularity", "Propensity"),
     "recommender": ("DebiasedRecommender", "load_model"),
@@ -113,6 +115,7 @@ __all__ = [
     "balance_samples",
     "entropy_balance",
     "evaluate",
+    "fit_many",
     "load_dataset",
     "load_model",
     "make",

@@ -24,6 +24,9 @@ class Scorer(nn.Module):
 
     n_users: int
     n_items: int
+    stackable: bool = (
+        False  # whether all of it works with a leading axis of fits side by side, and narrower tables padded with zeros
+    )
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         """The logit of each pair. (pairs,)"""
@@ -52,7 +55,7 @@ class Scorer(nn.Module):
     def at(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         """The logit of each pair; of all pairs of D, user by user, where they are None."""
         if users is None or items is None:
-            return self.grid().flatten()
+            return self.grid().flatten(-2)
         logits: Tensor = self(users, items)
         return logits
 
@@ -62,7 +65,7 @@ class Scorer(nn.Module):
         """The logits of some rows and of pairs of D; where those are all of D, the rows are read off them."""
         on_pairs = self.at(pair_users, pair_items)
         if pair_users is None:
-            return on_pairs.gather(0, self.place(users, items)), on_pairs
+            return rows_of_grid(on_pairs, self.place(users, items))
         return self(users, items), on_pairs
 
     def place(self, users: Tensor, items: Tensor) -> Tensor:
@@ -87,6 +90,9 @@ class Backbone(Part):
         It starts near the probability `rate`, by default the log's mean label.
         """
         raise NotImplementedError
+
+    def inform(self, scorer: Scorer, problem: Any) -> None:
+        """Tell a fresh scorer of a `Problem` what a first model has to say, if there is one."""
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
         """A scorer of the right shape, to be filled with saved values. `n_columns`: side features of users, items."""
@@ -131,6 +137,7 @@ class MatrixFactorization(Backbone):
 
 
 class _Factors(Scorer):
+    stackable = True
     user_features: Tensor
     item_features: Tensor
 
@@ -154,28 +161,26 @@ class _Factors(Scorer):
         users, items = [self.user_factors.weight], [self.item_factors.weight]
         if self.part.biases:
             one_user, one_item = torch.ones_like(self.user_bias.weight), torch.ones_like(self.item_bias.weight)
-            users += [self.user_bias.weight + self.mean, one_user]
+            users += [self.user_bias.weight + self.mean[..., None, None], one_user]
             items += [one_item, self.item_bias.weight]
         if self.part.side_features:
             users.append(self.user_features @ self.feature_weights)
             items.append(self.item_features)
-        return torch.cat(users, dim=1), torch.cat(items, dim=1)
+        return torch.cat(users, dim=-1), torch.cat(items, dim=-1)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        if self.n_users * self.n_items <= GRID_PAYS * len(users):
-            return self.grid().flatten().gather(0, self.place(users, items))
+        if self.n_users * self.n_items <= GRID_PAYS * users.shape[-1]:
+            return take(self.grid().flatten(-2), self.place(users, items))
         user_table, item_table = self.vectors()
-        return (nn.functional.embedding(users, user_table) * nn.functional.embedding(items, item_table)).sum(dim=1)
+        return (lookup(user_table, users) * lookup(item_table, items)).sum(-1)
 
     def penalty(self) -> Tensor:
-        part, total = self.part, self.user_factors.weight.square().sum() + self.item_factors.weight.square().sum()
-        total = part.l2 * total
+        part = self.part
+        total = part.l2 * (squares(self.user_factors.weight) + squares(self.item_factors.weight))
         if part.biases:
-            total = total + part.l2_biases * (
-                self.user_bias.weight.square().sum() + self.item_bias.weight.square().sum()
-            )
+            total = total + part.l2_biases * (squares(self.user_bias.weight) + squares(self.item_bias.weight))
         if part.side_features:
-            total = total + part.l2_features * self.feature_weights.square().sum()
+            total = total + part.l2_features * squares(self.feature_weights)
         return total / 2
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
@@ -185,11 +190,11 @@ class _Factors(Scorer):
         users, items = self.embeddings()
         if not self.part.biases:
             return users, items
-        return torch.cat([self.user_bias.weight, users], 1), torch.cat([self.item_bias.weight, items], 1)
+        return torch.cat([self.user_bias.weight, users], -1), torch.cat([self.item_bias.weight, items], -1)
 
     def grid(self, users: Tensor | None = None) -> Tensor:
         user_table, item_table = self.vectors()
-        return (user_table if users is None else user_table[users]) @ item_table.T
+        return (user_table if users is None else user_table[users]) @ item_table.mT
 
 
 @dataclass
@@ -280,6 +285,45 @@ def as_backbone(choice: Any) -> Backbone:
     if isinstance(choice, str) and choice in BACKBONES:
         return BACKBONES[choice]()
     raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
+
+
+def lookup(table: Tensor, codes: Tensor) -> Tensor:
+    """The rows of a table (..., rows, columns) at codes, which are shared or of each table: (..., codes, columns)."""
+    if table.ndim == 2:
+        return nn.functional.embedding(codes, table)
+    starts = torch.arange(len(table), device=codes.device)[:, None] * table.shape[1]
+    return nn.functional.embedding(codes + starts, table.flatten(0, 1))
+
+
+def take(values: Tensor, places: Tensor) -> Tensor:
+    """The values (..., n) at places (..., m), which are shared or of each row."""
+    return values.gather(-1, places.expand(*values.shape[:-1], places.shape[-1]))
+
+
+def rows_of_grid(grid: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """(values at places as in `take`, all values); the gradients of both go back in one piece."""
+    rows, everything = _RowsOfGrid.apply(grid, places.expand(*grid.shape[:-1], places.shape[-1]))  # type: ignore[no-untyped-call]
+    return rows, everything
+
+
+class _RowsOfGrid(torch.autograd.Function):
+    """Autograd alone would scatter into zeros of the size of D and add them: two passes over memory more."""
+
+    @staticmethod
+    def forward(ctx: Any, grid: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(places)
+        return grid.gather(-1, places), grid.view_as(grid)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        of_rows, of_grid = gradients
+        return of_grid.scatter_add(-1, places, of_rows), None
+
+
+def squares(table: Tensor) -> Tensor:
+    """The sum of squares of a table (..., rows, columns)."""
+    return table.square().sum((-2, -1))
 
 
 def _table(rows: int, columns: int) -> nn.Embedding:

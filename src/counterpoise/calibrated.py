@@ -13,7 +13,7 @@ from torch import Tensor
 from counterpoise.errors import ConfigError, check_choice, check_number
 from counterpoise.imputation import Imputation, Imputing, Learned
 from counterpoise.problems import Problem
-from counterpoise.training import Batch
+from counterpoise.training import Batch, Rate
 from counterpoise.weights import View, Weighing, Weights
 from counterpoise.words import Covariate
 
@@ -90,7 +90,7 @@ class _Targeted(Imputing):
     ratios: _Ratios
     density: float
 
-    def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
+    def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         imputed = self.base.errors(_without_pairs(view.batch), view.logits, view.logits[:0], view.errors)[0]
         covariate = self._at(view.batch.users, view.batch.items)
         self.base.step(view, ratio, rate, shift + _fit(covariate, view.errors - imputed - shift) * covariate)
@@ -163,7 +163,7 @@ class _Multiple(Imputing):
     beside: list[Weighing] | None  # the weights that each imputation is trained with; None: those of the method
     ridge: float
 
-    def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
+    def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         for number, imputing in enumerate(self.imputings):
             own = ratio if self.beside is None else self.beside[number].ratio[view.batch.rows]
             imputing.step(view, own, rate, shift)

@@ -15,16 +15,15 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
+from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone, lookup
 from counterpoise.errors import check_number
 from counterpoise.feedback import FeedbackLog
-from counterpoise.problems import Problem
 from counterpoise.propensity import fit_observation
-from counterpoise.training import Training
 
 HARDLY = 0.1  # log odds of being observed
 
@@ -42,14 +41,18 @@ class Exposed(Backbone):
     l2_voices: float = 1.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
-        """The backbone's own scorer, drawn first, beside a model of what this log observed."""
+        """The backbone's own scorer, which has not been told of exposure yet."""
         check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
         check_number("l2_voices", self.l2_voices, at_least=0)
-        own = deepcopy(as_backbone(self.backbone)).build(log, generator, rate)
-        observation = MatrixFactorization(dim=self.exposure_dim)
-        problem = Problem(log, None, observation, Training(), torch.device("cpu"), generator)
-        model = fit_observation(problem, observation)
-        return _Exposed(self, own, *_scaled(*model.features()))
+        own, width = deepcopy(as_backbone(self.backbone)).build(log, generator, rate), self.exposure_dim + 1
+        return _Exposed(self, own, torch.zeros(log.shape[0], width), torch.zeros(log.shape[1], width))
+
+    def inform(self, scorer: Scorer, problem: Any) -> None:
+        """Fit a model of what the log observed."""
+        assert isinstance(scorer, _Exposed)
+        as_backbone(self.backbone).inform(scorer.inner, problem)
+        model = fit_observation(problem.plainly_trained(), MatrixFactorization(dim=self.exposure_dim))
+        scorer.user_exposure, scorer.item_exposure = _scaled(*model.features())
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
         """All parameters zero."""
@@ -63,11 +66,13 @@ def _scaled(users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
     The variance of <g_u, h_i> over all pairs is the mean of its square, from the two tables' second moments, less its
     squared mean. What varies by less than `HARDLY` is not blown up.
     """
-    mains = [(table[:, :1] - table[:, :1].mean()) / _spread(table[:, 0].var(correction=0)) for table in (users, items)]
-    g, h = users[:, 1:], items[:, 1:]
-    square = ((g.T @ g / len(g)) * (h.T @ h / len(h))).sum()
-    root = _spread(square - (g.mean(0) @ h.mean(0)).square()).sqrt()
-    return torch.cat([mains[0], g / root], 1), torch.cat([mains[1], h / root], 1)
+    mains = [table[..., :1] - table[..., :1].mean(-2, keepdim=True) for table in (users, items)]
+    mains = [main / _spread(main.square().mean(-2, keepdim=True)) for main in mains]
+    g, h = users[..., 1:], items[..., 1:]
+    square = ((g.mT @ g / g.shape[-2]) * (h.mT @ h / h.shape[-2])).sum((-2, -1))
+    variance = square - (g.mean(-2) * h.mean(-2)).sum(-1).square()
+    root = _spread(variance).sqrt()[..., None, None]
+    return torch.cat([mains[0], g / root], -1), torch.cat([mains[1], h / root], -1)
 
 
 def _spread(variance: Tensor) -> Tensor:
@@ -80,7 +85,7 @@ class _Exposed(Scorer):
 
     def __init__(self, part: Exposed, own: Scorer, users: Tensor, items: Tensor) -> None:
         super().__init__()
-        self.part, self.n_users, self.n_items = part, own.n_users, own.n_items
+        self.part, self.n_users, self.n_items, self.stackable = part, own.n_users, own.n_items, own.stackable
         self.inner, self.voices = own, nn.Parameter(torch.zeros(3))
         self.register_buffer("user_exposure", users.detach())
         self.register_buffer("item_exposure", items.detach())
@@ -89,10 +94,13 @@ class _Exposed(Scorer):
         return self.inner
 
     def told(self, users: Tensor | None, items: Tensor | None) -> Tensor:
-        of_users, of_items = self._tables()
         if users is None or items is None:
-            return (of_users @ of_items.T).flatten()
-        return (nn.functional.embedding(users, of_users) * nn.functional.embedding(items, of_items)).sum(dim=1)
+            of_users, of_items = self._tables()
+            return (of_users @ of_items.mT).flatten(-2)
+        of_users, of_items = lookup(self.user_exposure, users), lookup(self.item_exposure, items)  # without gradients
+        pairs = (of_users[..., 1:] * of_items[..., 1:]).sum(-1)
+        of_user, of_item, of_pair = self.voices[..., None].unbind(-2)
+        return of_user * of_users[..., 0] + of_item * of_items[..., 0] + of_pair * pairs
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         logits: Tensor = self.inner(users, items) + self.told(users, items)
@@ -100,10 +108,10 @@ class _Exposed(Scorer):
 
     def grid(self, users: Tensor | None = None) -> Tensor:
         of_users, of_items = self._tables()
-        return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.T
+        return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.mT
 
     def penalty(self) -> Tensor:
-        return self.inner.penalty() + self.part.l2_voices * self.voices.square().sum() / 2
+        return self.inner.penalty() + self.part.l2_voices * self.voices.square().sum(-1) / 2
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.inner.embeddings()
@@ -113,7 +121,8 @@ class _Exposed(Scorer):
 
     def _tables(self) -> tuple[Tensor, Tensor]:
         """Two tables whose inner products are v_u a_u + v_i b_i + v_ui <g_u, h_i>."""
-        users, items, (of_user, of_item, of_pair) = self.user_exposure, self.item_exposure, self.voices
-        user_table = torch.cat([of_user * users[:, :1], torch.ones_like(users[:, :1]), of_pair * users[:, 1:]], 1)
-        item_table = torch.cat([torch.ones_like(items[:, :1]), of_item * items[:, :1], items[:, 1:]], 1)
-        return user_table, item_table
+        users, items = self.user_exposure, self.item_exposure
+        of_user, of_item, of_pair = self.voices[..., None, None].unbind(-3)
+        one_user, one_item = torch.ones_like(users[..., :1]), torch.ones_like(items[..., :1])
+        user_table = torch.cat([of_user * users[..., :1], one_user, of_pair * users[..., 1:]], -1)
+        return user_table, torch.cat([one_item, of_item * items[..., :1], items[..., 1:]], -1)

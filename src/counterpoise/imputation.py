@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+from collections.abc import Sequence
+from copy import copy, deepcopy
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -14,7 +15,8 @@ from counterpoise.errors import check_choice, check_number
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
 from counterpoise.risks import error
-from counterpoise.training import Adam, Batch
+from counterpoise.stacks import NotAlikeError, stack_numbers, stack_scorers
+from counterpoise.training import Adam, Batch, Rate
 from counterpoise.weights import View, Weighing
 from counterpoise.words import Weighting
 
@@ -23,9 +25,11 @@ class Imputing:
     """An imputation during one fit."""
 
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
-    offset: float = 0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
+    offset: float | Tensor = (
+        0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
+    )
 
-    def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
+    def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.
 
         `shift`: what something else will add to the imputed errors of the rows, and is not to be learned.
@@ -41,6 +45,10 @@ class Imputing:
         From its logits on rows and on pairs of D, without what it was told of exposure (`Scorer.own`).
         """
         return None
+
+    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+        """The `members`, of which this is the first, as one with a leading axis, or `NotAlikeError` if they cannot."""
+        raise NotAlikeError
 
     def state(self) -> list[Tensor]:
         """The tensors that it learns."""
@@ -70,6 +78,9 @@ class Nothing(Imputation):
 
 
 class _Zero(Imputing):
+    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+        return self
+
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(logits), torch.zeros_like(pair_logits)
 
@@ -91,7 +102,10 @@ class Constant(Imputation):
 
 @dataclass
 class _Constant(Imputing):
-    label: float
+    label: float | Tensor
+
+    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+        return _Constant(torch.tensor([[member.label] for member in members], device=device))
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         return _error_of(self.label, logits), _error_of(self.label, pair_logits)
@@ -100,8 +114,8 @@ class _Constant(Imputing):
         return {"label": self.label}
 
 
-def _error_of(label: float, logits: Tensor) -> Tensor:
-    return error(torch.full_like(logits, label), logits)
+def _error_of(label: float | Tensor, logits: Tensor) -> Tensor:
+    return error(torch.as_tensor(label, dtype=logits.dtype, device=logits.device), logits)
 
 
 def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5) -> Tensor:
@@ -119,7 +133,7 @@ def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5) -> 
 
 
 def _mean_one(values: Tensor) -> Tensor:
-    return values / values.mean().clamp(min=1e-30)
+    return values / values.mean(-1, keepdim=True).clamp(min=1e-30)
 
 
 @dataclass
@@ -146,7 +160,7 @@ class _Learned(Imputing):
         self.scorer = problem.build(deepcopy(as_backbone(part.backbone or problem.backbone)))
         self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
 
-    def step(self, view: View, ratio: Tensor, rate: float, shift: Tensor | float = 0.0) -> None:
+    def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         loss = self.loss(view, residual_weights(self.part.weighting, ratio / self.density, self.part.mix), shift)
         self.optimizer.step(loss + self.scorer.penalty() / self.rows, rate)
 
@@ -154,12 +168,21 @@ class _Learned(Imputing):
         """Mean of importance x (error - imputed error - shift)^2."""
         labels = torch.sigmoid(self.scorer(view.batch.users, view.batch.items))
         imputed = error(labels, view.logits)
-        return (importance * (view.errors - imputed - shift).square()).mean()
+        return (importance * (view.errors - imputed - shift).square()).mean(-1)
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             own, own_on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
         return error(torch.sigmoid(own), logits), error(torch.sigmoid(own_on_pairs), pair_logits)
+
+    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+        if any((member.part.weighting, member.part.mix) != (self.part.weighting, self.part.mix) for member in members):
+            raise NotAlikeError
+        stacked = copy(self)
+        stacked.scorer = stack_scorers([member.scorer for member in members])
+        rates = stack_numbers([member.optimizer.learning_rate for member in members], device)
+        stacked.optimizer = Adam(stacked.scorer.parameters(), rates)
+        return stacked
 
     def state(self) -> list[Tensor]:
         return [parameter.data for parameter in self.scorer.parameters()]

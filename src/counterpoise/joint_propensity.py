@@ -14,7 +14,7 @@ from counterpoise.backbones import Backbone
 from counterpoise.errors import check_number
 from counterpoise.problems import Problem
 from counterpoise.propensity import cross_entropy, default_model, surprise_of_nothing
-from counterpoise.training import Adam, Batch
+from counterpoise.training import Adam, Batch, Rate
 from counterpoise.weights import CLIP, Current, View, Weighing, Weights, inverse_propensity, propensity_facts
 
 LARGEST = 1 - 1e-3  # the largest propensity whose 1 / (1 - p) is balanced
@@ -81,7 +81,7 @@ class _Joint(Weighing):
             self.settle()
         self._gap, self._steps = torch.zeros_like(self._gap), 0
 
-    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:
+    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """One step of the model of o; nothing else moves."""
         batch = view.batch
         on_rows, on_pairs = self.both(batch)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from counterpoise import risks
-from counterpoise.backbones import Scorer
+from counterpoise.backbones import Scorer, take
 from counterpoise.diagnostics import weight_facts
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
-from counterpoise.training import Adam, Batch, Batches
+from counterpoise.training import Adam, Batch, Batches, Rate
 from counterpoise.weights import Current, View, Weighing, Weights
 
 
@@ -60,15 +60,15 @@ class Learner:
         """Let the weights look at the whole log."""
         self.weighing.refresh(epoch, Current(self._residuals, self.scorer.features))
 
-    def step(self, batch: Batch, rate: float) -> Tensor:
+    def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
         logits, pair_logits, *own = self._told_and_own(batch)
         errors = self._errors(batch, logits)
         view = View(batch, logits.detach(), pair_logits.detach(), errors.detach())
-        self.imputing.step(view, self.weighing.ratio[batch.rows], rate)
+        self.imputing.step(view, self._ratio(batch), rate)
         imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
-        risk = self._risk(errors, self.weighing.ratio[batch.rows], imputed, imputed_on_pairs)
+        risk = self._risk(errors, self._ratio(batch), imputed, imputed_on_pairs)
         loss = risk + self.scorer.penalty() / len(self.log.labels)
         extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)
         loss = sum((extra for extra in extras if extra is not None), loss)
@@ -116,16 +116,20 @@ class Learner:
         own_scorer, pairs = self.scorer.own(), (batch.pair_users, batch.pair_items)
         if not self.uses_pairs:
             logits = self.scorer(batch.users, batch.items)
-            return Logits(logits, logits[:0], logits, logits[:0])
+            return Logits(logits, logits[..., :0], logits, logits[..., :0])
         own = own_scorer.rows_and_pairs(batch.users, batch.items, *pairs)
         if own_scorer is self.scorer:
             return Logits(*own, *own)
         rows = own[0] + self.scorer.told(batch.users, batch.items)
-        return Logits(rows, own[1] + self.scorer.told(*pairs) if self.scores_pairs else rows[:0], *own)
+        return Logits(rows, own[1] + self.scorer.told(*pairs) if self.scores_pairs else rows[..., :0], *own)
+
+    def _ratio(self, batch: Batch) -> Tensor:
+        ratio = self.weighing.ratio
+        return ratio[batch.rows] if ratio.ndim == 1 else take(ratio, batch.rows)
 
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
         """Of the rows, whose labels are as they are where they were observed."""
-        return risks.error(batch.labels, logits + self.imputing.offset if self.imputing.offset else logits)
+        return risks.error(batch.labels, logits + self.imputing.offset)
 
     def _risk(self, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
         if self.risk_name == "dr":
@@ -140,4 +144,4 @@ class Learner:
         batch = self.log.whole()
         logits = self.scorer(batch.users, batch.items)
         errors = self._errors(batch, logits)
-        return errors - self.imputing.errors(batch, logits, logits[:0], errors)[0]
+        return errors - self.imputing.errors(batch, logits, logits[..., :0], errors)[0]

@@ -14,7 +14,7 @@ from counterpoise.backbones import Backbone, Scorer
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.risks import error
-from counterpoise.training import Adam, Batch, Batches, Training, train
+from counterpoise.training import Adam, Batch, Batches, Rate, Training, train
 
 BRIEF_STEPS = 60  # of a model on the way
 BRIEF_EPOCHS = 5  # at least
@@ -40,7 +40,9 @@ class Problem:
 
     def build(self, backbone: Backbone, rate: float | None = None) -> Scorer:
         """A fresh scorer on the device; it starts near the probability `rate`, by default the mean label."""
-        return backbone.build(self.log, self.generator, rate).to(self.device)
+        scorer = backbone.build(self.log, self.generator, rate).to(self.device)
+        backbone.inform(scorer, self)
+        return scorer
 
     def on(self, log: FeedbackLog) -> Problem:
         """The same fit on other rows."""
@@ -50,6 +52,10 @@ class Problem:
         """The same fit with fewer epochs, for models on the way, which need no last digit."""
         epochs = max(BRIEF_EPOCHS, math.ceil(BRIEF_STEPS / len(self.batches())))
         return replace(self, training=replace(self.training, epochs=min(epochs, self.training.epochs)))
+
+    def plainly_trained(self) -> Problem:
+        """The same fit with the default training, for models that do not follow the predictor's."""
+        return replace(self, training=Training())
 
     def deal(self, folds: int) -> Iterator[tuple[Tensor, Problem]]:
         """For cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each of so many folds.
@@ -85,7 +91,7 @@ class _Alone:
     def begin_epoch(self, epoch: int) -> None:
         pass
 
-    def step(self, batch: Batch, rate: float) -> Tensor:
+    def step(self, batch: Batch, rate: Rate) -> Tensor:
         loss = self.loss_of(self.scorer, batch) + self.scorer.penalty() / self.rows
         self.optimizer.step(loss, rate)
         return loss.detach()

@@ -36,30 +36,42 @@ def cross_entropy(on_pairs: Tensor, on_rows: Tensor, density: float) -> Tensor:
     CE(o -> p) = -log(1 - p) - o s, so it is mean_D -log(1 - p) - density x mean_O s: no pair of D needs to know whether
     it was observed.
     """
-    return surprise_of_nothing(on_pairs, torch.ones_like(on_pairs)) - density * on_rows.mean()
+    return surprise_of_nothing(on_pairs, 1.0) - density * on_rows.mean(-1)
 
 
-def surprise_of_nothing(logits: Tensor, share: Tensor) -> Tensor:
-    """Mean of -log(1 - share x sigmoid(logit)), with gradients in the logits; shares in [0, 1] are constants."""
-    value: Tensor = _SurpriseOfNothing.apply(logits, share)  # type: ignore[no-untyped-call]
-    return value
+def surprise_of_nothing(logits: Tensor, share: Tensor | float) -> Tensor:
+    """Mean of -log(1 - share x sigmoid(logit)), with gradients in the logits; shares in [0, 1] are constants.
+
+    `share`: one for each pair, or one for all: 1, or a number well below it.
+    """
+    mean: Tensor = _SurpriseOfNothing.apply(logits, share)  # type: ignore[no-untyped-call]
+    return mean
 
 
 class _SurpriseOfNothing(torch.autograd.Function):
-    """Written out because every step of a fit over all of D takes it: autograd alone takes half as long again."""
+    """Written out because every step of a fit over all of D takes it: autograd alone takes twice as long."""
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, share: Tensor) -> Tensor:
-        chance, rest = torch.sigmoid(logits), torch.sigmoid(-logits)
-        nothing = (1 - share).mul_(chance).add_(rest)  # 1 - share x chance, without cancellation
-        value = nothing.log().mean().neg()
-        ctx.save_for_backward(chance.mul_(rest).mul_(share).div_(nothing))
-        return value
+    def forward(ctx: Any, logits: Tensor, share: Tensor | float) -> Tensor:
+        chance = torch.sigmoid(logits)
+        if isinstance(share, float) and share == 1:  # -log(1 - chance) = softplus(logit), whose slope is the chance
+            ctx.save_for_backward(chance)
+            return softplus(logits).mean(-1)
+        if isinstance(share, Tensor) and share.shape == logits.shape:  # 1 - share x chance, without cancellation
+            rest = torch.sigmoid(-logits)
+            nothing = torch.addcmul(rest, 1 - share, chance)
+            slope = chance.mul_(rest).mul_(share).div_(nothing)
+        else:
+            scaled = chance * share
+            nothing = 1 - scaled
+            slope = scaled.mul_(torch.sub(torch.ones_like(chance[..., :1]), chance, out=chance)).div_(nothing)
+        ctx.save_for_backward(slope)
+        return nothing.log_().mean(-1).neg()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (slope,) = ctx.saved_tensors
-        return slope * (gradients[0] / len(slope)), None
+        return slope * (gradients[0] / slope.shape[-1])[..., None], None
 
 
 def observation_loss(scorer: Scorer, batch: Batch, density: float) -> Tensor:

@@ -53,29 +53,43 @@ class DebiasedRecommender(Part):
 
         `progress` is called after each epoch with (epochs done, epochs planned, loss).
         """
-        backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
-        self._check(log, probe)
-        device, seed = self.training.resolve_device(), self.training.seed
-        generator = torch.Generator().manual_seed(int(seed))
-        held_out_rows = np.zeros(len(log), dtype=bool)
-        if self.training.patience is not None:
-            held_out_rows[_draw_rows(len(log), self.training.validation, seed)] = True
-        fitted_log, held_out = log.take(~held_out_rows), log.take(held_out_rows)
-        problem = Problem(fitted_log, probe, backbone, self.training, device, generator)
+        self.check(log, probe)
+        fitted_log, held_out = self._hold_out(log)
+        problem = self.problem(fitted_log, probe)
         with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY):
             learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
-            self.history_ = train(learner, batches, judge, self.training, progress)
-            self.facts_ = learner.finish(batches.whole())
+            history = train(learner, batches, judge, self.training, progress)
+            return self.keep(learner, history, learner.finish(batches.whole()), log, probe)
+
+    def problem(self, log: FeedbackLog, probe: FeedbackLog | None) -> Problem:
+        """What is to be learned from a log, with fresh random numbers."""
+        backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
+        generator = torch.Generator().manual_seed(int(self.training.seed))
+        return Problem(log, probe, backbone, self.training, self.training.resolve_device(), generator)
+
+    def keep(
+        self, learner: Learner, history: History, facts: dict[str, Any], log: FeedbackLog, probe: FeedbackLog | None
+    ) -> Self:
+        """Take over what a learner has learned."""
+        self.history_, self.facts_ = history, facts
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weighing.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
-        self.seen_, self.item_rates_ = Seen.of(log), shrunken_label_rates(log).to(device)
+        self.seen_ = Seen.of(log)
+        self.item_rates_ = shrunken_label_rates(log).to(self.training.resolve_device())
         self.probed_ = Seen.of(log.take([]) if probe is None else probe)
         self.log_facts_, self.configuration_ = _facts(log), self.to_config()
         return self
 
-    def _check(self, log: FeedbackLog, probe: FeedbackLog | None) -> None:
+    def _hold_out(self, log: FeedbackLog) -> tuple[FeedbackLog, FeedbackLog]:
+        """(rows to train on, rows held out), the latter none without patience."""
+        held_out = np.zeros(len(log), dtype=bool)
+        if self.training.patience is not None:
+            held_out[_draw_rows(len(log), self.training.validation, self.training.seed)] = True
+        return log.take(~held_out), log.take(held_out)
+
+    def check(self, log: FeedbackLog, probe: FeedbackLog | None) -> None:
         """Raise the first error of the settings or the data, before anything takes time."""
         for name, kind in (("weights", Weights), ("imputation", Imputation), ("training", Training)):
             if not isinstance(getattr(self, name), kind):

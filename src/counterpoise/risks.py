@@ -1,4 +1,7 @@
-"""Estimates of the ideal loss, the mean error over all pairs D: each a pure function of errors and ratios."""
+"""Estimates of the ideal loss, the mean error over all pairs D: each a pure function of errors and ratios.
+
+Means are over the last axis: what stands before it are fits side by side.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,17 @@ NEED_IMPUTATION = ("dr", "direct")
 
 def error(labels: Tensor, logits: Tensor) -> Tensor:
     """Per pair: -label log(prediction) - (1 - label) log(1 - prediction), from the logit."""
-    return binary_cross_entropy_with_logits(logits, labels, reduction="none")
+    return binary_cross_entropy_with_logits(logits, labels.expand_as(logits), reduction="none")
 
 
 def ips(errors: Tensor, ratio: Tensor) -> Tensor:
     """Mean over O of ratio x error, where ratio = weight x density: (1/|D|) sum over O of error / propensity."""
-    return (ratio * errors).mean()
+    return (ratio * errors).mean(-1)
 
 
 def snips(errors: Tensor, ratio: Tensor) -> Tensor:
     """(sum over O of weight x error) / (sum over O of weight): between the least and the largest error."""
-    return (ratio * errors).sum() / ratio.sum()
+    return (ratio * errors).sum(-1) / ratio.sum(-1)
 
 
 def dr(errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
@@ -31,4 +34,4 @@ def dr(errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor)
 
 def direct(imputed_on_pairs: Tensor) -> Tensor:
     """Mean over D of the imputed error: the part of `dr` that speaks of all pairs, alone."""
-    return imputed_on_pairs.mean()
+    return imputed_on_pairs.mean(-1)

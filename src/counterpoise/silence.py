@@ -17,6 +17,8 @@ The gradient of a silent pair's term is that of its log loss against an imputed 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -28,6 +30,7 @@ from counterpoise.errors import ConfigError, check_number
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
 from counterpoise.propensity import surprise_of_nothing
+from counterpoise.stacks import NotAlikeError, stack_numbers
 from counterpoise.training import Batch
 from counterpoise.weights import Weighing
 
@@ -38,16 +41,17 @@ LARGEST = 0.95  # the largest probability of being observed, so that no silence 
 class Propensities(NamedTuple):
     """The probability that a pair is observed if its label is positive, and if it is negative."""
 
-    positive: float
-    negative: float
+    positive: Any  # a number; of fits side by side a tensor (fits, 1)
+    negative: Any
 
     @property
-    def contrast(self) -> float:
+    def contrast(self) -> Any:
         """log(positive / negative): by how much the log's labels are better than those of all pairs, in log odds."""
-        return math.log(self.positive / self.negative)
+        odds = self.positive / self.negative
+        return odds.log() if isinstance(odds, Tensor) else math.log(odds)
 
     @property
-    def share(self) -> float:
+    def share(self) -> Any:
         """(positive - negative) / (1 - negative), with which 1 - m(R) = (1 - negative) (1 - share R)."""
         return (self.positive - self.negative) / (1 - self.negative)
 
@@ -60,7 +64,8 @@ def label_propensities(density: float, log_rate: float, rate: float) -> Propensi
 
 def label_given_silence(chance: Tensor, of: Propensities) -> Tensor:
     """P(label = 1 | not observed) = R (1 - positive) / (1 - m(R)): the label that silence imputes."""
-    return chance * (1 - of.positive) / (1 - of.negative - (of.positive - of.negative) * chance)
+    label: Tensor = chance * (1 - of.positive) / (1 - of.negative - (of.positive - of.negative) * chance)
+    return label
 
 
 def exposure_loss(logits: Tensor, on_pairs: Tensor, density: float, of: Propensities) -> Tensor:
@@ -69,13 +74,8 @@ def exposure_loss(logits: Tensor, on_pairs: Tensor, density: float, of: Propensi
     A sum over silent pairs is |D| x the mean over D - |O| x the mean over O. log m(R) = log negative +
     softplus(logit + contrast) - softplus(logit).
     """
-    silent = _silent(on_pairs, of) / density - _silent(logits, of)
-    return silent - (softplus(logits + of.contrast) - softplus(logits)).mean()
-
-
-def _silent(logits: Tensor, of: Propensities) -> Tensor:
-    """Mean of -log(1 - m(R)), less its value at R = 0."""
-    return surprise_of_nothing(logits, torch.full_like(logits, of.share))
+    silent = surprise_of_nothing(on_pairs, of.share) / density - surprise_of_nothing(logits, of.share)
+    return silent - (softplus(logits + of.contrast) - softplus(logits)).mean(-1)
 
 
 def cautious(contrast: float, variance: float) -> float:
@@ -130,6 +130,16 @@ class _Silence(Imputing):
         self.of, self.density, self.strength = of, density, strength
         self.offset = of.contrast if abs(of.contrast) > 1e-9 else 0.0
         self.needs_pairs = bool(self.offset and strength)
+
+    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+        if any(member.needs_pairs != self.needs_pairs for member in members):
+            raise NotAlikeError
+        stacked = copy(self)
+        propensities = torch.tensor([member.of for member in members], device=device)
+        stacked.of = Propensities(*propensities.T[:, :, None])
+        stacked.offset = torch.tensor([[member.offset] for member in members], device=device)
+        stacked.strength = stack_numbers([member.strength for member in members], device)
+        return stacked
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(logits), torch.zeros_like(pair_logits)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,10 +19,11 @@ from counterpoise.parts import Part
 FULL_BATCH_LIMIT = 1 << 18  # rows up to which "auto" takes the whole log as one batch
 AUTO_BATCH = 1 << 15
 ALL_PAIRS_LIMIT = 10**6  # pairs of D up to which a full-batch step looks at all of them
-PAIRS_A_ROW = 4  # uniform pairs of D for each observed row, where not all are looked at
+PAIRS_A_ROW = 2  # uniform pairs of D for each observed row, where not all are looked at
 THREADS_PAY = 1 << 17  # rows a step from which a second thread pays
 
 Progress = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
+Rate = float | Tensor  # what the learning rate is multiplied with; of each of several fits side by side
 
 
 class DivergenceError(CounterpoiseError):
@@ -37,7 +39,7 @@ class Training(Part):
     `patience`: stop when the held-out risk has not improved for so many epochs, and restore the best epoch; None
     trains all epochs on the whole log. `validation` is the share of the log held out, only when there is patience.
     `pairs`: the uniform pairs of D a step for each observed row, for methods that look at unobserved pairs; "all" for
-    D itself, so that means over D are exact; or "auto": all up to a million pairs if the batch is full, else 4 a row.
+    D itself, so that means over D are exact; or "auto": all up to a million pairs if the batch is full, else 2 a row.
     """
 
     epochs: int = 150
@@ -158,16 +160,19 @@ class Adam:
     The same arithmetic as torch.optim.Adam, whose construction imports torch's compiler: longer than a whole fit.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: float) -> None:
+    def __init__(self, parameters: Iterable[Tensor], learning_rate: Rate) -> None:
         self.parameters = list(parameters)
         self.learning_rate = learning_rate
         self.steps = 0
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
 
-    def step(self, loss: Tensor, rate: float = 1.0) -> None:
-        """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate."""
-        gradients = torch.autograd.grad(loss, self.parameters)
+    def step(self, loss: Tensor, rate: Rate = 1.0) -> None:
+        """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate.
+
+        Fits side by side have a loss each, and a rate each where it is a tensor; their parameters a leading axis.
+        """
+        gradients = torch.autograd.grad(loss.sum(), self.parameters)
         self.steps += 1
         scale = math.sqrt(1 - 0.999**self.steps)
         size = rate * self.learning_rate * scale / (1 - 0.9**self.steps)
@@ -177,7 +182,12 @@ class Adam:
             torch._foreach_addcmul_(self.second, gradients, gradients, 0.001)
             spread = torch._foreach_sqrt(self.second)
             torch._foreach_add_(spread, 1e-8 * scale)
-            torch._foreach_addcdiv_(self.parameters, self.first, spread, -size)
+            if isinstance(size, Tensor):
+                torch._foreach_reciprocal_(spread)
+                torch._foreach_mul_(spread, [size.view(-1, *[1] * (p.ndim - 1)) for p in self.parameters])
+                torch._foreach_addcmul_(self.parameters, self.first, spread, -1.0)
+            else:
+                torch._foreach_addcdiv_(self.parameters, self.first, spread, -size)
 
 
 class Learner(Protocol):
@@ -186,7 +196,7 @@ class Learner(Protocol):
     def begin_epoch(self, epoch: int) -> None:
         """Before the batches of an epoch, counted from 1."""
 
-    def step(self, batch: Batch, rate: float) -> Tensor:
+    def step(self, batch: Batch, rate: Rate) -> Tensor:
         """Learn from a batch; the loss before the step, detached."""
 
     def risk(self, batch: Batch) -> Tensor:
@@ -200,7 +210,7 @@ class Learner(Protocol):
 class History:
     """One record an epoch."""
 
-    loss: list[float] = field(default_factory=list)
+    loss: list[Any] = field(default_factory=list)  # a number; of fits side by side a list of them
     held_out_risk: list[float] = field(default_factory=list)  # empty without patience
     seconds: float = 0.0
     best_epoch: int = 0  # the epoch whose parameters were kept, counted from 1
@@ -210,27 +220,36 @@ class History:
         return asdict(self)
 
 
+def half_cosine(step: int, total: int | Tensor) -> Rate:
+    """(1 + cos(pi step / total)) / 2, and 0 from the end on."""
+    if isinstance(total, Tensor):
+        return (1 + torch.cos(math.pi * (step / total).clamp(max=1))) / 2
+    return (1 + math.cos(math.pi * step / total)) / 2
+
+
 def train(
     learner: Learner, batches: Batches, held_out: Batch | None, training: Training, progress: Progress | None = None
 ) -> History:
     """Train for `epochs`, or until the held-out risk stops improving, and leave the best parameters in the learner."""
     history, started = History(), time.perf_counter()
-    total, step = training.epochs * len(batches), 0
-    best, best_state = math.inf, [tensor.clone() for tensor in learner.state()]
-    for epoch in range(1, training.epochs + 1):
+    epochs, step = int(torch.as_tensor(training.epochs).max()), 0
+    best, best_state = math.inf, [tensor.clone() for tensor in learner.state()] if held_out is not None else []
+    for epoch in range(1, epochs + 1):
         learner.begin_epoch(epoch)
         losses = torch.zeros((), device=batches.device)
         for batch in batches.epoch():
-            losses += learner.step(batch, rate=(1 + math.cos(math.pi * step / total)) / 2)
+            losses = losses + learner.step(batch, half_cosine(step, training.epochs * len(batches)))
             step += 1
-        history.loss.append(losses.item() / len(batches))
-        if not math.isfinite(history.loss[-1]):
+        losses = losses / len(batches)
+        history.loss.append(losses.tolist())
+        mean = float(np.mean(history.loss[-1]))
+        if not math.isfinite(mean):
             raise DivergenceError(
-                f"training diverged in epoch {epoch}: the loss is {history.loss[-1]}. "
-                f"Lower `learning_rate` (now {training.learning_rate:g}) or raise `l2`."
+                f"training diverged in epoch {epoch}: the loss is {mean}. "
+                f"Lower `learning_rate` (now {training.learning_rate}) or raise `l2`."
             )
         if progress is not None:
-            progress(epoch, training.epochs, history.loss[-1])
+            progress(epoch, epochs, mean)
         if held_out is None or training.patience is None:
             history.best_epoch = epoch
             continue

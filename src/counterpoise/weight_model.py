@@ -18,7 +18,7 @@ from counterpoise.kernels import BANDWIDTH_PAIRS
 from counterpoise.population import Pairs, Population, Sample
 from counterpoise.problems import Problem
 from counterpoise.selection import solve
-from counterpoise.training import Adam, Batch
+from counterpoise.training import Adam, Batch, Rate
 from counterpoise.weights import View, Weighing
 
 BATCH_STRENGTH = 1.0  # what a standard deviation of all functions together is worth by default: a batch of 128 is off
@@ -71,7 +71,7 @@ class WeightModel(Weighing):
         self.ratio = prior.ratio.clone()
         self.last_loss = torch.tensor(float("nan"))
 
-    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:
+    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Choose functions on the batch, one gradient step on L_w, new ratios for the rows of the batch."""
         batch, rows = view.batch, len(view.batch.rows)
         observed = Sample(self.pairs.at(batch.users.long(), batch.items.long()).features(slice(None)))

@@ -16,7 +16,7 @@ from counterpoise.errors import ConfigError, DataError, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
-from counterpoise.training import Batch
+from counterpoise.training import Batch, Rate
 
 
 class View(NamedTuple):
@@ -44,7 +44,7 @@ class Weighing:
     def refresh(self, epoch: int, current: Current) -> None:
         """At the beginning of an epoch, counted from 1, look at the whole log."""
 
-    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: float) -> None:
+    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Learn from a batch, at `rate` times the learning rate; imputed errors of its rows and of its pairs of D."""
 
     def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
