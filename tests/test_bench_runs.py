@@ -158,6 +158,40 @@ def test_two_runs_on_one_folder_share_the_work(small: str, tmp_path: Path, monke
     assert not list(tmp_path.rglob("*.lock"))
 
 
+def test_stacked_fits_are_those_of_one_by_one_up_to_rounding(small: str, tmp_path: Path) -> None:
+    jobs = [
+        *jobs_of(small, ("mf", "counterpoise", "dr-v2"), seeds=3),
+        Job(small, "mf", 1, settings=QUICK | {"l2": 9.0}),
+    ]
+    alone, stacked = Store(tmp_path / "a"), Store(tmp_path / "b")
+    runner.run(jobs, alone)
+    runner.run(jobs, stacked, stack=True)
+    for one, other in zip(results(alone, jobs), results(stacked, jobs), strict=True):
+        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-4)
+        assert one.keys() == other.keys()
+
+
+def test_what_shares_a_log_is_fitted_together(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[int] = []
+    monkeypatch.setattr(runner, "measure", lambda job: {"failed": None})
+    monkeypatch.setattr(
+        runner, "measure_together", lambda jobs: together.append(len(jobs)) or [{"failed": None}] * len(jobs)
+    )
+    store = Store(tmp_path)
+    runner.run([*jobs_of(small, seeds=3), *jobs_of("coat-like", seeds=2)], store, stack=True)
+    assert together == [3, 3]  # every seed of a simulated dataset is another log
+    runner.run(jobs_of(small, seeds=5), store, stack=True)
+    assert together == [3, 3, 2, 2]
+
+
+def test_one_that_fails_beside_others_fails_alone(small: str, tmp_path: Path) -> None:
+    jobs, store = [Job(small, "mf", 0, settings=QUICK | {"l2": l2}) for l2 in (1.0, -1.0)], Store(tmp_path)
+    runner.run(jobs, store, stack=True)
+    good, bad = (store.read(job) or {} for job in jobs)
+    assert good["failed"] is None
+    assert "l2" in bad["failed"]
+
+
 def test_a_killed_table_goes_on_and_ends_like_an_uninterrupted_one(small: str, tmp_path: Path) -> None:
     arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "ips", "dr-v2", "--seeds", "3", "--quiet"]
     arguments += ["--set", "epochs=60", "--set", "dim=2", "--out"]

@@ -24,7 +24,7 @@ from counterpoise.methods import METHODS
 from counterpoise.search_space import Dimension, parse, parse_words, search_space
 from counterpoise.study import Trial
 from counterpoise.tuning import Tuning, is_behind
-from counterpoise.validation import Errors, Estimate, debiased_risk
+from counterpoise.validation import Errors, Estimate, Validation, debiased_risk
 
 optuna = pytest.importorskip("optuna")
 QUICK: dict[str, Any] = {"settings": {"epochs": 4, "dim": 2}, "folds": 2}
@@ -61,8 +61,6 @@ def test_the_defaults_are_tried_first_and_the_best_is_never_worse(found: Tuning)
 
 
 def test_the_risk_of_a_trial_is_that_of_its_settings(found: Tuning, dataset: cp.Dataset) -> None:
-    from counterpoise.validation import Validation
-
     risk = Validation.of(dataset, folds=2).risk(lambda: make("mf", **found.settings))
     assert risk.value == pytest.approx(found.best_risk.value, rel=1e-6)
 
@@ -117,6 +115,34 @@ def test_a_study_that_kept_nothing_begins_anew(dataset: cp.Dataset, tmp_path: Pa
     with pytest.raises(cp.ConfigError, match="`probe` must be given"):
         cp.tune(dataset.train, "ips", 1, name="one", **QUICK, **place)
     assert len(cp.tune(dataset, "ips", 1, name="one", **QUICK, **place).trials) == 1
+
+
+def test_trials_at_once_are_judged_as_alone(dataset: cp.Dataset) -> None:
+    found = cp.tune(dataset, "mf", 7, at_once=3, **QUICK)
+    assert [trial.default for trial in found.trials] == [True] + [False] * 6
+    assert len({str(trial.settings) for trial in found.trials}) == 7
+    alone = Validation.of(dataset, folds=2).risk(lambda: make("mf", **found.settings))
+    assert alone.value == pytest.approx(found.best_risk.value, rel=1e-5)
+    assert outcome(cp.tune(dataset, "mf", 7, at_once=3, **QUICK)) == outcome(found)
+
+
+def test_a_search_at_once_goes_on_where_it_was_stopped(dataset: cp.Dataset, tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'study.db'}"
+
+    def stop(done: tuple[Trial, ...]) -> None:
+        if len(done) == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cp.tune(dataset, "mf", 7, at_once=3, storage=storage, alone=True, after=stop, **QUICK)
+    broken = cp.tune(dataset, "mf", 7, at_once=3, storage=storage, alone=True, **QUICK)
+    assert outcome(broken) == outcome(cp.tune(dataset, "mf", 7, at_once=3, **QUICK))
+
+
+def test_one_that_diverges_does_not_take_the_others_along(dataset: cp.Dataset) -> None:
+    tried = cp.tune(dataset, "mf", 5, at_once=4, search={"learning_rate": [0.05, 1e30]}, space="own", **QUICK)
+    failed = {trial.settings.get("learning_rate"): trial.state == "failed" for trial in tried.trials[1:]}
+    assert failed == {0.05: False, 1e30: True}
 
 
 def test_a_fit_that_diverges_is_a_failed_trial_and_not_the_end(dataset: cp.Dataset) -> None:

@@ -87,17 +87,18 @@ class Study:
         """What was tried; trials that were interrupted do not count."""
         return tuple(Trial(trial.number, risk=_risk(trial), **trial.user_attrs) for trial in _counted(self.study))
 
-    def propose(self) -> Proposal:
+    def propose(self, ahead: int = 0) -> Proposal:
         """What to try next: the defaults, and then what Optuna's TPE draws.
 
         The sampler is seeded for every trial by the number of those before, so that a study that was stopped goes on
-        as if it had not been.
+        as if it had not been. `ahead`: how many were proposed before it that have not come to their end; TPE keeps away
+        from them.
         """
-        optuna, done = load_optuna(), len(self.trials())
+        optuna, done = load_optuna(), len(self.trials()) + ahead
         with silent():
             seed = int(np.random.SeedSequence([self.seed, done]).generate_state(1)[0])
-            self.study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True)
-            if not self._has_default():
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=ahead > 0)
+            if not self.has_default():
                 self.study.enqueue_trial(self.defaults, user_attrs={"default": True})
             handle = self.study.ask()
             if handle.user_attrs.get("default"):
@@ -131,7 +132,8 @@ class Study:
         with silent():
             self.study.tell(proposal.handle, state=load_optuna().trial.TrialState.FAIL, skip_if_finished=True)
 
-    def _has_default(self) -> bool:
+    def has_default(self) -> bool:
+        """Whether the defaults were proposed."""
         trials = self.study.get_trials(deepcopy=False)
         return any(trial.user_attrs.get("default") and trial.state.name != "FAIL" for trial in trials)
 

@@ -48,6 +48,7 @@ def tune(
     settings: Annotated[list[str] | None, typer.Option("--set", help="Fix a setting, as name=value.")] = None,
     folds: Annotated[int, typer.Option(help="Parts of the log, each held out once.")] = 5,
     rounds: Annotated[int | None, typer.Option(help="Folds that judge.", show_default="all")] = None,
+    at_once: Annotated[int, typer.Option(help="Trials proposed together and fitted side by side.")] = 1,
     storage: Annotated[str | None, typer.Option(help="Optuna URL.", show_default="OUT/study.db")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file, or a run; flags override it.")] = None,
     probe: ProbeFile = None,
@@ -104,6 +105,7 @@ def tune(
             storage=storage or f"sqlite:///{(out / STUDY).as_posix()}",
             name=title,
             alone=storage is None,
+            at_once=at_once,
             progress=progress,
             after=lambda done: write_files(out, configuration, done),
         )

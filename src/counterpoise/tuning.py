@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -14,11 +14,12 @@ from counterpoise.errors import CounterpoiseError, DataError, check_number
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.fingerprints import hash_logs
 from counterpoise.making import make
+from counterpoise.many import fit_side_by_side
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.search_space import search_space
 from counterpoise.study import Proposal, Study, Trial, load_optuna
 from counterpoise.training import DivergenceError, Progress
-from counterpoise.validation import Errors, Estimate, Validation, debiased_risk, pooled
+from counterpoise.validation import Errors, Estimate, Fold, Validation, debiased_risk, errors_in, pooled
 
 BEHIND = 2.0  # standard errors by which a trial may be behind the best and go on
 STEPS_A_FIT = 100  # of the progress that is reported
@@ -124,6 +125,7 @@ def tune(
     storage: str | None = None,
     name: str | None = None,
     alone: bool = False,
+    at_once: int = 1,
     progress: Progress | None = None,
     after: After | None = None,
 ) -> Tuning:
@@ -133,11 +135,13 @@ def tune(
     `rounds`: see `Validation`. A trial is given up when, after a fold, it is behind the best by more than two standard
     errors of the paired difference, or when its fit diverges.
     `storage`: an Optuna URL; a study that is there under `name` goes on up to `trials` in all. `alone`: nobody else
-    works on it, so that trials found running were interrupted.
+    works on it, so that trials found running were interrupted. `at_once`: trials that are proposed together and fitted
+    side by side, see `fit_many`: faster, and each knows less of the others.
     `progress` gets (steps done, steps planned, least risk so far), before the first risk the loss of the fit; `after`
     gets all trials after each.
     """
     check_number("trials", trials, at_least=1, integer=True)
+    check_number("at_once", at_once, at_least=1, integer=True)
     log, fixed = data.train if isinstance(data, Dataset) else data, dict(settings or {})
     if not isinstance(log, FeedbackLog):
         raise DataError(f"`data` must be a FeedbackLog or a Dataset, got {type(data).__name__}.")
@@ -150,7 +154,7 @@ def tune(
     study = Study.open(method, fixed, dimensions, seed, problem=problem, **place)
     trying = _Search(study, judges, lambda own: make(method, **{"seed": seed, **fixed, **own}))
     while len(study.trials()) < trials:
-        trying.one(trials, progress)
+        trying.some(at_once, trials, progress)
         if after is not None:
             after(study.trials())
     return Tuning(method, seed, fixed, study.trials(), *trying.compared(), judges.facts())
@@ -165,53 +169,69 @@ class _Search:
     make: Callable[[dict[str, Any]], DebiasedRecommender]
     known: dict[int, list[Errors]] = field(default_factory=dict)  # by trial, by fold: of the defaults and of the best
 
-    def one(self, planned: int, progress: Progress | None = None) -> None:
-        """One trial, from its proposal to its end."""
+    def some(self, at_once: int, planned: int, progress: Progress | None = None) -> None:
+        """The next trials, from their proposals to their ends; the defaults alone, since they are what others meet."""
         done, started = self.study.trials(), time.perf_counter()
         best = best_of(done) if any(trial.state == "complete" for trial in done) else None
         rival = None if best is None else self._errors(best)
-        proposal = self.study.propose()
-        steps = _steps(progress, len(done) * self.judges.rounds, planned * self.judges.rounds, best)
+        size = min(at_once, planned - len(done)) if self.study.has_default() else 1
+        steps = _steps(progress, len(done) * self.judges.rounds, planned * self.judges.rounds, best, size)
+        running: list[_Running] = []
         try:
-            state, errors, reason = self._try(proposal, None if proposal.default else rival, steps)
+            for ahead in range(size):
+                running.append(_Running(self.study.propose(ahead)))
+            for number, fold in enumerate(self.judges.folds):
+                self._judge([trial for trial in running if trial.state is None], fold, rival, steps(number))
         except BaseException:
-            self.study.interrupt(proposal)
+            for trial in running:
+                self.study.interrupt(trial.proposal)
             raise
-        risk = debiased_risk(pooled(errors)).value if errors else None
-        self.study.finish(proposal, state, risk, round(time.perf_counter() - started, 3), reason)
-        if state == "complete":
-            self._remember(proposal.handle.number, errors)
+        seconds = round((time.perf_counter() - started) / size, 3)
+        for trial in running:
+            risk = debiased_risk(pooled(trial.errors)).value if trial.errors else None
+            self.study.finish(trial.proposal, trial.state or "complete", risk, seconds, trial.reason)
+        for trial in running:
+            if trial.state is None:
+                self._remember(trial.proposal.handle.number, trial.errors)
 
-    def _try(
-        self, proposal: Proposal, rival: list[Errors] | None, steps: Steps
-    ) -> tuple[str, list[Errors], str | None]:
-        """(complete, pruned or failed, the errors by fold, the reason of a failure).
+    def _judge(self, trials: list[_Running], fold: Fold, rival: list[Errors] | None, progress: Progress | None) -> None:
+        """Fit those that are still running to a fold, and see which go on.
 
         Whatever goes wrong with settings that a machine has drawn is a failure of that trial. What goes wrong with the
         defaults, unless they diverge, goes wrong with all.
         """
-        try:
-            return *self._judge(proposal, rival, steps), None
-        except Exception as error:
-            if proposal.default and not isinstance(error, DivergenceError):
-                raise
-            kind = "" if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: "
-            return "failed", [], f"{kind}{error}"
+        for trial, found in zip(trials, self._fitted(trials, fold, progress), strict=True):
+            if isinstance(found, Exception):
+                if trial.proposal.default and not isinstance(found, DivergenceError):
+                    raise found
+                kind = "" if isinstance(found, CounterpoiseError) else f"{type(found).__name__}: "
+                trial.state, trial.errors, trial.reason = "failed", [], f"{kind}{found}"
+                continue
+            trial.errors.append(found)
+            so_far, seen = pooled(trial.errors), len(trial.errors)
+            self.study.report(trial.proposal, debiased_risk(so_far).value, seen)
+            against = None if trial.proposal.default or seen == self.judges.rounds else rival
+            if against is not None and is_behind(so_far, pooled(against[:seen])):
+                trial.state = "pruned"
 
-    def _judge(self, proposal: Proposal, rival: list[Errors] | None, steps: Steps) -> tuple[str, list[Errors]]:
-        """(complete or pruned, the errors by fold)."""
-        errors: list[Errors] = []
-        for found in self.judges.judge(lambda: self.make(proposal.settings), steps):
-            errors.append(found)
-            so_far = pooled(errors)
-            risk = debiased_risk(so_far).value
-            if not math.isfinite(risk):
-                raise DivergenceError(f"the risk is {risk} after fold {len(errors)}.")
-            self.study.report(proposal, risk, len(errors))
-            unfinished = len(errors) < self.judges.rounds
-            if rival is not None and unfinished and is_behind(so_far, pooled(rival[: len(errors)])):
-                return "pruned", errors
-        return "complete", errors
+    def _fitted(self, trials: list[_Running], fold: Fold, progress: Progress | None) -> Iterator[Errors | Exception]:
+        """The errors of each in a fold, or what went wrong; side by side first, and one by one where that fails."""
+        if len(trials) > 1:
+            try:
+                models = [self.make(trial.proposal.settings) for trial in trials]
+                fit_side_by_side(models, fold.log, [fold.probe] * len(models), progress)
+                errors = [_finite(errors_in(fold, model), fold) for model in models]
+            except Exception:
+                errors = []
+            if errors:
+                yield from errors
+                return
+        for trial in trials:
+            try:
+                model = self.make(trial.proposal.settings).fit(fold.log, fold.probe, progress=progress)
+                yield _finite(errors_in(fold, model), fold)
+            except Exception as error:
+                yield error
 
     def compared(self) -> tuple[Estimate | None, Estimate, Estimate | None]:
         """(risk of the defaults, risk of the best, the gain)."""
@@ -236,6 +256,23 @@ class _Search:
         self.known = {key: value for key, value in self.known.items() if key in worth}
 
 
+def _finite(errors: Errors, fold: Fold) -> Errors:
+    risk = debiased_risk(errors).value
+    if not math.isfinite(risk):
+        raise DivergenceError(f"the risk is {risk} on {len(fold.held_out)} rows held out.")
+    return errors
+
+
+@dataclass(eq=False)
+class _Running:
+    """A trial on its way."""
+
+    proposal: Proposal
+    errors: list[Errors] = field(default_factory=list)  # by fold
+    state: str | None = None  # pruned or failed, once it is
+    reason: str | None = None
+
+
 def is_behind(errors: Errors, rival: Errors) -> bool:
     """Whether the risk is larger than that of a rival by more than two standard errors of the paired difference."""
     difference = debiased_risk(errors.minus(rival))
@@ -247,14 +284,14 @@ def fingerprint(judges: Validation) -> str:
     return hash_logs(__version__, judges.log, judges.probe)
 
 
-def _steps(progress: Progress | None, fits_done: int, fits_planned: int, best: Trial | None) -> Steps:
-    """For each fold, the progress of its fit as a part of the whole search."""
+def _steps(progress: Progress | None, fits_done: int, fits_planned: int, best: Trial | None, size: int = 1) -> Steps:
+    """For each fold, the progress of its fit, or of `size` of them at once, as a part of the whole search."""
     if progress is None:
         return lambda fold: None
 
     def of_fold(fold: int) -> Progress:
         return lambda epoch, epochs, loss: progress(
-            STEPS_A_FIT * (fits_done + fold) + STEPS_A_FIT * epoch // epochs,
+            STEPS_A_FIT * (fits_done + size * fold) + STEPS_A_FIT * size * epoch // epochs,
             STEPS_A_FIT * fits_planned,
             loss if best is None or best.risk is None else best.risk,
         )

@@ -162,9 +162,7 @@ class Validation:
         """
         for number, fold in enumerate(self.folds):
             progress = None if progress_of is None else progress_of(number)
-            model = make().fit(fold.log, fold.probe, progress=progress)
-            users = np.concatenate([fold.held_out.users, fold.held_out_probe.users]).astype(np.int64)
-            yield Errors(_errors(model, fold.held_out), fold.weights, _errors(model, fold.held_out_probe), users)
+            yield errors_in(fold, make().fit(fold.log, fold.probe, progress=progress))
 
     def risk(self, make: Callable[[], DebiasedRecommender]) -> Estimate:
         """The debiased validation risk of what `make` makes."""
@@ -182,6 +180,12 @@ class Validation:
             "probe_rows": on_probe,
             "share_of_log": effective / (effective + on_probe),
         }
+
+
+def errors_in(fold: Fold, model: DebiasedRecommender) -> Errors:
+    """Of a model that was fitted to what it may see of a fold."""
+    users = np.concatenate([fold.held_out.users, fold.held_out_probe.users]).astype(np.int64)
+    return Errors(_errors(model, fold.held_out), fold.weights, _errors(model, fold.held_out_probe), users)
 
 
 def ratio_of(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed: int) -> Floats:

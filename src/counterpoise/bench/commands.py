@@ -41,6 +41,7 @@ BACKBONES: dict[str, tuple[BenchBackbone, ...]] = {
     "both": ("strong", "paper"),
 }
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of all methods, as name=value.")]
+Stack = Annotated[bool, typer.Option("--stack", help="Fit all seeds of a method at once: equal up to rounding.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Fit again what failed.")]
 
 
@@ -59,6 +60,7 @@ def table(
     jobs: Jobs = 1,
     out: Out = Path("results"),
     name: Name = "table",
+    stack: Stack = False,
     retry: Retry = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -78,7 +80,7 @@ def table(
     if not planned:
         show_sheets([], missing, out, name, as_json, quiet)
         return
-    store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
+    store = finish(planned, out, jobs, retry, stack, not (as_json or quiet))
     found = summarise([_row(job, store) for job in planned], missing, chosen)
     files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
     for ending, layout in files.items():
@@ -107,6 +109,7 @@ def sweep(
     settings: Settings = None,
     jobs: Jobs = 1,
     out: Out = Path("results"),
+    stack: Stack = False,
     retry: Retry = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -131,7 +134,7 @@ def sweep(
     if grid and all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
     planned_jobs, name = [job for job, _ in grid], f"sweep-{parameter}"
-    store = finish(planned_jobs, out, jobs, retry, not (as_json or quiet), "fitting")
+    store = finish(planned_jobs, out, jobs, retry, stack, not (as_json or quiet))
     found = points(grid, store, drawn)
     failed = failures(planned_jobs, store)
     if failed and not found:
@@ -153,6 +156,7 @@ def protocol(
     settings: Settings = None,
     jobs: Jobs = 1,
     out: Out = Path("results"),
+    stack: Stack = False,
     retry: Retry = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -162,7 +166,7 @@ def protocol(
     from counterpoise.bench.store import failures
 
     planned, missing = plan(datasets, methods, seeds, [backbone], PROTOCOLS, threshold, settings)
-    store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
+    store = finish(planned, out, jobs, retry, stack, not (as_json or quiet))
     show_sheets(sheets(planned, store, failures(planned, store)), missing, out, "protocol", as_json, quiet)
 
 
@@ -249,7 +253,7 @@ def plan(
     return jobs, [{"dataset": name, "missing": text} for name, text in absent.items()]
 
 
-def finish(jobs: list[Job], out: Path, processes: int, retry: bool, visible: bool, title: str) -> Store:
+def finish(jobs: list[Job], out: Path, processes: int, retry: bool, stack: bool, visible: bool) -> Store:
     """Fit what the folder does not have, with a bar that counts."""
     from counterpoise.bench.runner import run
     from counterpoise.bench.store import Store
@@ -257,8 +261,8 @@ def finish(jobs: list[Job], out: Path, processes: int, retry: bool, visible: boo
     store = Store(out)
     if retry:
         store.forget_failures(jobs)
-    with counting_bar(title, visible) as watch:
-        run(jobs, store, processes, watch)
+    with counting_bar("fitting", visible) as watch:
+        run(jobs, store, processes, watch, stack)
     return store
 
 

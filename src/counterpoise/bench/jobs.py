@@ -7,7 +7,7 @@ import json
 import math
 import platform
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.metadata import version
@@ -22,8 +22,11 @@ from counterpoise.bench.grounds import Ground, ground
 from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
 from counterpoise.evaluation import metrics_by_rule
 from counterpoise.feedback import Dataset
+from counterpoise.fingerprints import hash_logs
 from counterpoise.making import configure
+from counterpoise.many import fit_side_by_side
 from counterpoise.recommender import DebiasedRecommender
+from counterpoise.stacks import NotAlikeError
 from counterpoise.words import BenchBackbone, Protocol
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
@@ -51,6 +54,10 @@ class Job:
     def entry(self) -> Entry:
         """What is fitted."""
         return entries([self.method])[0]
+
+    def load(self) -> Dataset:
+        """The split that it is fitted and evaluated on."""
+        return _load(self.dataset, self.protocol, self.seed, self.threshold)
 
     def model(self) -> Any:
         """A fresh model with the settings of this job."""
@@ -101,8 +108,35 @@ def backbone_settings(backbone: BenchBackbone, where: Ground) -> dict[str, Any]:
 
 def measure(job: Job) -> dict[str, Any]:
     """Fit and evaluate: the row of this job. A fit that fails gives a row that says why."""
+    dataset, started = job.load(), time.perf_counter()
+    try:
+        model = job.model().fit(dataset.train, probe=dataset.probe)
+        return _row(job) | _results(job, model, dataset, time.perf_counter() - started)
+    except Exception as error:
+        reason = str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
+        return _row(job) | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
+
+
+def measure_together(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """The rows of several jobs, fitted side by side if they share a log and nothing goes wrong, else one by one."""
+    datasets = [job.load() for job in jobs]
+    log, started = datasets[0].train, time.perf_counter()
+    try:
+        models = [job.model() for job in jobs]
+        if len({hash_logs("", dataset.train) for dataset in datasets}) > 1:
+            raise NotAlikeError
+        fit_side_by_side(models, log, [dataset.probe for dataset in datasets])
+        seconds = (time.perf_counter() - started) / len(jobs)
+        found = zip(jobs, models, datasets, strict=True)
+        return [_row(job) | _results(job, model, dataset, seconds) for job, model, dataset in found]
+    except Exception:  # the one that fails is found, and says why, when it is fitted alone
+        return [measure(job) for job in jobs]
+
+
+def _row(job: Job) -> dict[str, Any]:
+    """What there is to say of a job before it is fitted."""
     where, entry = job.ground, job.entry
-    row = {
+    return {
         "dataset": job.dataset,
         "method": job.method,
         "title": entry.title,
@@ -116,16 +150,12 @@ def measure(job: Job) -> dict[str, Any]:
         "config_hash": job.config_hash,
         "versions": versions(),
     }
-    dataset = _load(job.dataset, job.protocol, job.seed, job.threshold)
-    started = time.perf_counter()
-    try:
-        model = job.model().fit(dataset.train, probe=dataset.probe)
-        seconds = time.perf_counter() - started
-        metrics, replicates = metrics_by_rule(model, dataset.test, where.k, REPLICATES)  # type: ignore[arg-type]
-    except Exception as error:
-        reason = str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
-        return row | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
-    return row | {
+
+
+def _results(job: Job, model: Any, dataset: Dataset, seconds: float) -> dict[str, Any]:
+    """How good a fitted model is."""
+    metrics, replicates = metrics_by_rule(model, dataset.test, job.ground.k, REPLICATES)  # type: ignore[arg-type]
+    return {
         "failed": None,
         "seconds": round(seconds, 3),
         "metrics": {name: _finite(value) for name, value in metrics.items()},
@@ -145,7 +175,7 @@ def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None) -> s
     return ground(dataset).fingerprint(protocol, threshold)
 
 
-@lru_cache(maxsize=2)
+@lru_cache(maxsize=16)
 def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None) -> Dataset:
     return ground(dataset).load(protocol, seed, threshold)
 

@@ -7,9 +7,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from typing import Any
 
-from counterpoise.bench.jobs import Job, measure
+from counterpoise.bench.jobs import Job, measure, measure_together
 from counterpoise.bench.store import Store
 from counterpoise.errors import CounterpoiseError, check_number
 from counterpoise.threads import one_blas_thread, one_thread
@@ -19,8 +20,12 @@ Tell = Callable[[int], None]  # (fits done by this run)
 PAUSE = 0.2  # seconds between two looks at the folder
 
 
-def run(jobs: Sequence[Job], store: Store, processes: int = 1, watch: Watch | None = None) -> None:
-    """Fit what the store does not have. A result depends neither on the number of processes nor on the order."""
+def run(jobs: Sequence[Job], store: Store, processes: int = 1, watch: Watch | None = None, stack: bool = False) -> None:
+    """Fit what the store does not have. A result depends neither on the number of processes nor on the order.
+
+    `stack`: fit all jobs of a method on one log at once. It is faster, and a result then depends in its last digits on
+    what it was fitted beside.
+    """
     check_number("jobs", processes, at_least=1, integer=True)
     store.open()
     todo = [job for job in jobs if not store.has(job)]
@@ -33,37 +38,50 @@ def run(jobs: Sequence[Job], store: Store, processes: int = 1, watch: Watch | No
     tell(0)
     processes = min(processes, len(todo))
     if processes <= 1:
-        work(todo, store, tell=tell)
+        work(todo, store, tell=tell, stack=stack)
     else:
-        _run_in_processes(todo, store, processes, tell)
+        _run_in_processes(todo, store, processes, tell, stack)
 
 
-def work(jobs: Sequence[Job], store: Store, parent: int | None = None, tell: Tell | None = None) -> None:
+def work(
+    jobs: Sequence[Job], store: Store, parent: int | None = None, tell: Tell | None = None, stack: bool = False
+) -> None:
     """Fit whatever nobody else fits, until all is done; or until the parent process is gone.
 
     On one thread, always: sums in another order would make results depend on the machine's load.
     """
-    left = list(jobs)
+    left = _groups(jobs) if stack else [[job] for job in jobs]
     with one_thread(), one_blas_thread():
         while left:
             busy = []
-            for job in left:
+            for group in left:
                 if parent is not None and os.getppid() != parent:
                     return
-                with store.claim(job) as free:
-                    if free:
-                        store.write(job, measure(job))
-                    elif not store.has(job):
-                        busy.append(job)  # another process is at it: it may die
+                with ExitStack() as claims:
+                    free = [job for job in group if claims.enter_context(store.claim(job))]
+                    rows = measure_together(free) if len(free) > 1 else [measure(job) for job in free]
+                    for job, row in zip(free, rows, strict=True):
+                        store.write(job, row)
+                taken = [job for job in group if not store.has(job)]
+                busy += [taken] if taken else []  # another process is at them: it may die
                 if tell is not None:
                     tell(sum(map(store.has, jobs)))
             left = busy
             time.sleep(PAUSE if left else 0)
 
 
-def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, tell: Tell) -> None:
+def _groups(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that may share a log: seeds and settings of one method. Every seed of a simulated dataset is another log."""
+    groups: dict[tuple[Any, ...], list[Job]] = {}
+    for job in jobs:
+        seed = job.seed if job.ground.shape else None
+        groups.setdefault((job.dataset, job.method, job.backbone, job.protocol, job.threshold, seed), []).append(job)
+    return list(groups.values())
+
+
+def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, tell: Tell, stack: bool) -> None:
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
-    workers = [context.Process(target=_worker, args=(jobs, store, os.getpid())) for _ in range(processes)]
+    workers = [context.Process(target=_worker, args=(jobs, store, os.getpid(), stack)) for _ in range(processes)]
     try:
         for worker in workers:
             worker.start()
@@ -79,9 +97,9 @@ def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, tell: T
         raise CounterpoiseError("a worker stopped before the end (see above). What is done is kept: start again.")
 
 
-def _worker(jobs: Sequence[Job], store: Store, parent: int) -> None:
+def _worker(jobs: Sequence[Job], store: Store, parent: int, stack: bool) -> None:
     with suppress(KeyboardInterrupt):  # the parent says so
         try:
-            work(jobs, store, parent)
+            work(jobs, store, parent, stack=stack)
         except CounterpoiseError as error:
             sys.exit(f"error: {error}")
