@@ -1,28 +1,38 @@
-"""How long does a fit take, and how good is it? All methods on Coat, and epochs on logs of other shapes.
+"""How long does a fit take, and how good is it? All methods on Coat, fits to logs of other shapes, and growing logs.
 
-    python benchmarks/fit.py [--seeds 10] [--methods mf skb-dr ...] [--kernels gaussian exponential]
-                             [--shapes music-like] [--device cpu] [--threads 1] [--algorithm-1]
+    python benchmarks/fit.py [--seeds 10] [--methods mf skb-dr ...] [--kernels gaussian exponential] [--many 10]
+                             [--shapes music-like] [--epochs 6] [--rows 1e4 1e5 ...]
+                             [--device cpu] [--threads 1] [--algorithm-1]
 
 Coat is found through COUNTERPOISE_DATA and left out where it is not there. Limits on one thread: plain matrix
 factorisation under 1 s with AUC at least 0.765 in the honest protocol; every other method under 2 s, ASIPS and MR under
 5 s; `--algorithm-1` (the paper's gradient steps for the weights: batches of 128, 40 epochs) under 8 s.
+
+`--many`: so many seeds on Coat by `fit_many`, beside one. `--epochs`: of the fits to other shapes; 0 for the methods'
+own. `--rows`: two epochs on random logs of so many rows with a user for 50 and an item for 500 of them, so that
+|U| x |I| grows with the square of the rows; each in a process of its own, for its memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import resource
 import time
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
 
 import counterpoise as cp
+from counterpoise.training import Batches
 
 SHAPES = {"coat-like": (290, 300, 0.08), "music-like": (15_400, 1_000, 0.0202)}
 ALGORITHM_1 = {"solver": "gradient", "batch_size": 128, "epochs": 40, "n": 3}
-HEADER = ("method", "seconds", "AUC", "NDCG@5 skip", "NDCG@5 one", "F1@5 one", "effective sample")
+QUALITY = ("method", "seconds", "AUC", "NDCG@5 skip", "NDCG@5 one", "F1@5 one", "effective sample")
+COST = ("method", "log", "seconds a fit", "an epoch", "more memory", "passes over the log")
 
 
 def coat(name: str, settings: dict[str, Any], seeds: int) -> list[str]:
@@ -42,25 +52,66 @@ def coat(name: str, settings: dict[str, Any], seeds: int) -> list[str]:
     return [f"{name} {kernel}".strip(), f"{np.median(seconds):.2f}", *cells, f"{mean[4]:.0%}"]
 
 
-def shape(shape_name: str, name: str, device: str) -> None:
-    """Seconds an epoch and of set-up, and the memory, on a simulated log of a known shape.
+def many(name: str, count: int, device: str) -> str:
+    """The time of many seeds at once beside that of one, each the best of three."""
+    data = [cp.load_dataset("coat", seed=seed) for seed in range(count)]
+    probes, log, model = [dataset.probe for dataset in data], data[0].train, cp.make(name, device=device)
+    one = min(_seconds(lambda: model.fit(log, probe=probes[0])) for _ in range(3))
+    together = min(_seconds(lambda: cp.fit_many(model, log, probes, seeds=range(count))) for _ in range(3))
+    threads = f", {torch.get_num_threads()} threads" if device == "cpu" else ""
+    times = f"one seed {one:.2f} s, {count} seeds {together:.2f} s: {together / one:.1f} times one"
+    return f"coat, {name}, {device}{threads}: {times}"
+
+
+def shape(shape_name: str, name: str, device: str, epochs: int) -> list[list[str]]:
+    """A fit to a simulated log of a known shape, as rows of the table.
 
     For adaptive balancing twice: with weights as they are, and with weights that are solved anew in every epoch.
     """
     n_users, n_items, density = SHAPES[shape_name]
-    data = cp.simulate(n_users, n_items, density).dataset
-    for settings in ({}, {"refresh": 1}) if name.startswith("akb") else ({},):
-        ends: list[float] = []
-        before, started = _memory(device), time.perf_counter()
-        model = cp.make(name, epochs=6, device=device, **settings)
-        model.fit(data.train, data.probe, progress=lambda *_, ends=ends: ends.append(time.perf_counter()))
-        epoch = float(np.median(np.diff(ends)))
-        words = "weights solved in every epoch, " if settings else ""
-        print(
-            f"{shape_name}, {name}, {device}, {len(data.train):,} rows, {words}{epoch:.3f} s an epoch, "
-            f"{max(0.0, ends[0] - started - epoch):.1f} s before, {_memory(device) - before:.2f} GB more than before",
-            flush=True,
-        )
+    data, rows = cp.simulate(n_users, n_items, density).dataset, []
+    for own in ({}, {"refresh": 1}) if name.startswith("akb") else ({},):
+        settings = {"device": device, **own, **({"epochs": epochs} if epochs else {})}
+        words = f"{name}, weights solved in every epoch" if own else name
+        rows.append([words, f"{shape_name}, {device}", *cost(name, settings, data.train, data.probe)])
+    return rows
+
+
+def growing(name: str, rows: int, device: str, threads: int) -> list[str]:
+    """Two epochs on a random log, in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_growing, (name, rows, device, threads))
+
+
+def _growing(name: str, rows: int, device: str, threads: int) -> list[str]:
+    torch.set_num_threads(threads)
+    rng, shape = np.random.default_rng(0), (max(20, rows // 50), max(20, rows // 500))
+    pairs = np.unique(rng.integers(0, shape[0] * shape[1], rows))
+    labels = (rng.random(len(pairs)) < 0.3).astype(np.float32)
+    ids = {"user_ids": np.arange(shape[0]), "item_ids": np.arange(shape[1])}
+    log = cp.FeedbackLog.from_arrays(pairs // shape[1], pairs % shape[1], labels, **ids)
+    title = f"{len(log):.1e} rows, {shape[0]:,} x {shape[1]:,}, {device}"
+    del pairs, labels
+    return [name, title, *cost(name, {"device": device, "epochs": 2}, log, log.take(np.arange(1000)))]
+
+
+def cost(name: str, settings: dict[str, Any], log: cp.FeedbackLog, probe: cp.FeedbackLog | None) -> list[str]:
+    """Seconds, seconds an epoch, memory beyond what there was before, and passes over the log."""
+    ends: list[float] = []
+    before, started = _memory(settings["device"]), time.perf_counter()
+    with mock.patch.object(Batches, "epoch", autospec=True, side_effect=Batches.epoch) as epochs:
+        cp.make(name, **settings).fit(log, probe, progress=lambda *_: ends.append(time.perf_counter()))
+    seconds, epoch = time.perf_counter() - started, float(np.median(np.diff(ends)))
+    memory = _memory(settings["device"]) - before
+    return [f"{seconds:.2f} s", f"{epoch:.3f} s", f"{memory:.2f} GB", f"{epochs.call_count}"]
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter() - started
 
 
 def _memory(device: str) -> float:
@@ -70,13 +121,25 @@ def _memory(device: str) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
+def _print_row(cells: list[str]) -> None:
+    print("| " + " | ".join(cells) + " |", flush=True)
+
+
+def _print_head(cells: tuple[str, ...]) -> None:
+    _print_row(list(cells))
+    print("| --- " * len(cells) + "|")
+
+
 def main() -> None:
     """Print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--methods", nargs="*", default=["mf"])
     parser.add_argument("--kernels", nargs="*", default=["gaussian"])
+    parser.add_argument("--many", type=int, default=0)
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--rows", nargs="*", type=float, default=[])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--algorithm-1", action="store_true")
@@ -88,17 +151,24 @@ def main() -> None:
         started = time.perf_counter()
         if arguments.seeds:
             print(f"coat, honest protocol, {arguments.seeds} seeds (standard deviation over seeds):")
-            print("| " + " | ".join(HEADER) + " |\n" + "| --- " * len(HEADER) + "|")
+            _print_head(QUALITY)
         for name in names if arguments.seeds else ():
             for kernel in arguments.kernels if name[1:3] == "kb" else [None]:
                 settings = common | ({} if kernel is None else {"kernel": kernel})
-                print("| " + " | ".join(coat(name, settings, arguments.seeds)) + " |", flush=True)
+                _print_row(coat(name, settings, arguments.seeds))
         print(f"{time.perf_counter() - started:.0f} s in all")
+        for name in names if arguments.many else ():
+            print(many(name, arguments.many, arguments.device), flush=True)
     except cp.DataError as error:
         print(f"coat left out: {error}")
-    for shape_name in arguments.shapes:
-        for name in names:
-            shape(shape_name, name, arguments.device)
+    if arguments.shapes or arguments.rows:
+        _print_head(COST)
+    for name in names:
+        for shape_name in arguments.shapes:
+            for row in shape(shape_name, name, arguments.device, arguments.epochs):
+                _print_row(row)
+        for rows in map(int, arguments.rows):
+            _print_row(growing(name, rows, arguments.device, arguments.threads))
 
 
 if __name__ == "__main__":
