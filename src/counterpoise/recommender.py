@@ -55,11 +55,9 @@ class DebiasedRecommender(Part):
         """
         backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
         self._check(log, probe)
-        device, seed = self.training.resolve_device(), self.training.seed
-        generator = torch.Generator().manual_seed(int(seed))
-        held_out_rows = np.zeros(len(log), dtype=bool)
-        if self.training.patience is not None:
-            held_out_rows[_draw_rows(len(log), self.training.validation, seed)] = True
+        device = self.training.resolve_device()
+        generator = torch.Generator().manual_seed(int(self.training.seed))
+        held_out_rows = self.held_out_rows(len(log))
         fitted_log, held_out = log.take(~held_out_rows), log.take(held_out_rows)
         problem = Problem(fitted_log, probe, backbone, self.training, device, generator)
         with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY):
@@ -74,6 +72,13 @@ class DebiasedRecommender(Part):
         self.probed_ = Seen.of(log.take([]) if probe is None else probe)
         self.log_facts_, self.configuration_ = _facts(log), self.to_config()
         return self
+
+    def held_out_rows(self, rows: int) -> NDArray[np.bool_]:
+        """Of a log of so many rows: which are held out to stop early, and so have no ratio; none without patience."""
+        held_out = np.zeros(rows, dtype=bool)
+        if self.training.patience is not None:
+            held_out[_draw_rows(rows, self.training.validation, self.training.seed)] = True
+        return held_out
 
     def _check(self, log: FeedbackLog, probe: FeedbackLog | None) -> None:
         """Raise the first error of the settings or the data, before anything takes time."""
