@@ -46,7 +46,7 @@ def feature_tables(material: Material, rows: WeightedRows) -> list[tuple[str, in
         found += [(f"{who} feature {column + 1}", side, given[:, column]) for column in range(given.shape[1])]
         vectors = (material.plain or material.model).embeddings()[side]
         for place, values in enumerate(leading_directions(vectors, DIRECTIONS).T):
-            found.append((f"{who} taste, direction {place + 1}", side, values))
+            found.append((f"{who} taste {place + 1}", side, values))
     return found
 
 

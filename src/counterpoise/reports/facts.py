@@ -16,7 +16,7 @@ from counterpoise.reports.list_facts import list_facts
 from counterpoise.reports.log_facts import log_facts
 from counterpoise.reports.material import Material, is_plain
 from counterpoise.reports.model_facts import model_facts
-from counterpoise.reports.summary import headline, summary
+from counterpoise.reports.summary import OWN, headline, summary
 from counterpoise.reports.weight_facts import weights_facts
 
 PACKAGES = ("numpy", "scipy", "torch", "polars")
@@ -86,7 +86,9 @@ def flat(configuration: Any, name: str = "") -> dict[str, Any]:
 
 def _method(material: Material) -> dict[str, Any]:
     """The method by its name, as far as the run knows it."""
-    name = material.configuration.get("method") or ("mf" if is_plain(material.model) else "of one's own")
-    known = METHODS.get(name)
-    words = {"name": name, "title": name, "about": "", "formula": "", "citation": ""}
-    return words if known is None else words | {key: getattr(known, key) for key in list(words)[1:]}
+    name = material.configuration.get("method") or ("mf" if is_plain(material.model) else OWN)
+    known, model = METHODS.get(name), material.model
+    keys = ("title", "about", "formula", "citation")
+    words = {key: "" if known is None else getattr(known, key) for key in keys}
+    parts = {"weights": type(model.weights).__name__, "imputation": type(model.imputation).__name__, "risk": model.risk}
+    return {"name": name} | words | parts

@@ -6,6 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 HEADLINE_METRICS = ("auc", "ndcg", "log_loss")
+OWN = "of one's own"  # a method without a name of ours
+EACH = "weights each rating by the inverse of its estimated chance of being observed"
+WEIGHT_WORDS = {
+    "Uniform": "gives every rating the same weight",
+    "Itself": "gives every rating the same weight",
+    "NaiveBayes": "weights positive and negative ratings so that they are as frequent as in the probe",
+    "Balancing": "weights the ratings so that functions of user and item average over the log as they do over all pairs",
+    "Given": "weights each rating by the inverse of its known chance of being observed",
+    "Popularity": "weights each rating by the popularity of its item",
+} | dict.fromkeys(("Logistic", "Propensity", "BalancedPropensity", "StabilizedPropensity"), EACH)
 SMALL = 0.1  # standardised differences within it are usually called balanced
 
 
@@ -48,7 +58,8 @@ def _note(row: Mapping[str, Any]) -> str:
         known = interval is not None and interval[0] is not None
         return f"95% interval {interval[0]:.3f} to {interval[1]:.3f}" if known else ""
     span = "" if difference["low"] is None else f" ({difference['low']:+.3f} to {difference['high']:+.3f})"
-    return f"{difference['value']:+.3f}{span} against plain MF: {row['verdict']}"
+    words = {"not clear": "no clear difference from"}.get(row["verdict"], f"{row['verdict']} than")
+    return f"{words} plain MF: {difference['value']:+.3f}{span}"
 
 
 def _log_words(log: Mapping[str, Any]) -> list[str]:
@@ -81,9 +92,9 @@ def _bias_words(log: Mapping[str, Any]) -> list[str]:
 
 def _method_words(facts: Mapping[str, Any]) -> list[str]:
     method, weights = facts["method"], facts["weights"]
-    words = [f"The method is {method['name']}. {method['about']}" if method["about"] else f"The method is {method['name']}."]
+    words = [_part_words(method)]
     if weights["uniform"]:
-        return [*words, "It does not weight: every row counts the same.", *_silence_words(facts["model"])]
+        return [*words, *_silence_words(facts["model"])]
     share = weights["effective_sample_size"] / weights["rows"]
     words.append(
         f"With its weights the {weights['rows']:,} rows are worth {weights['effective_sample_size']:,.0f} ({share:.0%}); "
@@ -99,6 +110,14 @@ def _method_words(facts: Mapping[str, Any]) -> list[str]:
         verb = "features are" if len(worse) > 1 else "feature is"
         words.append(f"{len(worse)} {verb} out of balance by more than {SMALL} SD and worse than before.")
     return words
+
+
+def _part_words(method: Mapping[str, Any]) -> str:
+    """What a method does about selection, by its parts."""
+    weights = WEIGHT_WORDS.get(method["weights"], "gives every row a weight")
+    name = "This method" if method["name"] == OWN else f"The method {method['name']}"
+    filled = " and fills in the errors of pairs that nobody rated" if method["risk"] in ("dr", "direct") else ""
+    return f"{name} {weights}{filled}."
 
 
 def _grew(row: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ Floats = NDArray[np.float64]
 BINS = 40
 GROUPS = 10  # of rows by popularity, of equal size
 HEAVIEST = 10
-QUANTILES = {"least": 0, "5 %": 0.05, "median": 0.5, "95 %": 0.95, "most": 1}
+QUANTILES = {"least": 0, "5%": 0.05, "median": 0.5, "95%": 0.95, "most": 1}
 
 
 def weights_facts(material: Material, rows: WeightedRows) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def histogram(relative: Floats, bins: int = BINS) -> list[dict[str, float]]:
 
 
 def weight_by_count(relative: Floats, counts: NDArray[Any], groups: int = GROUPS) -> list[dict[str, float]]:
-    """Rows in groups of about equal size by the ratings of their item (or user): mean weight and its middle 80 %."""
+    """Rows in groups of about equal size by the ratings of their item (or user): mean weight and its middle 80%."""
     borders = np.unique(np.quantile(counts, np.arange(1, groups) / groups))
     place = np.searchsorted(borders, counts, side="right")
     found = []

@@ -1,0 +1,45 @@
+"""From facts to one self-contained HTML page: Jinja2 with autoescape, styles and script inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from counterpoise.reports.blocks import Section, slug
+from counterpoise.reports.data_sections import balance_section, log_section, weights_section
+from counterpoise.reports.result_sections import configuration_section, lists_section, model_section
+
+SECTIONS = (log_section, balance_section, weights_section, model_section, lists_section, configuration_section)
+
+
+def report_page(facts: Mapping[str, Any]) -> str:
+    """The report of one run."""
+    log = facts["log"]["name"] or "a log"
+    title = f"{facts['method']['name']} on {log}"
+    return page(title, f"Report of the run {facts['run']}", facts, [section(facts) for section in SECTIONS])
+
+
+def page(title: str, subtitle: str, facts: Mapping[str, Any], sections: Sequence[Section]) -> str:
+    """A page with a headline, a summary and sections; all of it stands in the facts."""
+    environment = Environment(
+        loader=PackageLoader("counterpoise.reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals["slug"] = slug
+    folder = files("counterpoise.reports") / "templates"
+    inside = {name: Markup((folder / name).read_text(encoding="utf-8")) for name in ("style.css", "script.js")}
+    return environment.get_template("page.html").render(
+        title=title,
+        subtitle=subtitle,
+        facts=facts,
+        sections=sections,
+        style=inside["style.css"],
+        script=inside["script.js"],
+    )
