@@ -28,6 +28,11 @@ ORDER = [
     *("bench.wording", "bench.grids", "bench.latex", "bench.layouts", "bench.sheets"),
     *("bench.sweep", "bench.figures", "bench.protocol"),
     *("bench.prediction_matrices", "bench.known_selection", "bench.risk_estimators", "bench.bias", "bench.bias_tables"),
+    *("reports.definitions", "reports.material", "reports.log_facts", "reports.balance_facts", "reports.weight_facts"),
+    *("reports.model_facts", "reports.list_facts", "reports.summary", "reports.facts", "reports.comparison"),
+    *("reports.svg", "reports.charts", "reports.blocks", "reports.log_section", "reports.balance_section"),
+    *("reports.weights_section", "reports.model_section", "reports.lists_section", "reports.configuration_section"),
+    *("reports.page", "reports.comparison_page", "reports.writing", "report_command"),
     *("bench.commands", "cli"),
 ]
 

@@ -102,8 +102,9 @@ def evaluate_run(
     The arguments are those of `read_test`.
     """
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
-    options = {"path": path, "protocol": protocol, "seed": seed, "threshold": threshold}
-    log, seen, protocol = read_test(model, fitted, test, unknown, reading, **options)
+    log, seen, protocol = read_test(
+        model, fitted, test, unknown, reading, path=path, protocol=protocol, seed=seed, threshold=threshold
+    )
     scores = model.predict_log(log, unknown=unknown)
     return evaluate(scores, log, k=k, empty_users=empty_users), seen, protocol
 

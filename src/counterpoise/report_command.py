@@ -63,6 +63,6 @@ def report_beside(
     from counterpoise.reports.material import Material, name_of_test
     from counterpoise.reports.writing import REPORT, write_report
 
-    known = {"dataset": dataset, "test": dataset.test, "test_name": name_of_test(dataset)}
-    write_report(Material(model, run.name, read_manifest(run), **known), run / REPORT, plain)
+    material = Material(model, run.name, read_manifest(run), dataset, dataset.test, name_of_test(dataset))
+    write_report(material, run / REPORT, plain)
     return run / REPORT

@@ -59,7 +59,8 @@ def leading_directions(table: NDArray[Any], count: int) -> Floats:
     _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
     kept = directions[:count][sizes[:count] > 1e-9 * max(sizes.max(initial=0), 1e-300)]
     signs = np.sign(kept[np.arange(len(kept)), np.abs(kept).argmax(axis=1)])
-    return centred @ (kept * signs[:, None]).T
+    coordinates: Floats = centred @ (kept * signs[:, None]).T
+    return coordinates
 
 
 def balance_of(name: str, side: int, values: Floats, rows: WeightedRows) -> dict[str, Any]:
@@ -70,7 +71,8 @@ def balance_of(name: str, side: int, values: Floats, rows: WeightedRows) -> dict
     """
     codes = (rows.users, rows.items)[side]
     before = np.bincount(codes, minlength=len(values)).astype(np.float64)
-    after = before if rows.ratio is None else np.bincount(codes, rows.ratio, minlength=len(values))
+    ratio = np.ones(len(codes)) if rows.ratio is None else rows.ratio
+    after = np.bincount(codes, ratio, minlength=len(values)).astype(np.float64)
     found = asdict(feature_balance(name, values, before, after, values, np.ones(len(values))))
     if rows.ratio is None:
         found |= {key: None for key in found if key.endswith("_after")}

@@ -155,7 +155,9 @@ def _y_axis(y: Scale, name: str) -> Markup:
 
 
 def _dot(mark: Mark, x: Scale, y: float) -> Markup:
-    span = None if mark.low is None or mark.high is None else _line(x(mark.low), y, x(mark.high), y, f"span {mark.kind}")
+    span = (
+        None if mark.low is None or mark.high is None else _line(x(mark.low), y, x(mark.high), y, f"span {mark.kind}")
+    )
     circle = {"cx": float(x(mark.value)), "cy": float(y), "r": 5, "class_": f"mark dot {mark.kind}"}
     return join(span, tag("circle", tag("title", mark.tip), **circle, data_tip=mark.tip))
 

@@ -34,7 +34,8 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None) -> dic
         "version": __version__,
         "notes": notes,
         "runs": [_run_facts(material) for material in materials],
-        "settings": differing_settings(materials),
+        "asked": differing([flat(dict(material.configuration)) for material in materials]),
+        "settings": differing([flat(material.model.configuration_) for material in materials]),
         "test": None if log is None else {"name": materials[0].test_name, "rows": len(log), "k": materials[0].k},
         "metrics": [_metric(name, materials, found) for name in NAMES] if found else [],
         "versions": versions(),
@@ -57,7 +58,9 @@ def common_test(materials: Sequence[Material]) -> tuple[FeedbackLog | None, list
     """The test of the first run without the pairs that any run has seen in training, and what there is to say."""
     log = materials[0].test
     if log is None:
-        return None, [f"{materials[0].name} has no test that could be read, so the runs are not judged: give --test FILE."]
+        return None, [
+            f"{materials[0].name} has no test that could be read, so the runs are not judged: give --test FILE."
+        ]
     if materials[0].configuration.get("protocol", "honest") == "paper":
         return log, ["Pairs seen in training are kept in the test, as in the paper's protocol of the first run."]
     seen = np.logical_or.reduce([material.model.has_seen(log) for material in materials])
@@ -105,9 +108,8 @@ def _run_facts(material: Material) -> dict[str, Any]:
     }
 
 
-def differing_settings(materials: Sequence[Material]) -> list[dict[str, Any]]:
-    """The settings in which the runs differ, of the fit and of every part."""
-    every = [flat(dict(material.configuration)) | flat(material.model.configuration_) for material in materials]
+def differing(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The settings in which runs differ, with the value of each run."""
     names = list(dict.fromkeys(name for settings in every for name in settings))
     rows = [{"setting": name, "values": [settings.get(name, "–") for settings in every]} for name in names]
     return [row for row in rows if any(value != row["values"][0] for value in row["values"])]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoise.reports.blocks import Column, Figure, Section, Table, Text
+from counterpoise.reports.model_section import METRIC_TERMS, difference_figure, with_interval
 from counterpoise.reports.page import page
-from counterpoise.reports.result_sections import METRIC_TERMS, difference_figure, with_interval
 
 Facts = Mapping[str, Any]
 
@@ -33,7 +33,11 @@ def _metrics(facts: Facts, runs: Sequence[str]) -> Section:
         shown = [row | row["runs"][place] for row in facts["metrics"]]
         blocks.append(difference_figure(shown, f"{run} against {runs[0]}", f"{run} minus {runs[0]}"[:60]))
     columns = [Column("metric", term="difference")]
-    columns += [column for run in runs[1:] for column in (Column(run, "signed", "difference"), Column("", term="verdict"))]
+    columns += [
+        column
+        for run in runs[1:]
+        for column in (Column(run, "signed", "difference"), Column("verdict", term="verdict"))
+    ]
     return Section("metrics", "Metrics", [*blocks, Table(f"Differences from {runs[0]}", columns, _differences(facts))])
 
 
@@ -54,31 +58,53 @@ def _differences(facts: Facts) -> list[list[Any]]:
 
 def _kept(runs: Sequence[Facts]) -> Table:
     """The metrics that each run kept of its own fit: of different tests, so nothing is compared."""
-    columns = [Column("run")] + [Column(term, "metric", term) for name, term in METRIC_TERMS.items() if name != "user_auc"]
+    columns = [Column("run")] + [
+        Column(term, "metric", term) for name, term in METRIC_TERMS.items() if name != "user_auc"
+    ]
     names = [name for name in METRIC_TERMS if name != "user_auc"]
     rows = [[run["run"], *((run["evaluation"] or {}).get(name) for name in names)] for run in runs]
     return Table("What each run measured at its fit, on its own test", columns, rows)
 
 
 def _runs(facts: Facts) -> Section:
-    columns = [Column("run"), Column("method"), Column("data"), Column("seed", "count", "seed"), Column("rows", "count")]
+    columns = [
+        Column("run"),
+        Column("method"),
+        Column("data"),
+        Column("seed", "count", "seed"),
+        Column("rows", "count"),
+    ]
     columns += [Column("seconds", "number", "seconds"), Column("epochs", "count"), Column("risk", "metric", "risk")]
     columns += [Column("effective sample size", "count", "effective sample size")]
     columns += [Column("design effect", "number", "design effect"), Column("heaviest 1%", "share", "tail")]
     columns += [Column("largest / mean", "number", "tail")]
-    columns += [Column(f"held-out {when}", "number", "held-out functions of the method") for when in ("before", "after")]
-    keys = ("run", "method", "data", "seed", "rows", "seconds", "epochs", "risk", "effective_sample_size")
+    columns += [
+        Column(f"held-out {when}", "number", "held-out functions of the method") for when in ("before", "after")
+    ]
+    keys: tuple[str, ...] = (
+        "run",
+        "method",
+        "data",
+        "seed",
+        "rows",
+        "seconds",
+        "epochs",
+        "risk",
+        "effective_sample_size",
+    )
     keys += ("design_effect", "top_1_percent_share", "max_over_mean", "held_out_before", "held_out_after")
     rows = [[run[key] for key in keys] for run in facts["runs"]]
     return Section("runs", "The runs", [Table("What the runs are, and how far their weights go", columns, rows)])
 
 
 def _settings(facts: Facts, runs: Sequence[str]) -> Section:
-    if not facts["settings"]:
-        return Section("settings", "Settings", [Text("The runs have the same settings.")])
     columns = [Column("setting"), *(Column(run) for run in runs)]
-    rows = [[row["setting"], *map(str, row["values"])] for row in facts["settings"]]
+    asked, parts = ([[row["setting"], *map(str, row["values"])] for row in facts[key]] for key in ("asked", "settings"))
     versions = [[name, version] for name, version in facts["versions"].items()]
-    blocks = [Table("Where the settings differ", columns, rows)]
+    blocks: list[Text | Table | Figure] = [Table("What was asked for, where it differs", columns, asked)]
+    if not asked:
+        blocks = [Text("The same was asked of all runs.")]
+    if parts:
+        blocks.append(Table("Settings of every part, where they differ", columns, parts, folded=True))
     blocks.append(Table("Versions that made this page", [Column("what"), Column("value")], versions, sortable=False))
     return Section("settings", "Settings", blocks)

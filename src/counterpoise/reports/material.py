@@ -105,7 +105,9 @@ def material_of_run(run: str | Path, test: str | None = None) -> Material:
     found = Material(model, Path(run).name, manifest, dataset, notes=notes)
     if test is not None:
         log, seen, protocol = read_test(model, fitted, test)
-        note = f"{seen:,} pairs of {test} were seen in training and are {'left out' if protocol == 'honest' else 'kept'}."
+        note = (
+            f"{seen:,} pairs of {test} were seen in training and are {'left out' if protocol == 'honest' else 'kept'}."
+        )
         return replace(found, test=log, test_name=test, notes=(*notes, note) if seen else notes)
     return found if dataset is None else replace(found, test=dataset.test, test_name=name_of_test(dataset))
 
@@ -154,7 +156,9 @@ def with_plain(material: Material, plain: str | Path | DebiasedRecommender | Non
         plain = load_model(plain)
     if plain is not None:
         if not is_plain(plain):
-            raise ConfigError("`plain` must be a run of plain MF (counterpoise fit --method mf): it is what we compare.")
+            raise ConfigError(
+                "`plain` must be a run of plain MF (counterpoise fit --method mf): it is what we compare."
+            )
         if (plain.user_ids_, plain.item_ids_) != (material.model.user_ids_, material.model.item_ids_):
             raise DataError("`plain` must be fitted on the same log: its users and items are others.")
         return replace(material, plain=plain)

@@ -58,8 +58,8 @@ def _on_test(material: Material) -> dict[str, Any]:
         return {"evaluation": material.manifest.get("evaluation"), "metrics": [], "test": None, "calibration": {}}
     models = {"run": material.model} | ({"plain": material.plain} if material.plain is not None else {})
     scores = {name: model.predict_log(log).astype(np.float64) for name, model in models.items()}
-    rule = {"k": material.k, "empty_users": material.empty_users}
-    found = {name: resampled_evaluation(values, log, **rule) for name, values in scores.items()}
+    k, rule = material.k, material.empty_users
+    found = {name: resampled_evaluation(values, log, k, rule) for name, values in scores.items()}
     differences = paired_differences(found["run"], found["plain"]) if "plain" in found else {}
     evaluations = {name: resampled.evaluation.to_dict() for name, resampled in found.items()}
     labels = binary_labels(log)

@@ -9,9 +9,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from counterpoise.reports.balance_section import balance_section
 from counterpoise.reports.blocks import Section, slug
-from counterpoise.reports.data_sections import balance_section, log_section, weights_section
-from counterpoise.reports.result_sections import configuration_section, lists_section, model_section
+from counterpoise.reports.configuration_section import configuration_section
+from counterpoise.reports.lists_section import lists_section
+from counterpoise.reports.log_section import log_section
+from counterpoise.reports.model_section import model_section
+from counterpoise.reports.weights_section import weights_section
 
 SECTIONS = (log_section, balance_section, weights_section, model_section, lists_section, configuration_section)
 

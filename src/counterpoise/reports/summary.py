@@ -1,4 +1,4 @@
-"""The summary in plain words, from facts alone: what the log is, what was done, what it brought, and how sure we are."""
+"""The summary in plain words, from facts alone: what the log is, what was done, what it brought."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WEIGHT_WORDS = {
     "Uniform": "gives every rating the same weight",
     "Itself": "gives every rating the same weight",
     "NaiveBayes": "weights positive and negative ratings so that they are as frequent as in the probe",
-    "Balancing": "weights the ratings so that functions of user and item average over the log as they do over all pairs",
+    "Balancing": "weights the ratings so that functions of user and item average as they do over all pairs",
     "Given": "weights each rating by the inverse of its known chance of being observed",
     "Popularity": "weights each rating by the popularity of its item",
 } | dict.fromkeys(("Logistic", "Propensity", "BalancedPropensity", "StabilizedPropensity"), EACH)
@@ -36,12 +36,16 @@ def headline(facts: Mapping[str, Any]) -> list[dict[str, str]]:
     for row in facts["model"]["metrics"]:
         if row["metric"] in HEADLINE_METRICS and row["run"]["value"] is not None:
             term = "NDCG" if row["metric"] == "ndcg" else row["name"]
-            found.append({"value": f"{row['run']['value']:.3f}", "label": row["name"], "note": _note(row), "term": term})
+            found.append(
+                {"value": f"{row['run']['value']:.3f}", "label": row["name"], "note": _note(row), "term": term}
+            )
     rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
     uniform = rates.get("test", rates.get("probe"))
     if uniform is not None:
         note = f"{uniform:.1%} in a uniform sample"
-        found.append({"value": f"{rates['log']:.1%}", "label": "positive in the log", "note": note, "term": "label rate"})
+        found.append(
+            {"value": f"{rates['log']:.1%}", "label": "positive in the log", "note": note, "term": "label rate"}
+        )
     weights = facts["weights"]
     if not weights["uniform"]:
         share = weights["effective_sample_size"] / weights["rows"]
@@ -65,16 +69,16 @@ def _note(row: Mapping[str, Any]) -> str:
 def _log_words(log: Mapping[str, Any]) -> list[str]:
     name = f"{log['name']}: " if log["name"] else ""
     return [
-        f"{name}{log['rows']:,} ratings of {log['items']:,} items by {log['users']:,} users, {log['density']:.2%} of all "
-        f"pairs. Half of the users rated at most {log['activity']['median']:,.0f} items; half of the items have at most "
-        f"{log['popularity']['median']:,.0f} ratings."
+        f"{name}{log['rows']:,} ratings of {log['items']:,} items by {log['users']:,} users, {log['density']:.2%} of "
+        f"all pairs. Half of the users rated at most {log['activity']['median']:,.0f} items; half of the items have at "
+        f"most {log['popularity']['median']:,.0f} ratings."
     ]
 
 
 def _bias_words(log: Mapping[str, Any]) -> list[str]:
     words = [
-        f"The most popular tenth of the items holds {log['popularity']['top_tenth_share']:.0%} of the ratings, the most "
-        f"active tenth of the users {log['activity']['top_tenth_share']:.0%} (10% if all were equal)."
+        f"The most popular tenth of the items holds {log['popularity']['top_tenth_share']:.0%} of the ratings, the "
+        f"most active tenth of the users {log['activity']['top_tenth_share']:.0%} (10% if all were equal)."
     ]
     rates = {rate["sample"]: rate for rate in log["label_rates"]}
     uniform = next((rates[name] for name in ("probe", "test") if name in rates), None)
@@ -97,9 +101,12 @@ def _method_words(facts: Mapping[str, Any]) -> list[str]:
         return [*words, *_silence_words(facts["model"])]
     share = weights["effective_sample_size"] / weights["rows"]
     words.append(
-        f"With its weights the {weights['rows']:,} rows are worth {weights['effective_sample_size']:,.0f} ({share:.0%}); "
-        f"the heaviest row counts {weights['max_over_mean']:.1f} times the mean."
+        f"With its weights the {weights['rows']:,} rows are worth {weights['effective_sample_size']:,.0f} "
+        f"({share:.0%}); the heaviest row counts {weights['max_over_mean']:.1f} times the mean."
     )
+    rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
+    if "log, weighted" in rates:
+        words.append(f"The weighted label rate of the log is {rates['log, weighted']:.1%}.")
     held_out = facts["balance"]["held_out"]
     if held_out and held_out["after"]:
         before, after = held_out["before"]["rms_sd"], held_out["after"]["rms_sd"]
@@ -127,7 +134,7 @@ def _grew(row: Mapping[str, Any]) -> bool:
 
 def _silence_words(model: Mapping[str, Any]) -> list[str]:
     facts, words = model["imputation"], []
-    if "contrast" in facts and facts["contrast"]:
+    if facts.get("contrast"):
         times = facts["positive"] / facts["negative"]
         words.append(
             f"It reads silence instead: a pair that would be rated positively is {times:.1f} times as likely to be "

@@ -66,7 +66,9 @@ def check_out(out: str | Path) -> None:
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"`out` must end in .html, got {str(out)!r}.")
     if out.with_suffix(".json").name == MANIFEST:
-        raise ConfigError(f"`out` must not be {out.name}: the facts beside it would be called {MANIFEST}, as a saved run.")
+        raise ConfigError(
+            f"`out` must not be {out.name}: the facts beside it would be called {MANIFEST}, as a saved run."
+        )
     check_writable(out.parent)
 
 

@@ -1,4 +1,4 @@
-"""The sections on the model, on its lists and on its configuration, from their facts."""
+"""The section on the model: metrics with intervals, against plain MF, calibration, learning, silence, truth."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def model_section(facts: Facts) -> Section:
 
 def _rule_words(rule: Facts) -> str:
     return (
-        f"{rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom {rule['n_empty_users']:,} have no positive label "
-        f"(rule: {rule['empty_users']}) and {rule['n_short_users']:,} fewer than {rule['k']} rows."
+        f"{rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom {rule['n_empty_users']:,} have no positive "
+        f"label (rule: {rule['empty_users']}) and {rule['n_short_users']:,} fewer than {rule['k']} rows."
     )
 
 
@@ -107,14 +107,19 @@ def _calibration(found: Facts) -> Figure:
     for which, part in found.items():
         bins = part["bins"]
         tips = [
-            f"{NAMES[which]}: predicted {b['predicted']:.3f}, {b['rate']:.1%} of {b['rows']:,} rows are positive" for b in bins
+            f"{NAMES[which]}: predicted {b['predicted']:.3f}, {b['rate']:.1%} of {b['rows']:,} rows are positive"
+            for b in bins
         ]
         points = [(b["predicted"], b["rate"]) for b in bins]
         lines.append(Line(NAMES[which], points, tips, KINDS[which], [tuple(b["interval"]) for b in bins], True))
     svg = line_chart(lines, "mean prediction", "share of positives", "Calibration on the test", diagonal=True)
     errors = ", ".join(f"{part['error']:.3f} for {NAMES[which]}" for which, part in found.items())
     caption = f"On the dashed line predictions mean what they say. Calibration error: {errors}."
-    columns = [Column("model"), Column("predicted", "metric", "calibration"), Column("positive", "metric", "label rate")]
+    columns = [
+        Column("model"),
+        Column("predicted", "metric", "calibration"),
+        Column("positive", "metric", "label rate"),
+    ]
     columns += [Column("from", "metric", "interval"), Column("to", "metric", "interval"), Column("rows", "count")]
     rows = [
         [NAMES[which], b["predicted"], b["rate"], *b["interval"], b["rows"]]
@@ -152,16 +157,20 @@ def _silence(model: Facts) -> list[Text | Table | Figure]:
         columns += [Column("observed if negative", "share", "chance of being observed")]
         columns += [Column("contrast", "number", "contrast")]
         rows = [[facts["positive"], facts["negative"], facts["contrast"]]]
-        blocks.append(Table("What silence says: the chance that a pair is observed, by its label", columns, rows, half=True))
+        blocks.append(
+            Table("What silence says: the chance that a pair is observed, by its label", columns, rows, half=True)
+        )
     if voices:
         words = {"user": "exposure of the user", "item": "exposure of the item", "pair": "exposure of the pair"}
-        rows = [
+        drawn = [
             (words[who], [Mark(value, f"{words[who]}: {value:+.3f} log odds for a standard deviation")])
             for who, value in voices.items()
         ]
-        svg = row_chart(rows, "log odds for a standard deviation", "What exposure adds to the prediction")
+        svg = row_chart(drawn, "log odds for a standard deviation", "What exposure adds to the prediction")
         table = Table(
-            "Voices", [Column("of", term="voices"), Column("voice", "sd", "voices")], [[words[w], v] for w, v in voices.items()]
+            "Voices",
+            [Column("of", term="voices"), Column("voice", "sd", "voices")],
+            [[words[w], v] for w, v in voices.items()],
         )
         caption = "Right of 0: what is seen more pleases more, beyond what else is known of it."
         blocks.append(Figure("What exposure adds", svg, caption, numbers=table, term="voices"))
@@ -176,84 +185,19 @@ def _truth(model: Facts) -> list[Text | Table | Figure]:
     """What only a simulation knows."""
     blocks: list[Text | Table | Figure] = []
     if model["truth"]:
-        columns = [Column("ideal loss", "metric", "ideal loss"), Column("bias of the log's mean error", "share", "bias")]
+        columns = [
+            Column("ideal loss", "metric", "ideal loss"),
+            Column("bias of the log's mean error", "share", "bias"),
+        ]
         columns += [Column("bias with the weights", "share", "bias")]
         keys = ("ideal_loss", "bias_of_the_log", "bias_of_the_weights")
         blocks.append(Table("Known because the log is simulated", columns, [[model["truth"].get(key) for key in keys]]))
     if model["demo"]:
+        shown = ("predictor", "loss_on_log", "loss_on_all_pairs", "auc", "ndcg")
         columns = [Column("predictor"), Column("loss on the log", "metric", "error on the log")]
         columns += [Column("loss on all pairs", "metric", "ideal loss"), Column("AUC", "metric", "AUC")]
-        keys = ("predictor", "loss_on_log", "loss_on_all_pairs", "auc", "ndcg")
-        rows = [[row[key] for key in keys] for row in model["demo"]["rows"]]
-        blocks.append(Table("What the log says, and what is true", [*columns, Column("NDCG@5", "metric", "NDCG")], rows))
+        rows = [[row[key] for key in shown] for row in model["demo"]["rows"]]
+        blocks.append(
+            Table("What the log says, and what is true", [*columns, Column("NDCG@5", "metric", "NDCG")], rows)
+        )
     return blocks
-
-
-def lists_section(facts: Facts) -> Section:
-    """What people would be shown."""
-    lists = facts["lists"]
-    blocks: list[Text | Table | Figure] = [_list_figures(lists)]
-    if "before" not in lists:
-        blocks.append(Text("There is no plain MF to compare with, so these are the lists of this run alone."))
-    else:
-        blocks.append(Text("Some users, from the least to the most active; • marks what plain MF would not have shown."))
-    for user in lists["users"]:
-        blocks.append(_user_table(user, "before" in lists))
-    return Section("lists", "Recommendations", blocks)
-
-
-def _list_figures(lists: Facts) -> Table:
-    columns = [Column("lists"), Column("items shown", "count", "items shown")]
-    columns += [Column("popularity rank", "metric", "popularity rank"), Column("from the top tenth", "share", "top tenth")]
-    columns += [Column("overlap", "share", "overlap")]
-    keys = ("items_shown", "popularity_rank", "top_tenth")
-    names = {"before": "before: plain MF", "after": "after: this run"}
-    rows = [
-        [words, *(lists[which][key] for key in keys), lists["overlap"] if which == "after" else None]
-        for which, words in names.items()
-        if which in lists
-    ]
-    return Table(f"Lists of {lists['k']} for {lists['sampled_users']:,} users", columns, rows)
-
-
-def _user_table(user: Facts, compared: bool) -> Table:
-    """One user's lists side by side."""
-    columns = [Column("rank", "count")]
-    sides = ["before", "after"] if compared else ["after"]
-    for side in sides:
-        columns += [Column(side), Column("score", "chance", "score"), Column("ratings", "count", "popularity")]
-    rows = []
-    for place in range(max(len(user[side]) for side in sides)):
-        row: list[Any] = [place + 1]
-        for side in sides:
-            entry = user[side][place] if place < len(user[side]) else None
-            new = " •" if entry and entry.get("new") else ""
-            row += [f"{entry['item']}{new}", entry["score"], entry["ratings"]] if entry else [None, None, None]
-        rows.append(row)
-    return Table(f"User {user['user']}, {user['ratings']:,} ratings", columns, rows, half=True, sortable=False)
-
-
-def configuration_section(facts: Facts) -> Section:
-    """What decides the fit, and what it ran on."""
-    found, method = facts["configuration"], facts["method"]
-    about = {
-        "method": method["name"],
-        "about": method["about"],
-        "formula": method["formula"],
-        "citation": method["citation"],
-        "seed": str(found["seed"]),
-        "seconds of the fit": f"{found['fit_seconds']:.1f}",
-        "fitted with counterpoise": found["fit_version"],
-    }
-    if found["plain_seconds"] is not None:
-        about["plain MF"] = f"{found['plain_epochs']} epochs in {found['plain_seconds']:.1f} s"
-    pairs = [Column("what"), Column("value")]
-    blocks: list[Text | Table | Figure] = [Table("The fit", pairs, [[k, v] for k, v in about.items() if v], sortable=False)]
-    folded = {"Asked for": "fit", "Settings of every part": "settings", "The data": "dataset"}
-    blocks += [Table(words, pairs, _shown(found[key]), True) for words, key in folded.items() if found[key]]
-    blocks.append(Table("Versions that made this report", pairs, _shown(found["versions"]), sortable=False))
-    return Section("configuration", "Configuration", blocks)
-
-
-def _shown(values: Facts) -> list[list[Any]]:
-    return [[name, "not set" if value is None else str(value)] for name, value in values.items()]
