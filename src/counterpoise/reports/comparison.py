@@ -16,7 +16,7 @@ from counterpoise.feedback import FeedbackLog
 from counterpoise.reports.definitions import DEFINITIONS
 from counterpoise.reports.facts import flat, plain_json, versions
 from counterpoise.reports.material import Material, material_of_run
-from counterpoise.reports.model_facts import LOWER_IS_BETTER, finite, verdict
+from counterpoise.reports.model_facts import LOWER_IS_BETTER, verdict
 
 HEADLINE = ("auc", "ndcg", "log_loss")
 WEIGHT_FACTS = ("effective_sample_size", "design_effect", "top_1_percent_share", "max_over_mean")
@@ -29,7 +29,7 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None) -> dic
     materials = _named([material_of_run(run, test if place == 0 else None) for place, run in enumerate(runs)])
     log, notes = common_test(materials)
     found = [] if log is None else [_evaluated(material, log, materials[0]) for material in materials]
-    facts: dict[str, Any] = {
+    gathered: dict[str, Any] = {
         "format": "counterpoise-comparison",
         "version": __version__,
         "notes": notes,
@@ -41,8 +41,8 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None) -> dic
         "versions": versions(),
         "definitions": DEFINITIONS,
     }
-    facts |= {"headline": _headline(facts), "summary": _summary(facts)}
-    return plain_json(facts)
+    facts = plain_json(gathered)
+    return facts | {"headline": _headline(facts), "summary": _summary(facts)}
 
 
 def _named(materials: Sequence[Material]) -> list[Material]:
@@ -82,7 +82,7 @@ def _metric(name: str, materials: Sequence[Material], found: Sequence[Resampled]
         row: dict[str, Any] = {"run": material.name, "value": value, "interval": resampled.evaluation.intervals[name]}
         if resampled is not found[0]:
             difference = paired_differences(resampled, found[0])[name]
-            row |= {"difference": finite(difference._asdict()), "verdict": verdict(name, difference)}
+            row |= {"difference": difference._asdict(), "verdict": verdict(name, difference)}
         rows.append(row)
     title = NAMES[name].format(k=found[0].evaluation.k)
     return {"metric": name, "name": title, "lower_is_better": name in LOWER_IS_BETTER, "runs": rows}
@@ -119,7 +119,7 @@ def _headline(facts: dict[str, Any]) -> list[dict[str, str]]:
     """The best run by each of three metrics."""
     found = []
     for row in facts["metrics"]:
-        known = [run for run in row["runs"] if run["value"] == run["value"]]
+        known = [run for run in row["runs"] if run["value"] is not None]
         if row["metric"] in HEADLINE and known:
             best = (min if row["lower_is_better"] else max)(known, key=lambda run: run["value"])
             term = "NDCG" if row["metric"] == "ndcg" else row["name"]

@@ -25,7 +25,7 @@ PACKAGES = ("numpy", "scipy", "torch", "polars")
 def gather(material: Material) -> dict[str, Any]:
     """Everything that the report of one run shows."""
     rows = material.weighted_rows()
-    facts: dict[str, Any] = {
+    gathered: dict[str, Any] = {
         "format": "counterpoise-report",
         "version": __version__,
         "run": material.name,
@@ -38,8 +38,8 @@ def gather(material: Material) -> dict[str, Any]:
         "lists": list_facts(material),
         "configuration": configuration_facts(material),
     }
-    facts |= {"headline": headline(facts), "summary": summary(facts), "definitions": DEFINITIONS}
-    return plain_json(facts)
+    facts = plain_json(gathered)
+    return facts | {"headline": headline(facts), "summary": summary(facts), "definitions": DEFINITIONS}
 
 
 def plain_json(facts: Mapping[str, Any]) -> dict[str, Any]:

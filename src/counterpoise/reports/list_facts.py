@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,12 +43,14 @@ def spread_out(activity: NDArray[Any], count: int) -> Codes:
 
 
 def overlap(before: list[list[int]], after: list[list[int]]) -> float:
-    """The mean over users of the share of the list after that stood in the list before."""
+    """The mean over users of the share of the list after that stood in the list before; nan without lists."""
+    if not after:
+        return math.nan
     return float(np.mean([len(set(b) & set(a)) / max(1, len(a)) for b, a in zip(before, after, strict=True)]))
 
 
 def _lists(model: DebiasedRecommender, users: Codes, k: int) -> list[list[int]]:
-    """The item codes of each user's list."""
+    """The item codes of each user's list; none of users who have seen everything."""
     frame = model.recommend(model.user_ids_.decode(users), k=k)
     codes = model.item_ids_.encode(frame["item_id"])
     starts = np.flatnonzero(frame["rank"].to_numpy() == 1)
@@ -55,8 +58,10 @@ def _lists(model: DebiasedRecommender, users: Codes, k: int) -> list[list[int]]:
 
 
 def _figures(lists: list[list[int]], popularity: NDArray[Any]) -> dict[str, float]:
-    """Different items shown, and the mean share of all items that have fewer ratings than a shown one."""
-    shown = np.concatenate([np.asarray(part, np.int64) for part in lists])
+    """Different items shown, and the mean share of all items with fewer ratings than a shown one; nan without lists."""
+    shown = np.concatenate([np.empty(0, np.int64), *(np.asarray(part, np.int64) for part in lists)])
+    if not len(shown):
+        return {"items_shown": 0, "popularity_rank": math.nan, "top_tenth": math.nan}
     below = np.searchsorted(np.sort(popularity), popularity, side="left") / len(popularity)
     top = np.argsort(-popularity, kind="stable")[: max(1, len(popularity) // 10)]
     return {

@@ -21,7 +21,8 @@ def lists_section(facts: Facts) -> Section:
             Text("Some users, from the least to the most active; • marks what plain MF would not have shown.")
         )
     for user in lists["users"]:
-        blocks.append(_user_table(user, "before" in lists))
+        if user["after"]:
+            blocks.append(_user_table(user, "before" in lists))
     return Section("lists", "Recommendations", blocks)
 
 

@@ -160,7 +160,9 @@ def with_plain(material: Material, plain: str | Path | DebiasedRecommender | Non
                 "`plain` must be a run of plain MF (counterpoise fit --method mf): it is what we compare."
             )
         if (plain.user_ids_, plain.item_ids_) != (material.model.user_ids_, material.model.item_ids_):
-            raise DataError("`plain` must be fitted on the same log: its users and items are others.")
+            raise DataError(
+                "`plain` must be fitted on the same log: its users and items are others. Use the same files."
+            )
         return replace(material, plain=plain)
     if material.train is None:
         return material
@@ -168,11 +170,11 @@ def with_plain(material: Material, plain: str | Path | DebiasedRecommender | Non
 
 
 def plain_model(material: Material) -> DebiasedRecommender:
-    """Plain MF, unfitted, with the training of the model and those of its settings that plain MF has too."""
+    """Plain MF, unfitted, with the training of the model and those settings of its backbone that plain MF has."""
     model, log = make("mf"), material.train
     known = short_names(model)
     settings = material.configuration.get("settings", {})
-    configure(model, **{name: value for name, value in settings.items() if name in known})
+    configure(model, **{name: value for name, value in settings.items() if known.get(name, "").startswith("backbone")})
     model.training = deepcopy(material.model.training)
     if log is not None:
         steps = math.ceil(len(log) / model.training.rows_a_step(len(log)))

@@ -78,7 +78,7 @@ def metric_row(name: str, evaluations: Mapping[str, Any], difference: Difference
     for key, facts in evaluations.items():
         row[key] = {"value": facts[name], "interval": facts["intervals"].get(name)}
     if difference is not None:
-        row |= {"difference": finite(difference._asdict()), "verdict": verdict(name, difference)}
+        row |= {"difference": difference._asdict(), "verdict": verdict(name, difference)}
     return row
 
 
@@ -88,11 +88,6 @@ def verdict(name: str, difference: Difference) -> str:
         return "not clear"
     better = (difference.value > 0) != (name in LOWER_IS_BETTER)
     return "better" if better else "worse"
-
-
-def finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """None for what is not a number: JSON has no nan."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 
 def calibration(labels: ArrayLike, probabilities: ArrayLike, bins: int = BINS) -> dict[str, Any]:

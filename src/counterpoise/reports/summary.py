@@ -14,7 +14,7 @@ WEIGHT_WORDS = {
     "NaiveBayes": "weights positive and negative ratings so that they are as frequent as in the probe",
     "Balancing": "weights the ratings so that functions of user and item average as they do over all pairs",
     "Given": "weights each rating by the inverse of its known chance of being observed",
-    "Popularity": "weights each rating by the popularity of its item",
+    "Popularity": "weights each rating by the inverse of its item's popularity",
 } | dict.fromkeys(("Logistic", "Propensity", "BalancedPropensity", "StabilizedPropensity"), EACH)
 SMALL = 0.1  # standardised differences within it are usually called balanced
 
