@@ -71,7 +71,7 @@ def demo(
     with progress_bar("training", not (as_json or quiet)) as progress:
         result = run_demo(seed, progress)
     result.model.save(out, demo=result.to_dict(), fit=result.configuration.model_dump())
-    page = report_beside(out, result.model, result.world.dataset, result.plain)
+    page = report_beside(out, result.model, result.world.dataset, result.plain, wanted=not (as_json or quiet))
     if as_json:
         show_json({"run": str(out), "report": str(page), **result.to_dict()})
     if as_json or quiet:
@@ -148,7 +148,8 @@ def fit(
     with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
         fitted = fit_and_evaluate(configuration, progress)
     fitted.model.save(out, **fitted.facts())
-    page = report_beside(out, fitted.model, fitted.dataset) if report else None
+    shown = not (as_json or quiet)
+    page = report_beside(out, fitted.model, fitted.dataset, wanted=shown) if report else None
     if as_json:
         own = {"configuration": fitted.model.to_config(), "parts": fitted.model.facts_}
         show_json({"run": str(out), "report": page and str(page), **own, **fitted.facts()})

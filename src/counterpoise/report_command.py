@@ -56,13 +56,17 @@ def summary_lines(facts: dict[str, Any]) -> list[str]:
 
 
 def report_beside(
-    run: Path, model: DebiasedRecommender, dataset: Dataset, plain: bool | DebiasedRecommender = True
+    run: Path, model: DebiasedRecommender, dataset: Dataset, plain: bool | DebiasedRecommender = True, *, wanted: bool
 ) -> Path:
-    """The report of what was just saved in a folder, without reading its data again; where it lies."""
+    """The report of what was just saved in a folder, without reading its data again; where it lies.
+
+    `wanted`: a sign of life meanwhile.
+    """
     from counterpoise.persistence import read_manifest
     from counterpoise.reports.material import Material, name_of_test
     from counterpoise.reports.writing import REPORT, write_report
 
     material = Material(model, run.name, read_manifest(run), dataset, dataset.test, name_of_test(dataset))
-    write_report(material, run / REPORT, plain)
+    with working("reporting", wanted):
+        write_report(material, run / REPORT, plain)
     return run / REPORT

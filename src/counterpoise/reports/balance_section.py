@@ -56,7 +56,7 @@ def _love_plot(balance: Facts) -> Figure:
     words = ("changed most", "improvement") if balance["weighted"] else ("differ most", "imbalance")
     shown = f"The {SHOWN} of {len(rows)} features that {words[0]}" if len(rows) > SHOWN else "All features"
     caption = f"{shown}, the largest {words[1]} first; the dashed lines are 0 and {BALANCED}."
-    legend = {"before": "before"} | ({"after": "after"} if balance["weighted"] else {})
+    legend = {"before": "before", "after": "after"} if balance["weighted"] else {"the log as it is": "before"}
     numbers = _feature_table(balance["features"])
     return Figure("Love plot", svg, caption, legend, numbers, term="standardised difference", tall=True)
 

@@ -14,7 +14,7 @@ from counterpoise.errors import ConfigError, DataError
 from counterpoise.evaluation import NAMES, Resampled, paired_differences, resampled_evaluation
 from counterpoise.feedback import FeedbackLog
 from counterpoise.reports.definitions import DEFINITIONS
-from counterpoise.reports.facts import flat, plain_json, versions
+from counterpoise.reports.facts import flat, method_name, plain_json, versions
 from counterpoise.reports.material import Material, material_of_run
 from counterpoise.reports.model_facts import LOWER_IS_BETTER, verdict
 
@@ -94,7 +94,7 @@ def _run_facts(material: Material) -> dict[str, Any]:
     held_out = [weights.get(f"held_out_{when}") for when in ("before", "after")]
     return {
         "run": material.name,
-        "method": material.configuration.get("method", "unknown"),
+        "method": material.configuration.get("method") or method_name(model),
         "data": material.configuration.get("data", "unknown"),
         "seed": model.training.seed,
         "rows": model.log_facts_["rows"],

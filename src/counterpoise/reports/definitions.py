@@ -93,7 +93,7 @@ DEFINITIONS = {
     "verdict": "better or worse where the interval of the difference leaves out 0; else not clear.",
     "plain MF": (
         "The same log, every row counts the same: what one would use without thinking of selection. Fitted "
-        "for this report with the training settings of the run, on large logs for 600 steps, unless a run of "
+        "for this report with the training settings of the run, on large logs for 300 steps, unless a run of "
         "it is given."
     ),
     "calibration": (

@@ -9,12 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from counterpoise import __version__
+from counterpoise.making import canonical_name
 from counterpoise.methods import METHODS
+from counterpoise.recommender import DebiasedRecommender
 from counterpoise.reports.balance_facts import balance_facts
 from counterpoise.reports.definitions import DEFINITIONS
 from counterpoise.reports.list_facts import list_facts
 from counterpoise.reports.log_facts import log_facts
-from counterpoise.reports.material import Material, is_plain
+from counterpoise.reports.material import Material
 from counterpoise.reports.model_facts import model_facts
 from counterpoise.reports.summary import OWN, headline, summary
 from counterpoise.reports.weight_facts import weights_facts
@@ -84,10 +86,24 @@ def flat(configuration: Any, name: str = "") -> dict[str, Any]:
     return found
 
 
+def method_name(model: DebiasedRecommender) -> str:
+    """The method whose parts and words a model has, whatever its numbers are; `OWN` where none of ours has them."""
+    words = _words(model.configuration_)
+    names = [name for name, method in METHODS.items() if _words(method.build().to_config()) == words]
+    return names[0] if len(names) == 1 else OWN
+
+
+def _words(configuration: dict[str, Any]) -> dict[str, str]:
+    parts = {name: value for name, value in configuration.items() if name != "training"}
+    return {name: value for name, value in flat(parts).items() if isinstance(value, str)}
+
+
 def _method(material: Material) -> dict[str, Any]:
     """The method by its name, as far as the run knows it."""
-    name = material.configuration.get("method") or ("mf" if is_plain(material.model) else OWN)
-    known, model = METHODS.get(name), material.model
+    model = material.model
+    asked = material.configuration.get("method")
+    name = method_name(model) if asked is None else canonical_name(asked)
+    known = METHODS.get(name)
     keys = ("title", "about", "formula", "citation")
     words = {key: "" if known is None else getattr(known, key) for key in keys}
     parts = {"weights": type(model.weights).__name__, "imputation": type(model.imputation).__name__, "risk": model.risk}

@@ -17,6 +17,7 @@ from counterpoise.reports.configuration_section import configuration_section
 from counterpoise.reports.lists_section import lists_section
 from counterpoise.reports.log_section import log_section
 from counterpoise.reports.model_section import model_section
+from counterpoise.reports.summary import OWN
 from counterpoise.reports.weights_section import weights_section
 
 SECTIONS = (log_section, balance_section, weights_section, model_section, lists_section, configuration_section)
@@ -25,7 +26,8 @@ SECTIONS = (log_section, balance_section, weights_section, model_section, lists_
 def report_page(facts: Mapping[str, Any]) -> str:
     """The report of one run."""
     log = facts["log"]["name"] or "a log"
-    title = f"{facts['method']['name']} on {log}"
+    name = facts["method"]["name"]
+    title = f"{'A method ' if name == OWN else ''}{name} on {log}"
     return page(title, f"Report of the run {facts['run']}", facts, [section(facts) for section in SECTIONS])
 
 

@@ -11,6 +11,7 @@
   const reading = (chart) => {
     const marks = [...chart.querySelectorAll("[data-tip]")];
     if (!marks.length) return;
+    chart.querySelectorAll("title").forEach((title) => title.remove()); // a browser would show them beside the read-out
     const figure = chart.closest("figure");
     const output = make("output", "", { class: "readout", hidden: "" });
     chart.after(output);
