@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from conftest import SCRIPT_ID
 
+from counterpoise.cli import main
+from counterpoise.reports.writing import compare
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
@@ -153,9 +156,32 @@ def test_without_scripts_tables_and_charts_are_all_there(browser, hostile_run: P
     seen.context.close()
 
 
-def test_compared_runs_open_too(browser, hostile_run: Path, tmp_path: Path) -> None:
-    from counterpoise.reports.writing import compare
+def opens_quietly(browser, path: Path) -> Seen:
+    seen = Seen(browser, path, viewport={"width": 1200, "height": 900})
+    assert seen.complaints == []
+    assert [url for url in seen.requests if not url.startswith("data:")] == [path.resolve().as_uri()]
+    assert not seen.too_wide()
+    return seen
 
+
+def test_the_report_of_the_demonstration_opens(browser, tmp_path: Path) -> None:
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--quiet"]) == 0
+    seen = opens_quietly(browser, tmp_path / "demo" / "report.html")
+    assert seen.page.get_by_role("table", name="What the log says, and what is true").is_visible()
+    seen.context.close()
+
+
+def test_the_report_of_a_run_on_coat_opens(browser, coat_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "coat"
+    fit = ["fit", "coat", "--path", str(coat_folder), "--epochs", "20", "--out", str(run), "--report", "--quiet"]
+    assert main(fit) == 0
+    seen = opens_quietly(browser, run / "report.html")
+    assert seen.page.get_by_role("heading", name="counterpoise on coat").is_visible()
+    assert seen.page.get_by_role("heading", name="What exposure adds").is_visible()
+    seen.context.close()
+
+
+def test_compared_runs_open_too(browser, hostile_run: Path, tmp_path: Path) -> None:
     compare([hostile_run, hostile_run], out=tmp_path / "compared.html")
     seen = Seen(browser, tmp_path / "compared.html", viewport={"width": 375, "height": 800})
     assert seen.complaints == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 HEADLINE_METRICS = ("auc", "ndcg", "log_loss")
@@ -58,12 +58,15 @@ def headline(facts: Mapping[str, Any]) -> list[dict[str, str]]:
 def _note(row: Mapping[str, Any]) -> str:
     difference = row.get("difference")
     if difference is None or difference["value"] is None:
-        interval = row["run"]["interval"]
-        known = interval is not None and interval[0] is not None
-        return f"95% interval {interval[0]:.3f} to {interval[1]:.3f}" if known else ""
+        return _within(row["run"]["interval"]).strip()
     span = "" if difference["low"] is None else f" ({difference['low']:+.3f} to {difference['high']:+.3f})"
     words = {"not clear": "no clear difference from"}.get(row["verdict"], f"{row['verdict']} than")
     return f"{words} plain MF: {difference['value']:+.3f}{span}"
+
+
+def _within(interval: Sequence[float | None] | None) -> str:
+    """An interval in brackets; nothing where there is none."""
+    return f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval and None not in interval else ""
 
 
 def _log_words(log: Mapping[str, Any]) -> list[str]:
@@ -155,7 +158,7 @@ def _result_words(facts: Mapping[str, Any]) -> list[str]:
         return ["There are no uniformly collected ratings to judge it by: give some with --test FILE."]
     rows = {row["metric"]: row for row in model["metrics"]}
     chosen = [rows[name] for name in HEADLINE_METRICS if rows[name]["run"]["value"] is not None]
-    listed = ", ".join(f"{row['name']} {row['run']['value']:.3f}" for row in chosen)
+    listed = ", ".join(f"{row['name']} {row['run']['value']:.3f}{_within(row['run']['interval'])}" for row in chosen)
     words = [f"On {model['test']['rows']:,} uniformly collected ratings of {model['test']['users']:,} users: {listed}."]
     compared = [row for row in model["metrics"] if row.get("verdict")]
     if not compared:
