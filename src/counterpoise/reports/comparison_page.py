@@ -75,26 +75,21 @@ def _runs(facts: Facts) -> Section:
         Column("rows", "count"),
     ]
     columns += [Column("seconds", "number", "seconds"), Column("epochs", "count"), Column("risk", "metric", "risk")]
-    columns += [Column("effective sample size", "count", "effective sample size")]
-    columns += [Column("design effect", "number", "design effect"), Column("heaviest 1%", "share", "tail")]
+    keys = ("run", "method", "data", "seed", "rows", "seconds", "epochs", "risk")
+    runs = Table("What the runs are", columns, [[run[key] for key in keys] for run in facts["runs"]])
+    return Section("runs", "The runs", [runs, _weights(facts["runs"])])
+
+
+def _weights(runs: Sequence[Facts]) -> Table:
+    columns = [Column("run"), Column("effective sample size", "count", "effective sample size")]
+    columns += [Column("design effect", "number", "design effect"), Column("heaviest 1% hold", "share", "tail")]
     columns += [Column("largest / mean", "number", "tail")]
     columns += [
         Column(f"held-out {when}", "number", "held-out functions of the method") for when in ("before", "after")
     ]
-    keys: tuple[str, ...] = (
-        "run",
-        "method",
-        "data",
-        "seed",
-        "rows",
-        "seconds",
-        "epochs",
-        "risk",
-        "effective_sample_size",
-    )
-    keys += ("design_effect", "top_1_percent_share", "max_over_mean", "held_out_before", "held_out_after")
-    rows = [[run[key] for key in keys] for run in facts["runs"]]
-    return Section("runs", "The runs", [Table("What the runs are, and how far their weights go", columns, rows)])
+    keys = ("run", "effective_sample_size", "design_effect", "top_1_percent_share", "max_over_mean")
+    found = [[run[key] for key in (*keys, "held_out_before", "held_out_after")] for run in runs]
+    return Table("How far their weights go", columns, found)
 
 
 def _settings(facts: Facts, runs: Sequence[str]) -> Section:

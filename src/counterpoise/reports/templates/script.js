@@ -99,7 +99,7 @@
   const sorting = (table) => {
     const body = table.tBodies[0];
     const heads = [...table.tHead.rows[0].cells];
-    if (body.rows.length < 2) return;
+    if (body.rows.length < 4) return; // nothing to sort
     const key = (row, place) => row.cells[place].dataset.key;
     heads.forEach((head, place) => {
       const button = make("button", "↕", { type: "button", "aria-label": `Sort by ${head.textContent.trim()}` });
