@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
 
 from counterpoise import METHODS, Dataset, DebiasedRecommender, FeedbackLog, evaluate, make, report
 from counterpoise.balance_table import balance_table
+from counterpoise.calibration import calibration_bins, calibration_error
 from counterpoise.cli import main
 from counterpoise.diagnostics import effective_sample_size
 from counterpoise.evaluation import (
@@ -26,9 +26,9 @@ from counterpoise.reports.balance_facts import balance_of, leading_directions
 from counterpoise.reports.comparison import comparison_facts, differing
 from counterpoise.reports.facts import gather, method_name
 from counterpoise.reports.list_facts import overlap, spread_out
-from counterpoise.reports.log_facts import concentration, gini, rate_interval, share_of_top
+from counterpoise.reports.log_facts import concentration, gini, share_of_top
 from counterpoise.reports.material import PLAIN_STEPS, Material, is_plain, material_of_run, plain_model, with_plain
-from counterpoise.reports.model_facts import calibration, learning_curve, verdict
+from counterpoise.reports.model_facts import learning_curve, verdict
 from counterpoise.reports.weight_facts import histogram, weight_by_count
 
 
@@ -61,12 +61,6 @@ def test_the_top_tenth_holds_the_sum_of_its_counts() -> None:
     assert share_of_top(counts, 1.0) == pytest.approx(1)
     curve = concentration(counts)["curve"]
     assert [curve[0], curve[-1]] == [[0.0, 0.0], [1.0, 1.0]]
-
-
-def test_the_interval_of_a_rate_is_wilsons() -> None:
-    for positives, rows in ((15, 50), (0, 7), (7, 7)):
-        interval = binomtest(positives, rows).proportion_ci(0.95, method="wilson")
-        assert rate_interval(positives, rows) == pytest.approx((interval.low, interval.high), abs=1e-12)
 
 
 def test_label_rates_are_means_of_labels_with_and_without_weights(facts: dict, dataset: Dataset, weighted) -> None:
@@ -132,18 +126,12 @@ def test_the_effective_sample_of_a_user_is_that_of_its_rows(facts: dict, dataset
     assert (heaviest["user"], heaviest["item"]) == (str(users[row]), str(dataset.train.items[row]))
 
 
-def test_calibration_bins_are_means_over_sorted_rows() -> None:
-    rng = np.random.default_rng(0)
-    p = rng.random(103)
-    y = (rng.random(103) < p**2).astype(float)
-    found = calibration(y, p, bins=5)
-    rows = sorted(zip(p, y, strict=True))
-    assert [part["rows"] for part in found["bins"]] == [21, 21, 21, 20, 20]
-    second = rows[21:42]
-    assert found["bins"][1]["predicted"] == pytest.approx(np.mean([a for a, _ in second]))
-    assert found["bins"][1]["rate"] == pytest.approx(np.mean([b for _, b in second]))
-    gaps = [part["rows"] / 103 * abs(part["predicted"] - part["rate"]) for part in found["bins"]]
-    assert found["error"] == pytest.approx(sum(gaps))
+def test_calibration_is_that_of_the_predictions_on_the_test(facts: dict, material: Material) -> None:
+    for who, model in (("run", material.model), ("plain", material.plain)):
+        bins = calibration_bins(model.predict_log(material.test), material.test.labels)
+        found = facts["model"]["calibration"][who]
+        assert [one["observed"] for one in found["bins"]] == pytest.approx([one.observed for one in bins])
+        assert found["error"] == pytest.approx(calibration_error(bins))
 
 
 def test_metrics_are_those_of_evaluate_for_both_models(facts: dict, material: Material) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from counterpoise.calibration import wilson_interval
 from counterpoise.feedback import FeedbackLog
 from counterpoise.reports.material import Material, WeightedRows, seen_pairs
 
@@ -74,16 +73,5 @@ def _label_rates(material: Material, rows: WeightedRows) -> list[dict[str, Any]]
 
 
 def _uniform_rate(name: str, log: FeedbackLog) -> dict[str, Any]:
-    positives = float(log.labels.sum())
-    interval = rate_interval(positives, len(log))
-    return {"sample": name, "rate": positives / len(log), "rows": len(log), "interval": interval}
-
-
-def rate_interval(positives: float, rows: int) -> tuple[float, float]:
-    """Wilson's 95% interval (1927) of a rate p from n independent rows, with z = 1.96.
-
-    (p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
-    """
-    rate, square = positives / rows, NormalDist().inv_cdf(0.975) ** 2 / rows
-    centre, half = rate + square / 2, math.sqrt(square * (rate * (1 - rate) + square / 4))
-    return (centre - half) / (1 + square), (centre + half) / (1 + square)
+    rate = float(log.labels.mean())
+    return {"sample": name, "rate": rate, "rows": len(log), "interval": wilson_interval(rate, len(log))}

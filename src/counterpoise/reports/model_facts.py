@@ -7,16 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from counterpoise.calibration import calibration_bins, calibration_error
 from counterpoise.evaluation import NAMES, Difference, binary_labels, paired_differences, resampled_evaluation
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.reports.log_facts import rate_interval
 from counterpoise.reports.material import Material
 
-Floats = NDArray[np.float64]
 CURVE_POINTS = 150
-BINS = 10
 LOWER_IS_BETTER = ("mse", "mae", "log_loss")
 VOICES = ("user", "item", "pair")
 
@@ -90,24 +88,10 @@ def verdict(name: str, difference: Difference) -> str:
     return "better" if better else "worse"
 
 
-def calibration(labels: ArrayLike, probabilities: ArrayLike, bins: int = BINS) -> dict[str, Any]:
-    """Rows in bins of equal size by prediction: mean prediction against the rate of positive labels.
-
-    `error`: sum over bins of rows / all rows x |mean prediction - rate|, the expected calibration error.
-    """
-    y, p = np.asarray(labels, np.float64), np.asarray(probabilities, np.float64)
-    parts = [part for part in np.array_split(np.argsort(p, kind="stable"), bins) if len(part)]
-    found = [
-        {
-            "rows": len(part),
-            "predicted": float(p[part].mean()),
-            "rate": float(y[part].mean()),
-            "interval": rate_interval(float(y[part].sum()), len(part)),
-        }
-        for part in parts
-    ]
-    error = sum(len(part) * abs(p[part].mean() - y[part].mean()) for part in parts) / len(y)
-    return {"bins": found, "error": float(error), "mean": float(p.mean()), "rate": float(y.mean())}
+def calibration(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, Any]:
+    """JSON-able: bins of rows by prediction, what was predicted against what came, and the calibration error."""
+    bins = calibration_bins(probabilities, labels)
+    return {"bins": [one.to_dict() for one in bins], "error": calibration_error(bins)}
 
 
 def _voices(model: DebiasedRecommender) -> dict[str, float] | None:

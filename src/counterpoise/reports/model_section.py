@@ -107,11 +107,11 @@ def _calibration(found: Facts) -> Figure:
     for which, part in found.items():
         bins = part["bins"]
         tips = [
-            f"{NAMES[which]}: predicted {b['predicted']:.3f}, {b['rate']:.1%} of {b['rows']:,} rows are positive"
+            f"{NAMES[which]}: predicted {b['predicted']:.3f}, {b['observed']:.1%} of {b['rows']:,} rows are positive"
             for b in bins
         ]
-        points = [(b["predicted"], b["rate"]) for b in bins]
-        lines.append(Line(NAMES[which], points, tips, KINDS[which], [tuple(b["interval"]) for b in bins], True))
+        points = [(b["predicted"], b["observed"]) for b in bins]
+        lines.append(Line(NAMES[which], points, tips, KINDS[which], [(b["low"], b["high"]) for b in bins], True))
     svg = line_chart(lines, "mean prediction", "share of positives", "Calibration on the test", diagonal=True)
     errors = ", ".join(f"{part['error']:.3f} for {NAMES[which]}" for which, part in found.items())
     caption = f"On the dashed line predictions mean what they say. Calibration error: {errors}."
@@ -122,7 +122,7 @@ def _calibration(found: Facts) -> Figure:
     ]
     columns += [Column("from", "metric", "interval"), Column("to", "metric", "interval"), Column("rows", "count")]
     rows = [
-        [NAMES[which], b["predicted"], b["rate"], *b["interval"], b["rows"]]
+        [NAMES[which], *(b[key] for key in ("predicted", "observed", "low", "high", "rows"))]
         for which, part in found.items()
         for b in part["bins"]
     ]
