@@ -57,4 +57,5 @@ def _user_table(user: Facts, compared: bool) -> Table:
             new = " •" if entry and entry.get("new") else ""
             row += [f"{entry['item']}{new}", entry["score"], entry["ratings"]] if entry else [None, None, None]
         rows.append(row)
-    return Table(f"User {user['user']}, {user['ratings']:,} ratings", columns, rows, half=True, sortable=False)
+    count = f"{user['ratings']:,} rating{'' if user['ratings'] == 1 else 's'}"
+    return Table(f"User {user['user']}, {count}", columns, rows, half=True, sortable=False)

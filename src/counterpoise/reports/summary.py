@@ -86,7 +86,7 @@ def _bias_words(log: Mapping[str, Any]) -> list[str]:
     rates = {rate["sample"]: rate for rate in log["label_rates"]}
     uniform = next((rates[name] for name in ("probe", "test") if name in rates), None)
     if uniform is None:
-        return [*words, "There is no uniform sample, so nobody can tell how far the labels of the log are selected."]
+        return [*words, "No uniform sample is at hand, so nobody can tell how far its labels are selected."]
     low, high = uniform["interval"]
     rate = rates["log"]["rate"]
     sample = f"in the uniform {uniform['sample']} {uniform['rate']:.1%} ({low:.1%} to {high:.1%})"
