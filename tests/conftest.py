@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import polars as pl
 import pytest
 import torch
 from hypothesis import settings
 
 from counterpoise import Dataset, DebiasedRecommender, World, make, simulate
+from counterpoise.cli import main
 
 settings.register_profile("counterpoise", deadline=None)  # a busy machine is no failure
 settings.load_profile("counterpoise")
@@ -37,3 +39,28 @@ def coat_folder() -> Path:
     if not (folder / "train.ascii").is_file():
         pytest.skip("the Coat files are not there: set COUNTERPOISE_DATA to the folder above `coat`")
     return folder
+
+
+SCRIPT_ID, IMAGE_ID = "<script>window.hacked=1</script>", '"><img src=x onerror="window.hacked=1">'
+
+
+@pytest.fixture(scope="session")
+def hostile_folder(tmp_path_factory: pytest.TempPathFactory, dataset: Dataset) -> Path:
+    """train, probe and test as files, whose users and items have ids that would like to run."""
+    folder = tmp_path_factory.mktemp("hostile")
+    for name, log in (("train", dataset.train), ("probe", dataset.probe), ("test", dataset.test)):
+        frame = log.to_frame().with_columns(
+            user_id=SCRIPT_ID + pl.col("user_id").cast(pl.String), item_id=IMAGE_ID + pl.col("item_id").cast(pl.String)
+        )
+        frame.write_csv(folder / f"{name}.csv")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def hostile_run(hostile_folder: Path) -> Path:
+    """A run of balanced weights on these files, with its report."""
+    run = hostile_folder / "run"
+    fit = ["fit", str(hostile_folder / "train.csv"), "--method", "skb-ips", "--epochs", "20", "--out", str(run)]
+    tested = ["--test", str(hostile_folder / "test.csv"), "--probe", str(hostile_folder / "probe.csv")]
+    assert main([*fit, *tested, "--report", "--quiet"]) == 0
+    return run

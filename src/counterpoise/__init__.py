@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from counterpoise.methods import METHODS
     from counterpoise.propensity import Logistic, Popularity, Propensity
     from counterpoise.recommender import DebiasedRecommender, load_model
+    from counterpoise.reports.writing import report
     from counterpoise.results import BalanceResult
     from counterpoise.silence import Silence
     from counterpoise.simulation import World, simulate
@@ -58,6 +59,7 @@ _HOMES = {
     "methods": ("METHODS",),
     "propensity": ("Logistic", "Popularity", "Propensity"),
     "recommender": ("DebiasedRecommender", "load_model"),
+    "reports.writing": ("report",),
     "results": ("BalanceResult",),
     "silence": ("Silence",),
     "simulation": ("World", "simulate"),
@@ -121,6 +123,7 @@ __all__ = [
     "make",
     "read_log",
     "read_logs",
+    "report",
     "simulate",
     "tune",
     "worst_case_balance",

@@ -147,6 +147,7 @@ class _Solved(Weighing):
             "status": "solved" if all(result.status == "solved" for result in results) else "stopped early",
             "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
             "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
+            "balanced": [fold.certificate() for fold in self.folds],
         }
 
 
@@ -204,6 +205,17 @@ class _Fold:
         scores = torch.cat([values.to(dual) @ dual for _, values in rows.blocks()])
         tilt: Tensor = torch.exp((-scores - self.result.offset).clamp(max=self.largest)) / self.base_mean
         return tilt
+
+    def certificate(self) -> dict[str, Any]:
+        """JSON-able, function by function: imbalance before and after, and the price of a standard deviation of it."""
+        result, names = self.result, self.fitted.names
+        return {
+            "names": list(names),
+            "before_sd": (result.imbalance_before / result.scale).tolist(),
+            "after_sd": (result.imbalance / result.scale).tolist(),
+            "price": (result.dual * result.scale).tolist(),
+            "given_up": result.given_up.tolist(),
+        }
 
     def held_out(self, ratio: Tensor) -> dict[str, float] | None:
         """Balance on kernel functions that were not balanced."""

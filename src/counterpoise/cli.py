@@ -40,6 +40,7 @@ from counterpoise.options import (
     given,
     words,
 )
+from counterpoise.report_command import report, report_beside
 from counterpoise.tune_command import tune
 from counterpoise.words import Duplicates, Protocol
 
@@ -69,9 +70,10 @@ def demo(
     check_folder(out)
     with progress_bar("training", not (as_json or quiet)) as progress:
         result = run_demo(seed, progress)
-    result.model.save(out, demo=result.to_dict())
+    result.model.save(out, demo=result.to_dict(), fit=result.configuration.model_dump())
+    page = report_beside(out, result.model, result.world.dataset, result.plain, wanted=not (as_json or quiet))
     if as_json:
-        show_json({"run": str(out), **result.to_dict()})
+        show_json({"run": str(out), "report": str(page), **result.to_dict()})
     if as_json or quiet:
         return
     rates = result.label_rates
@@ -88,7 +90,7 @@ def demo(
     say("Recommendations for five users:")
     show_frame(result.model.recommend(list(range(5)), k=3))
     say(
-        f"\nSaved in {out}. Try next:\n"
+        f"\nSaved in {out}; look at {page} in a browser. Try next:\n"
         f"  counterpoise recommend {out} --k 10 --out recs.csv\n"
         "  counterpoise fit ratings.csv --threshold 4 --out runs/mine     (columns user_id,item_id,rating)\n"
         "  counterpoise datasets      counterpoise methods      counterpoise --help"
@@ -124,6 +126,7 @@ def fit(
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as name=value.")] = None,
     k: TopK = None,
     empty_users: Empty = None,
+    report: Annotated[bool, typer.Option("--report", help="Also write OUT/report.html.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -145,9 +148,11 @@ def fit(
     with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
         fitted = fit_and_evaluate(configuration, progress)
     fitted.model.save(out, **fitted.facts())
+    shown = not (as_json or quiet)
+    page = report_beside(out, fitted.model, fitted.dataset, wanted=shown) if report else None
     if as_json:
         own = {"configuration": fitted.model.to_config(), "parts": fitted.model.facts_}
-        show_json({"run": str(out), **own, **fitted.facts()})
+        show_json({"run": str(out), "report": page and str(page), **own, **fitted.facts()})
     if as_json or quiet:
         return
     say(f"{fitted.dataset.name}: {fitted.dataset.train}")
@@ -159,7 +164,8 @@ def fit(
         say(f"On unbiased ratings ({configuration.protocol} protocol):\n\n{fitted.evaluation}\n")
     if fitted.truth is not None:
         say(truth_line(fitted.truth))
-    say(f"Saved in {out}. Next: counterpoise recommend {out} --out recs.csv")
+    look = f"counterpoise report {out}" if page is None else f"look at {page} in a browser"
+    say(f"Saved in {out}. Next: {look}, or counterpoise recommend {out} --out recs.csv")
 
 
 app.command()(tune)
@@ -261,6 +267,7 @@ def recommend(
 
 
 app.command()(balance)
+app.command()(report)
 
 
 @app.command()

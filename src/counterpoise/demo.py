@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from counterpoise.config import FitConfig
 from counterpoise.evaluation import evaluate
 from counterpoise.making import make
 from counterpoise.recommender import DebiasedRecommender
@@ -31,6 +32,8 @@ class Demo:
 
     world: World
     model: DebiasedRecommender
+    plain: DebiasedRecommender  # matrix factorisation without weights
+    configuration: FitConfig  # of the model, for those who repeat it
     rows: list[Row]
     label_rates: dict[str, float]  # positive labels among the logged pairs, the probe, and all pairs
 
@@ -44,7 +47,9 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     world = simulate(seed=seed)
     data = world.dataset
     plain = make("mf", seed=seed).fit(data.train)
-    model = make("skb-ips", seed=seed, prior="naive-bayes").fit(data.train, probe=data.probe, progress=progress)
+    configuration = FitConfig(data="simulated", method="skb-ips", seed=seed, settings={"prior": "naive-bayes"})
+    model = make(configuration.method, seed=seed, **configuration.settings)
+    model.fit(data.train, probe=data.probe, progress=progress)
     rate = float(data.train.labels.mean())
     predictors: dict[str, Any] = {
         "the log's mean label": lambda users, items: np.full(np.shape(users), rate),
@@ -56,6 +61,8 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     return Demo(
         world=world,
         model=model,
+        plain=plain,
+        configuration=configuration,
         rows=[_row(name, predictor, world) for name, predictor in predictors.items()],
         label_rates={name: float(log.labels.mean()) for name, log in rates.items() if log is not None}
         | {"all pairs": world.labels.mean()},

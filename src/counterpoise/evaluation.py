@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -99,6 +99,27 @@ def evaluate(
     `bootstrap`: how often to resample users, with all their rows, for the percentile intervals; 0 for none. Replicates
     in which a metric is not defined do not count, and a log of one user has no intervals (nan).
     """
+    return resampled_evaluation(model, log, k, empty_users, bootstrap=bootstrap, level=level, seed=seed).evaluation
+
+
+class Resampled(NamedTuple):
+    """An evaluation, and every metric (replicates,) of the resampled sets of users behind its intervals."""
+
+    evaluation: Evaluation
+    replicates: dict[str, Floats]
+
+
+def resampled_evaluation(
+    model: Any,
+    log: FeedbackLog,
+    k: int = 5,
+    empty_users: EmptyUsers = "skip",
+    *,
+    bootstrap: int = 200,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Resampled:
+    """As `evaluate`, with the replicates: all models asked with one log and one seed meet the same resampled users."""
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
     check_choice("empty_users", empty_users, get_args(EmptyUsers))
     check_number("bootstrap", bootstrap, at_least=0, integer=True, advice="Use 0 for no intervals.")
@@ -110,7 +131,7 @@ def evaluate(
     n_users = len(rankings.users)
     values = sample.estimates(np.ones((1, n_users)))
     replicates = sample.resampled(bootstrap if n_users > 1 else 0, np.random.default_rng(seed))
-    return Evaluation(
+    evaluation = Evaluation(
         **{name: float(value[0]) for name, value in values.items()},
         k=int(k),
         empty_users=empty_users,
@@ -122,6 +143,23 @@ def evaluate(
         level=float(level),
         intervals={name: percentile_interval(replicates[name], level) for name in NAMES} if bootstrap else {},
     )
+    return Resampled(evaluation, replicates)
+
+
+class Difference(NamedTuple):
+    """One metric of a model minus that of another, with its interval over users; nan where it is not defined."""
+
+    value: float
+    low: float
+    high: float
+
+
+def paired_differences(first: Resampled, second: Resampled) -> dict[str, Difference]:
+    """first - second of every metric: replicate r of both has drawn the same users, so their difference is paired."""
+    level = first.evaluation.level
+    values = {name: getattr(first.evaluation, name) - getattr(second.evaluation, name) for name in NAMES}
+    pairs = {name: first.replicates[name] - second.replicates[name] for name in NAMES}
+    return {name: Difference(values[name], *percentile_interval(pairs[name], level)) for name in NAMES}
 
 
 def metrics_by_rule(

@@ -12,7 +12,7 @@ from counterpoise.config import FitConfig
 from counterpoise.datasets import load
 from counterpoise.errors import DataError
 from counterpoise.evaluation import Evaluation, binary_labels, evaluate
-from counterpoise.feedback import Dataset
+from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.ingest import read_log
 from counterpoise.making import make
 from counterpoise.persistence import read_manifest
@@ -99,10 +99,34 @@ def evaluate_run(
 ) -> tuple[Evaluation, int, Protocol]:
     """(the evaluation of a saved run on a file or the test of a named dataset, rows seen in training, protocol).
 
-    What is not given is as in the run: the protocol, the split and the threshold. In the honest protocol the pairs of
-    the training log and of the probe are left out. `reading`: options of `read_log` for a file.
+    The arguments are those of `read_test`.
     """
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
+    log, seen, protocol = read_test(
+        model, fitted, test, unknown, reading, path=path, protocol=protocol, seed=seed, threshold=threshold
+    )
+    scores = model.predict_log(log, unknown=unknown)
+    return evaluate(scores, log, k=k, empty_users=empty_users), seen, protocol
+
+
+def read_test(
+    model: DebiasedRecommender,
+    fitted: Mapping[str, Any],
+    test: str,
+    unknown: Unknown = "error",
+    reading: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+    protocol: Protocol | None = None,
+    seed: int | None = None,
+    threshold: float | None = None,
+) -> tuple[FeedbackLog, int, Protocol]:
+    """(a file or the test of a named dataset as a log, how many of its pairs were seen in training, protocol).
+
+    What is not given is as in the run, whose configuration is `fitted`: the protocol, the split and the threshold. In
+    the honest protocol the pairs of the training log and of the probe are left out. `reading`: options of `read_log`
+    for a file.
+    """
     protocol = protocol or fitted.get("protocol", "honest")
     threshold = model.log_facts_["threshold"] if threshold is None else threshold
     if test in SOURCES:
@@ -118,5 +142,4 @@ def evaluate_run(
         if seen.all():
             raise DataError(f"{test}: all {len(seen)} pairs were seen in training. Use --protocol paper to count them.")
         log = log.take(~seen)
-    scores = model.predict_log(log, unknown=unknown)
-    return evaluate(scores, log, k=k, empty_users=empty_users), int(seen.sum()), protocol
+    return log, int(seen.sum()), protocol

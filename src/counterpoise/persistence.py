@@ -72,6 +72,12 @@ def check_folder(folder: str | Path) -> None:
             raise DataError(
                 f"{folder} holds a {MANIFEST} that is not a saved run. Choose another folder: nothing was written."
             ) from None
+    check_writable(folder)
+
+
+def check_writable(folder: str | Path) -> None:
+    """Raise `DataError` where nothing can be written into a folder, which need not be there yet."""
+    folder = Path(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         reason = "no permission to write there" if there.is_dir() else f"{there} is a file"

@@ -54,7 +54,8 @@ class DebiasedRecommender(Part):
         `progress` is called after each epoch with (epochs done, epochs planned, loss).
         """
         self.check(log, probe)
-        fitted_log, held_out = self._hold_out(log)
+        held_out_rows = self.held_out_rows(len(log))
+        fitted_log, held_out = log.take(~held_out_rows), log.take(held_out_rows)
         problem = self.problem(fitted_log, probe)
         with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY):
             learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
@@ -82,12 +83,12 @@ class DebiasedRecommender(Part):
         self.log_facts_, self.configuration_ = _facts(log), self.to_config()
         return self
 
-    def _hold_out(self, log: FeedbackLog) -> tuple[FeedbackLog, FeedbackLog]:
-        """(rows to train on, rows held out), the latter none without patience."""
-        held_out = np.zeros(len(log), dtype=bool)
+    def held_out_rows(self, rows: int) -> NDArray[np.bool_]:
+        """Of a log of so many rows: which are held out to stop early, and so have no ratio; none without patience."""
+        held_out = np.zeros(rows, dtype=bool)
         if self.training.patience is not None:
-            held_out[_draw_rows(len(log), self.training.validation, self.training.seed)] = True
-        return log.take(~held_out), log.take(held_out)
+            held_out[_draw_rows(rows, self.training.validation, self.training.seed)] = True
+        return held_out
 
     def check(self, log: FeedbackLog, probe: FeedbackLog | None) -> None:
         """Raise the first error of the settings or the data, before anything takes time."""

@@ -1,0 +1,1 @@
+"""One page on one run: facts first, then words, charts and HTML."""
