@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -136,7 +137,7 @@ def test_a_terminal_gets_circles_and_its_own_width(
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     width, fancy = console.canvas()
     console.show_picture(love_lines(ROWS, "Sample", width, fancy=fancy))
-    lines = capsys.readouterr().out.splitlines()
+    lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
     assert width == 50
     assert fancy
     assert "●" in lines[1]

@@ -145,6 +145,7 @@ def test_pictures_are_written_alike_each_time_with_text_as_text(balancer: cp.Ker
     assert "imbalance, in standard deviations</text>" in (tmp_path / "a.svg").read_text()
     plots.love_plot(balancer).savefig(tmp_path / "own.svg")
     assert "</text>" in (tmp_path / "own.svg").read_text()
+    assert plots.love_plot(balancer)._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
     with pytest.raises(ConfigError, match="gif"):
         plots.save(plots.love_plot(balancer), tmp_path / "a.gif")
 

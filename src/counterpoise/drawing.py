@@ -54,6 +54,12 @@ class Picture(Figure):
         with rc_context(STYLE):
             super().savefig(*arguments, **options)
 
+    def _repr_png_(self) -> bytes:
+        """What a notebook displays."""
+        picture = io.BytesIO()
+        self.savefig(picture, format="png", dpi=130, metadata={"Software": None})
+        return picture.getvalue()
+
 
 @contextmanager
 def panels(
