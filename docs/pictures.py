@@ -1,4 +1,4 @@
-"""The pictures of docs/concepts.md, from computations on a simulated log: `python docs/pictures.py [FOLDER]`.
+"""The pictures of the README and of docs/concepts.md, from computations on a simulated log: `python docs/pictures.py [FOLDER]`.
 
 Each function draws one picture and returns the figures that the page states in words.
 """
@@ -16,6 +16,7 @@ import counterpoise as cp
 from counterpoise import plots
 from counterpoise.drawing import BLUE, COLOURS, GREY, ORANGE, panels
 from counterpoise.frontier import balance_frontier
+from counterpoise.imbalances import imbalances
 from counterpoise.metrics import log_losses
 from counterpoise.risks import dr
 
@@ -75,10 +76,35 @@ def propensity(world: cp.World, out: Path) -> Facts:
     }
 
 
-def balancing(world: cp.World, out: Path) -> Facts:
+def overview(world: cp.World, model: cp.DebiasedRecommender, out: Path) -> Facts:
+    """The picture of the README: what is logged, what is, and what balanced weights make of it."""
+    log, bins = world.dataset.train, np.linspace(0, 1, 26)
+    logged, everything = world.preference[log.users, log.items], np.asarray(world.preference).ravel()
+    rows = imbalances(model, log)
+    places = range(len(rows), 0, -1)
+    with panels(1, 2, WIDE) as (figure, (left, right)):
+        left.hist(everything, bins, density=True, color=GREY, alpha=0.5, label="all pairs")
+        left.hist(logged, bins, density=True, histtype="step", color=ORANGE, linewidth=1.4, label="the log")
+        weights = {"weights": model.ratio_, "histtype": "step", "color": BLUE, "linewidth": 1.4}
+        left.hist(logged, bins, density=True, label="the log, balanced", **weights)
+        left.set(xlabel="probability that the user likes the item", ylabel="density", ylim=(0, 4))
+        left.legend(loc="upper center")
+        right.hlines(places, [row.before for row in rows], [row.after for row in rows], color=GREY, linewidth=0.6)
+        right.scatter([row.before for row in rows], places, s=16, facecolors="white", edgecolors=ORANGE, zorder=2)
+        right.scatter([row.after for row in rows], places, s=14, color=BLUE, zorder=3)
+        right.set_yticks(places, [row.name for row in rows])
+        right.set(xlabel="imbalance, in standard deviations", xlim=(0, None))
+    plots.save(figure, out / "overview.svg")
+    return {
+        "all pairs": float(everything.mean()),
+        "log": float(logged.mean()),
+        "balanced": float(np.average(logged, weights=model.ratio_)),
+    }
+
+
+def balancing(world: cp.World, model: cp.DebiasedRecommender, out: Path) -> Facts:
     """The paper's idea: weights under which logged pairs look like all pairs, and what that costs."""
     data = world.dataset
-    model = cp.make("skb-ips", seed=0).fit(data.train, probe=data.probe)
     plots.save(plots.love_plot(model, data.train), out / "balancing.svg")
     facts = model.facts_["weights"]
     return {
@@ -176,10 +202,12 @@ def draw(out: Path) -> dict[str, Facts]:
     """All pictures into a folder; what each says in figures."""
     out.mkdir(parents=True, exist_ok=True)
     world = cp.simulate(seed=0)
+    balanced = cp.make("skb-ips", seed=0).fit(world.dataset.train, probe=world.dataset.probe)
     return {
+        "overview": overview(world, balanced, out),
         "selection": selection(world, out),
         "propensity": propensity(world, out),
-        "balancing": balancing(world, out),
+        "balancing": balancing(world, balanced, out),
         "doubly robust": doubly_robust(world, out),
         "kernels": kernels(out),
         "certificate": certificate(out),
