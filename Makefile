@@ -32,7 +32,7 @@ docs: $(VENV)/docs
 pictures: $(VENV)/docs
 	$(BIN)/python docs/pictures.py
 
-notebook: $(VENV)/docs
+notebook: $(VENV)/notebook
 	$(BIN)/jupyter-execute --inplace examples/tour.ipynb
 
 bench: $(VENV)/dev
@@ -52,8 +52,8 @@ $(VENV)/dev: $(VENV)/core
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[dev]"
 	touch $@
 
-$(VENV)/docs: $(VENV)/core
-	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[docs]"
+$(VENV)/docs $(VENV)/notebook: $(VENV)/core
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[$(@F)]"
 	touch $@
 
 clean:

@@ -1,4 +1,4 @@
-"""The pictures of the README and of docs/concepts.md, from computations on a simulated log: `python docs/pictures.py [FOLDER]`.
+"""The pictures of the README and of docs/concepts.md, computed on a simulated log: `python docs/pictures.py [FOLDER]`.
 
 Each function draws one picture and returns the figures that the page states in words.
 """

@@ -18,6 +18,7 @@ from counterpoise.imbalances import imbalances
 from counterpoise.results import BalanceResult
 
 CARELESS = 0.1  # standard deviations: below this a feature is usually called balanced
+NARROW = 4  # the largest weight over the smallest, up to which they are drawn on a linear scale
 
 
 def love_plot(
@@ -53,14 +54,15 @@ def weight_histogram(result: Any, *, bins: int = 40) -> Picture:
     """
     ratio = _weights(result)
     ratio = ratio / ratio.mean()
-    positive = ratio[ratio > 0]
-    spread = positive.max() > (1 + 1e-9) * positive.min()
-    edges = np.geomspace(positive.min(), positive.max(), bins + 1) if spread else np.array([0.9, 1.1])
-    size = effective_sample_size(ratio)
+    positive, size = ratio[ratio > 0], effective_sample_size(ratio)
+    low, high = positive.min(), positive.max()
+    logarithmic = high > NARROW * low
+    edges = np.geomspace(low, high, bins + 1) if logarithmic else np.linspace(min(low, 0.9), max(high, 1.1), bins + 1)
     with panels() as (figure, (axes,)):
         axes.hist(positive, bins=edges, color=BLUE)
         axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
-        plain_logarithm(axes)
+        if logarithmic:
+            plain_logarithm(axes)
         axes.set(xlabel="weight / mean weight", ylabel="rows")
         zeros = f", {len(ratio) - len(positive):,} with weight 0" if len(positive) < len(ratio) else ""
         axes.set_title(f"{len(ratio):,} rows count as {size:,.0f}{zeros}", loc="left")

@@ -14,7 +14,7 @@ from counterpoise.persistence import write_file
 try:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
-    from matplotlib.ticker import LogFormatter
+    from matplotlib.ticker import NullFormatter
 except ImportError:
     raise ConfigError('pictures need matplotlib: pip install "counterpoise[plots]".') from None
 
@@ -82,10 +82,11 @@ def save(figure: Any, path: str | Path) -> None:
 
 
 def plain_logarithm(axes: Any) -> None:
-    """A logarithmic x axis with numbers as people write them: 0.5, 1, 20."""
+    """A logarithmic x axis, once everything is drawn, with numbers as people write them: 0.5, 1, 20."""
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(LogFormatter(labelOnlyBase=False))
-    axes.xaxis.set_minor_formatter(LogFormatter(labelOnlyBase=False, minor_thresholds=(1.5, 0.5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_minor_formatter("{x:g}" if high < 10 * low else NullFormatter())
 
 
 def line_with_band(axes: Any, line: dict[str, Any], colour: str) -> None:

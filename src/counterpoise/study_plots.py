@@ -74,6 +74,7 @@ def _deviations(axes: Any, facts: Sequence[dict[str, Any] | None]) -> None:
     axes.errorbar(middle, [place for place, _ in known], xerr=spread, fmt="o", markersize=3, elinewidth=0.8, color=BLUE)
     if max(map(abs, middle)) > 1:
         axes.set_xscale("symlog", linthresh=1)
+        axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(axis="x")
 
 
