@@ -1,4 +1,4 @@
-"""The pictures of the README and of docs/concepts.md, computed on a simulated log: `python docs/pictures.py [FOLDER]`.
+"""The pictures of the README, docs/concepts.md and docs/plots.md, computed: `python docs/pictures.py [FOLDER]`.
 
 Each function draws one picture and returns the figures that the page states in words.
 """
@@ -14,6 +14,7 @@ import torch
 
 import counterpoise as cp
 from counterpoise import plots
+from counterpoise.bench import bias
 from counterpoise.drawing import BLUE, COLOURS, GREY, ORANGE, panels
 from counterpoise.frontier import balance_frontier
 from counterpoise.imbalances import imbalances
@@ -198,6 +199,31 @@ def certificate(out: Path) -> Facts:
     return {"passes": float(result.passes), "gap": result.gap, "given up": float(fitted.result_.given_up.sum())}
 
 
+def gallery(world: cp.World, balanced: cp.DebiasedRecommender, out: Path) -> Facts:
+    """One of each kind, for the page on pictures."""
+    data, rng = world.dataset, np.random.default_rng(0)
+    population, drawn = rng.normal(size=(2000, 4)), rng.normal(size=(3000, 4))
+    observed = drawn[rng.random(3000) < 1 / (1 + np.exp(-drawn[:, 0] - 0.5 * drawn[:, 1]))]
+    balancer = cp.KernelBalancer(15, strength=0.5, random_state=0).fit(observed, population)
+    models = {
+        "mf": cp.make("mf", patience=15, seed=0).fit(data.train),
+        "skb-ips": balanced,
+        "counterpoise": cp.make("counterpoise", seed=0).fit(data.train, probe=data.probe),
+    }
+    names = ("naive", "ips-true", "snips-true", "snips-naive-bayes", "snips-logistic", "skb-ips-side")
+    pictures = {
+        "weights": plots.weight_histogram(balanced),
+        "prices": plots.dual_prices(balancer),
+        "frontier": plots.balance_frontier(cp.KernelBalancer(15, random_state=0).fit(observed, population)),
+        "curves": plots.learning_curves({name: models[name] for name in ("mf", "skb-ips")}),
+        "calibration": plots.calibration(models, data.test),
+        "risks": plots.risk_estimates(bias.study(estimators=names, matrices=("rotate", "skew", "crs"), repeats=3)),
+    }
+    for name, figure in pictures.items():
+        plots.save(figure, out / f"gallery-{name}.svg")
+    return {"pictures": float(len(pictures))}
+
+
 def draw(out: Path) -> dict[str, Facts]:
     """All pictures into a folder; what each says in figures."""
     out.mkdir(parents=True, exist_ok=True)
@@ -211,6 +237,7 @@ def draw(out: Path) -> dict[str, Facts]:
         "doubly robust": doubly_robust(world, out),
         "kernels": kernels(out),
         "certificate": certificate(out),
+        "gallery": gallery(world, balanced, out),
     }
 
 

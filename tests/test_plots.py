@@ -61,6 +61,8 @@ def test_a_love_plot_of_a_recommender_needs_its_log(model: cp.DebiasedRecommende
     assert {"user activity", "item popularity"} <= set(names_on(plots.love_plot(model, data.train)))
     with pytest.raises(ConfigError, match="`log` must be given"):
         plots.love_plot(model)
+    with pytest.raises(DataError, match="rows that the weights belong to"):
+        plots.love_plot(model, data.test)
     with pytest.raises(ConfigError, match="got int"):
         plots.love_plot(3)
 

@@ -50,7 +50,7 @@ def test_the_pictures_are_there_and_the_page_states_what_they_show(tmp_path: Pat
     spec.loader.exec_module(pictures)
     facts = pictures.draw(tmp_path)
     page = (ROOT / "docs" / "concepts.md").read_text(encoding="utf-8")
-    shown = page + (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = page + "".join((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/plots.md"))
     for picture in tmp_path.glob("*.svg"):
         assert (ROOT / "docs" / "figures" / picture.name).is_file(), picture.name
         assert f"figures/{picture.name}" in shown

@@ -70,6 +70,9 @@ def _table(source: Any, log: FeedbackLog | None) -> Iterable[FeatureBalance]:
     if hasattr(source, "ratio_"):
         if log is None:
             raise ConfigError("`log` must be given for a fitted recommender: which pairs do its weights belong to?")
+        if len(source.ratio_) != len(log):
+            counts = f"{len(source.ratio_):,} rows that the weights belong to, got {len(log):,}"
+            raise DataError(f"`log` must be the {counts}. Rows that `patience` held out have no weight.")
         return log_balance(log, source.ratio_)
     if callable(getattr(source, "balance_table", None)):
         return list(source.balance_table())
