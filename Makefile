@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export COUNTERPOISE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint format bench results clean
+.PHONY: demo test lint format docs pictures notebook bench results clean
 
 demo: $(VENV)/core
 	$(BIN)/counterpoise demo
@@ -25,6 +25,15 @@ lint: $(VENV)/dev
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: $(VENV)/docs
+	$(BIN)/python docs/pictures.py
+
+notebook: $(VENV)/notebook
+	$(BIN)/jupyter-execute --inplace examples/tour.ipynb
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/run.py
@@ -43,5 +52,9 @@ $(VENV)/dev: $(VENV)/core
 	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[dev]"
 	touch $@
 
+$(VENV)/docs $(VENV)/notebook: $(VENV)/core
+	$(BIN)/python -m pip install --quiet $(CONSTRAINTS) -e ".[$(@F)]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf site $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

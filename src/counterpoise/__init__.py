@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from counterpoise import plots as plots
     from counterpoise.agreement import Agreement
     from counterpoise.backbones import MatrixFactorization, NeuralCF
     from counterpoise.balancer import KernelBalancer, MomentBalancer
@@ -71,6 +72,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ALIASES = {"load_dataset": "load"}
+_ROOMS = ("plots",)  # modules that are reached as counterpoise.NAME
 
 __all__ = [
     "METHODS",
@@ -132,6 +134,8 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
+    if name in _ROOMS:
+        return import_module(f"{__name__}.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), _ALIASES.get(name, name))
@@ -141,4 +145,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names."""
-    return [*__all__, "__version__"]
+    return [*__all__, *_ROOMS, "__version__"]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.console import say, show_json, show_table, working
+from counterpoise.console import canvas, say, show_json, show_picture, show_table, working
 from counterpoise.errors import DataError, check_number
 from counterpoise.options import OUT_HELP, TABLE_FIELDS, Json, Quiet, words
 from counterpoise.words import KernelName, SelectForSamples
@@ -35,9 +35,11 @@ def balance(
     columns are balanced; the others (ids, outcomes) are kept as they stand.
     """
     from counterpoise.functions import KernelFunctions, Moments
+    from counterpoise.imbalances import imbalances
     from counterpoise.ingest import read_beside, read_features
     from counterpoise.kernels import KERNELS
     from counterpoise.persistence import check_table_name, write_table
+    from counterpoise.text_plots import love_lines
     from counterpoise.two_samples import balance_samples
 
     check_table_name(out)
@@ -59,4 +61,6 @@ def balance(
         columns = ["feature", "population mean", "mean before", "mean after", "SMD before", "SMD after"]
         rows = [[getattr(row, name) for name in TABLE_FIELDS] for row in report.diagnosis.table]
         show_table(columns, [["-" if value is None else value for value in row] for row in rows])
+        width, fancy = canvas()
+        show_picture(love_lines(imbalances(report), "Observed rows against the population", width, fancy=fancy))
         say(f"{report.summary()}\n{len(first):,} weights, which sum to 1, written to {out}")

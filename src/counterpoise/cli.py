@@ -12,7 +12,17 @@ import typer
 from counterpoise import __version__
 from counterpoise.balance_command import balance
 from counterpoise.bench import commands as bench
-from counterpoise.console import complain, progress_bar, say, show_frame, show_json, show_table, working
+from counterpoise.console import (
+    canvas,
+    complain,
+    progress_bar,
+    say,
+    show_frame,
+    show_json,
+    show_picture,
+    show_table,
+    working,
+)
 from counterpoise.errors import CounterpoiseError
 from counterpoise.options import (
     INTERRUPTED,
@@ -142,6 +152,7 @@ def fit(
     from counterpoise.explain import fit_lines, truth_line
     from counterpoise.fitting import fit_and_evaluate
     from counterpoise.persistence import check_folder
+    from counterpoise.text_plots import love_lines
 
     out = out or Path("runs") / f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
     check_folder(out)
@@ -158,6 +169,8 @@ def fit(
     say(f"{fitted.dataset.name}: {fitted.dataset.train}")
     say(f"Fitted {configuration.method} in {fitted.seconds:.1f} s, {fitted.model.history_.best_epoch} epochs.")
     say("\n".join(fit_lines(fitted.model.facts_, len(fitted.model.ratio_))))
+    width, fancy = canvas()
+    show_picture(love_lines(fitted.imbalances(), "Logged pairs against all pairs", width, fancy=fancy))
     if fitted.evaluation is None:
         say("No unbiased ratings to evaluate on. Give some with --test FILE.")
     else:

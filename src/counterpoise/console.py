@@ -37,6 +37,35 @@ def show_table(columns: list[str], rows: list[list[Any]]) -> None:
     Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table, markup=False)
 
 
+def canvas() -> tuple[int, bool]:
+    """(columns to draw on, whether more than ASCII can be shown): 72 and no where nobody looks at a terminal."""
+    if not sys.stdout.isatty():
+        return 72, False
+    from rich.console import Console
+
+    console = Console()
+    return min(console.width, 100), not console.options.ascii_only
+
+
+def show_picture(lines: list[str]) -> None:
+    """A picture made of letters; its circles in colours on a terminal."""
+    from rich.console import Console
+    from rich.highlighter import RegexHighlighter
+    from rich.theme import Theme
+
+    class Circles(RegexHighlighter):
+        highlights = [r"(?P<before>[○])", r"(?P<after>[●◉])", r"(?P<line>─+)"]  # noqa: RUF012
+
+    if not sys.stdout.isatty():
+        for line in lines:
+            say(line)
+        return
+    colours = Theme({"before": "yellow", "after": "bold cyan", "line": "dim"})
+    console = Console(theme=colours, highlighter=Circles(), markup=False)
+    for line in lines:
+        console.print(line, soft_wrap=True)
+
+
 def show_frame(frame: Any) -> None:
     """A data frame as a table."""
     show_table(list(frame.columns), [list(row) for row in frame.rows()])

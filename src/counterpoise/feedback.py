@@ -229,7 +229,7 @@ class FeedbackLog:
         return self.take(drawn), self.take(~drawn)
 
     def to_frame(self) -> pl.DataFrame:
-        """The rows in original ids: user_id, item_id, rating[, timestamp][, propensity]."""
+        """The rows in original ids: `user_id, item_id, rating[, timestamp][, propensity]`."""
         columns = {
             "user_id": self.user_ids.decode(self.users),
             "item_id": self.item_ids.decode(self.items),

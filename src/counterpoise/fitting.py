@@ -13,6 +13,7 @@ from counterpoise.datasets import load
 from counterpoise.errors import DataError
 from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset, FeedbackLog
+from counterpoise.imbalances import Imbalance, imbalances, log_balance
 from counterpoise.ingest import read_log
 from counterpoise.making import make
 from counterpoise.persistence import read_manifest
@@ -21,6 +22,8 @@ from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
 from counterpoise.training import Progress
 from counterpoise.words import EmptyUsers, Protocol, Unknown
+
+GLANCE = 2_000_000  # rows
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,16 @@ class Fitted:
     evaluation: Evaluation | None  # None without a test
     seconds: float
     truth: dict[str, float] | None = None  # of simulated data: what no real log tells
+
+    def imbalances(self) -> list[Imbalance]:
+        """How the log differs from all pairs before and after weighting; before alone where patience held rows out.
+
+        Empty for a log that is too long to be looked at in passing.
+        """
+        log, ratio = self.dataset.train, self.model.ratio_
+        if len(log) > GLANCE:
+            return []
+        return imbalances(log_balance(log, ratio if len(ratio) == len(log) else None))
 
     def facts(self) -> dict[str, Any]:
         """JSON-able: what a run folder keeps beside the model."""

@@ -118,13 +118,11 @@ def sweep(
 
     Methods that do not have the setting are drawn as a level.
     """
-    from counterpoise.bench.figures import draw_sweep
+    from counterpoise.bench.figures import draw_sweep  # an error without matplotlib: before long work
     from counterpoise.bench.store import failures
     from counterpoise.bench.summary import check_metrics
     from counterpoise.bench.sweep import DEFAULTS, points, sheets, swept
-    from counterpoise.plots import check_plots
 
-    check_plots()
     chosen = numbers("values", values) if values is not None else DEFAULTS.get(parameter)
     if chosen is None:
         raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")

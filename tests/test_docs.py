@@ -1,0 +1,122 @@
+"""Every block of code in the README and the pages runs as it stands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import PAGES, ROOT, RUN, blocks, run_page
+
+import counterpoise as cp
+
+Names = dict[str, Any]
+ROWS = [f"u{n % 7},i{n % 11},{1 + n % 5}\n" for n in range(77)]
+MOST_NOT_RUN = 5  # blocks on all pages together: a page that cannot be tried is a page that may be wrong
+KINDS = (*RUN, "toml", "text", "csv", "")  # of blocks; the last ones are shown, not run
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files that the pages speak of."""
+    for name, rows in {"ratings.csv": ROWS[:40], "uniform.csv": ROWS[40:], "pairs.csv": ROWS[:5]}.items():
+        (tmp_path / name).write_text("user_id,item_id,rating\n" + "".join(rows))
+    for name, shift in (("sample.csv", 1), ("population.csv", 0)):
+        lines = [f"{(n * 7 % 11) / 3 + shift},{(n * 5 % 13) / 4}\n" for n in range(90)]
+        (tmp_path / name).write_text("age,income\n" + "".join(lines))
+    shutil.copy(ROOT / "examples" / "own_methods.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def check_readme(output: str, names: Names) -> None:
+    assert "NDCG@5" in output
+    assert Path("runs/mine/run.json").is_file()
+
+
+def check_methods(output: str, names: Names) -> None:
+    """The figures that the page states, up to rounding on other machines."""
+    (_, one, size_of_one), (_, two, size_of_two) = (map(float, line.split()) for line in output.splitlines()[:2])
+    assert one == pytest.approx(0.080, rel=0.1)
+    assert two == pytest.approx(0.015, rel=0.2)
+    assert size_of_one == pytest.approx(5204, rel=0.05)
+    assert size_of_two == pytest.approx(10068, rel=0.01)
+
+
+def check_weights(output: str, names: Names) -> None:
+    found = [float(line.split()[-1]) for line in output.splitlines()[:3]]
+    assert found == pytest.approx([0.921, 0.548, 0.066], abs=0.002)  # as the page shows
+
+
+def check_own_data(output: str, names: Names) -> None:
+    """What the page shows is what is printed, up to rounding on other machines."""
+    aucs = [re.search(rf"^{name} (\S+) (\S+) \(", output, flags=re.MULTILINE) for name in ("mf", "counterpoise")]
+    found = [float(value) for match in aucs if match is not None for value in match.groups()]
+    assert found == pytest.approx([0.593, 0.518, 0.642, 0.567], abs=0.005)
+    assert re.search(r"^item popularity +o  1\.07$", output, flags=re.MULTILINE)
+
+
+def check_own_method(output: str, names: Names) -> None:
+    """The example is that of the page."""
+    module: dict[str, Any] = {}
+    exec((ROOT / "examples" / "own_methods.py").read_text(encoding="utf-8"), module)
+    log = cp.simulate(n_users=20, n_items=15, density=0.3).dataset.train
+    scores = [source["item_rates"](0).fit(log).predict_log(log) for source in (names, module)]
+    assert (scores[0] == scores[1]).all()
+    assert "popularity_snips" in output
+
+
+CHECKS = {
+    "README.md": check_readme,
+    "methods.md": check_methods,
+    "own-data.md": check_own_data,
+    "weights-only.md": check_weights,
+    "own-method.md": check_own_method,
+}
+RUNNING = [page for page in PAGES if any(block.runs for block in blocks(page))]
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: page.stem)
+def test_the_code_of_a_page_runs(page: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_page(page)
+    CHECKS.get(page.name, lambda text, names: None)(capsys.readouterr().out, names)
+
+
+def test_blocks_are_of_known_kinds_and_few_are_not_run() -> None:
+    found = {page: blocks(page) for page in PAGES}
+    for page, here in found.items():
+        assert {block.kind for block in here} <= set(KINDS), page
+        assert len(here) == page.read_text(encoding="utf-8").count("```") // 2, f"{page}: a block was not found"
+    left_out = [block for here in found.values() for block in here if block.kind in RUN and not block.runs]
+    assert len(left_out) <= MOST_NOT_RUN, [block.text for block in left_out]
+
+
+def test_every_method_is_on_the_page_of_methods() -> None:
+    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    patterns = [name.replace("*", ".*") for name in re.findall(r"`([a-z0-9*-]+)`", text)]
+    for name in cp.METHODS:
+        assert any(re.fullmatch(pattern, name) for pattern in patterns), name
+
+
+def test_every_public_name_is_on_the_page_of_the_api() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^::: counterpoise\.\w+\.(\w+)$", text, flags=re.MULTILINE)
+    aliases = {"load_dataset": "load"}
+    assert {aliases.get(name, name) for name in cp.__all__} <= set(listed)
+
+
+def test_the_readme_links_to_files_that_are_there() -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(links) >= 5
+    for link in links:
+        assert (ROOT / link).exists(), link
+
+
+def test_scripts_that_pages_name_are_there() -> None:
+    for page in PAGES:
+        for name in re.findall(
+            r"\b(?:benchmarks|examples|docs|tests)/\w+\.(?:py|ipynb)\b", page.read_text(encoding="utf-8")
+        ):
+            assert (ROOT / name).is_file(), (page.name, name)
