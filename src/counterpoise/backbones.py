@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
+from counterpoise.gathering import inner_products, rows_of_grid, take
 from counterpoise.parts import Part
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
@@ -172,7 +173,7 @@ class _Factors(Scorer):
         if self.n_users * self.n_items <= GRID_PAYS * users.shape[-1]:
             return take(self.grid().flatten(-2), self.place(users, items))
         user_table, item_table = self.vectors()
-        return (lookup(user_table, users) * lookup(item_table, items)).sum(-1)
+        return inner_products(user_table, item_table, users, items)
 
     def penalty(self) -> Tensor:
         part = self.part
@@ -285,40 +286,6 @@ def as_backbone(choice: Any) -> Backbone:
     if isinstance(choice, str) and choice in BACKBONES:
         return BACKBONES[choice]()
     raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
-
-
-def lookup(table: Tensor, codes: Tensor) -> Tensor:
-    """The rows of a table (..., rows, columns) at codes, which are shared or of each table: (..., codes, columns)."""
-    if table.ndim == 2:
-        return nn.functional.embedding(codes, table)
-    starts = torch.arange(len(table), device=codes.device)[:, None] * table.shape[1]
-    return nn.functional.embedding(codes + starts, table.flatten(0, 1))
-
-
-def take(values: Tensor, places: Tensor) -> Tensor:
-    """The values (..., n) at places (..., m), which are shared or of each row."""
-    return values.gather(-1, places.expand(*values.shape[:-1], places.shape[-1]))
-
-
-def rows_of_grid(grid: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """(values at places as in `take`, all values); the gradients of both go back in one piece."""
-    rows, everything = _RowsOfGrid.apply(grid, places.expand(*grid.shape[:-1], places.shape[-1]))  # type: ignore[no-untyped-call]
-    return rows, everything
-
-
-class _RowsOfGrid(torch.autograd.Function):
-    """Autograd alone would scatter into zeros of the size of D and add them: two passes over memory more."""
-
-    @staticmethod
-    def forward(ctx: Any, grid: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(places)
-        return grid.gather(-1, places), grid.view_as(grid)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (places,) = ctx.saved_tensors
-        of_rows, of_grid = gradients
-        return of_grid.scatter_add(-1, places, of_rows), None
 
 
 def squares(table: Tensor) -> Tensor:

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone, lookup
+from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
 from counterpoise.errors import check_number
 from counterpoise.feedback import FeedbackLog
+from counterpoise.gathering import lookup
 from counterpoise.propensity import fit_observation
 
 HARDLY = 0.1  # log odds of being observed

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from counterpoise import risks
-from counterpoise.backbones import Scorer, take
+from counterpoise.backbones import Scorer
 from counterpoise.diagnostics import weight_facts
+from counterpoise.gathering import take
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
 from counterpoise.training import Adam, Batch, Batches, Rate

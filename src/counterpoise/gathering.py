@@ -1,0 +1,88 @@
+"""Values read off tables and grids by codes, with gradients in closed form where autograd's own take much longer.
+
+A leading axis, where there is one, are fits side by side: codes are then shared by all, or of each.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import embedding, embedding_bag
+
+SORTING_PAYS = 2048  # pairs from which sums over sorted pairs are faster than adding them one by one
+
+
+def lookup(table: Tensor, codes: Tensor) -> Tensor:
+    """The rows of a table (..., rows, columns) at codes: (..., codes, columns)."""
+    return embedding(*_flat(codes, table))
+
+
+def _flat(codes: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes into one table of all rows, and that table."""
+    if table.ndim == 2:
+        return codes, table
+    starts = torch.arange(len(table), device=codes.device)[:, None] * table.shape[1]
+    return codes + starts, table.flatten(0, 1)
+
+
+def inner_products(user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Tensor:
+    """<row of the user, row of the item> for each pair. (..., pairs)"""
+    users, user_table = _flat(users, user_table)
+    items, item_table = _flat(items, item_table)
+    if user_table.device.type != "cpu" or users.numel() < SORTING_PAYS or user_table.dtype != torch.float32:
+        return (embedding(users, user_table) * embedding(items, item_table)).sum(-1)
+    flat: Tensor = _InnerProducts.apply(user_table, item_table, users.flatten(), items.flatten())  # type: ignore[no-untyped-call]
+    return flat.view(users.shape)
+
+
+class _InnerProducts(torch.autograd.Function):
+    """The gradient of a user's row is the sum over its pairs of slope x the item's row, and the other way round."""
+
+    @staticmethod
+    def forward(ctx: Any, user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Tensor:
+        ctx.save_for_backward(user_table, item_table, users, items)
+        return (user_table.index_select(0, users) * item_table.index_select(0, items)).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        user_table, item_table, users, items = ctx.saved_tensors
+        of_users = _sums(users, len(user_table), gradients[0], item_table, items) if ctx.needs_input_grad[0] else None
+        of_items = _sums(items, len(item_table), gradients[0], user_table, users) if ctx.needs_input_grad[1] else None
+        return of_users, of_items, None, None
+
+
+def _sums(codes: Tensor, size: int, slopes: Tensor, table: Tensor, others: Tensor) -> Tensor:
+    """For each of `size` codes, the sum over its pairs of slope x the row of `table` at the other code."""
+    ordered, order = torch.sort(codes, stable=True)
+    starts = torch.searchsorted(ordered, torch.arange(size, dtype=codes.dtype))
+    others = others[order]
+    return embedding_bag(others, table, starts.to(others.dtype), mode="sum", per_sample_weights=slopes[order])
+
+
+def take(values: Tensor, places: Tensor) -> Tensor:
+    """The values (..., n) at places (..., m)."""
+    return values.gather(-1, places.expand(*values.shape[:-1], places.shape[-1]))
+
+
+def rows_of_grid(grid: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """(values at places as in `take`, all values); the gradients of both go back in one piece."""
+    places = places.expand(*grid.shape[:-1], places.shape[-1])
+    rows, everything = _RowsOfGrid.apply(grid, places)  # type: ignore[no-untyped-call]
+    return rows, everything
+
+
+class _RowsOfGrid(torch.autograd.Function):
+    """Autograd alone would scatter into zeros of the size of D and add them: two passes over memory more."""
+
+    @staticmethod
+    def forward(ctx: Any, grid: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(places)
+        return grid.gather(-1, places), grid.view_as(grid)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (places,) = ctx.saved_tensors
+        of_rows, of_grid = gradients
+        return of_grid.scatter_add(-1, places, of_rows), None

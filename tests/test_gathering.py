@@ -1,0 +1,63 @@
+"""Values by codes, and their gradients, against autograd's own and against loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from counterpoise.gathering import SORTING_PAYS, inner_products, lookup, rows_of_grid, take
+
+SHAPES = [(), (3,)]  # one fit, and three side by side
+COUNTS = [1, 50, SORTING_PAYS + 7]
+
+
+def tables(leading: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    users, items = (torch.randn(*leading, n, 5, generator=generator) for n in (40, 30))
+    return users.requires_grad_(), items.requires_grad_()
+
+
+def codes(count: int, leading: tuple[int, ...] = (), dtype: torch.dtype = torch.int32) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)  # some users and items have no pair
+    users, items = (torch.randint(n, (*leading, count), generator=generator, dtype=dtype) for n in (35, 28))
+    return users, items
+
+
+@pytest.mark.parametrize("leading", SHAPES)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_inner_products_and_their_gradients_are_those_of_autograd(
+    leading: tuple[int, ...], count: int, shared: bool, dtype: torch.dtype
+) -> None:
+    both, (users, items) = tables(leading), codes(count, () if shared else leading, dtype)
+    slopes = torch.randn(*leading, count, generator=torch.Generator().manual_seed(2))
+    found = inner_products(*both, users, items)
+    expected = (lookup(both[0], users) * lookup(both[1], items)).sum(-1)
+    assert torch.allclose(found, expected, atol=1e-5)
+    gradients = torch.autograd.grad((found * slopes).sum(), both)
+    for own, other in zip(gradients, torch.autograd.grad((expected * slopes).sum(), both), strict=True):
+        assert torch.allclose(own, other, atol=1e-4)
+
+
+def test_lookup_and_take_are_loops() -> None:
+    (users, _), (shared, _) = tables((2,)), codes(4)
+    found = lookup(users, shared)
+    for fit in range(2):
+        for place, code in enumerate(shared.tolist()):
+            assert torch.equal(found[fit, place], users[fit, code])
+    values, places = torch.arange(6.0).view(2, 3), torch.tensor([2, 0])
+    assert take(values, places).tolist() == [[2, 0], [5, 3]]
+    assert take(values, torch.tensor([[2, 0], [1, 1]])).tolist() == [[2, 0], [4, 4]]
+    assert take(values[0], places).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize("leading", SHAPES)
+def test_rows_of_a_grid_share_one_gradient_with_it(leading: tuple[int, ...]) -> None:
+    grid = torch.randn(*leading, 20, dtype=torch.float64).requires_grad_()
+    places = torch.tensor([3, 3, 17, 0])  # one twice
+    assert torch.autograd.gradcheck(lambda g: rows_of_grid(g, places), (grid,))
+    rows, everything = rows_of_grid(grid, places)
+    assert torch.equal(rows, take(grid, places))
+    assert torch.equal(everything, grid)
