@@ -115,7 +115,9 @@ def test_progress_is_told_after_each_epoch(dataset: Dataset) -> None:
 
 def test_the_automatic_batch_is_full_for_small_logs() -> None:
     assert Training().rows_a_step(1000) == 1000
-    assert Training().rows_a_step(10**6) == 1 << 15
+    assert Training().rows_a_step(300_000) == 1 << 15
+    assert Training().rows_a_step(10**6) == 10**5  # ten batches, so that steps do not grow with the log
+    assert Training().rows_a_step(10**8) == 1 << 19
     assert Training(batch_size="full").rows_a_step(10**6) == 10**6
     assert Training(batch_size=64).rows_a_step(10) == 10
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, embedding_bag
 
+BLOCK = 1 << 19  # pairs whose rows are held in memory at a time
 SORTING_PAYS = 2048  # pairs from which sums over sorted pairs are faster than adding them one by one
 
 
@@ -28,7 +29,13 @@ def _flat(codes: Tensor, table: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def inner_products(user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Tensor:
-    """<row of the user, row of the item> for each pair. (..., pairs)"""
+    """<row of the user, row of the item> for each pair. (..., pairs)
+
+    Without gradients to be taken, block by block: rows are wider than what is made of them.
+    """
+    if not torch.is_grad_enabled() and users.shape[-1] > BLOCK:
+        blocks = zip(torch.split(users, BLOCK, -1), torch.split(items, BLOCK, -1), strict=True)
+        return torch.cat([inner_products(user_table, item_table, *block) for block in blocks], -1)
     users, user_table = _flat(users, user_table)
     items, item_table = _flat(items, item_table)
     if user_table.device.type != "cpu" or users.numel() < SORTING_PAYS or user_table.dtype != torch.float32:

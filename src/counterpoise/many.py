@@ -92,7 +92,7 @@ def _fit_stack(
                 values = stacked[number]
                 own.copy_(values[..., : own.shape[-1]] if own.ndim else values)
         for number, (model, member, problem) in enumerate(zip(models, members, stack.members, strict=True)):
-            facts = member.finish(problem.batches(member.uses_pairs).whole())
+            facts = member.finish(problem.batches(member.uses_pairs).final())
             model.keep(member, _own_history(history, number, model, len(models)), facts, log, probes[number])
 
 

@@ -54,15 +54,17 @@ class DebiasedRecommender(Part):
         `progress` is called after each epoch with (epochs done, epochs planned, loss).
         """
         self.check(log, probe)
-        held_out_rows = self.held_out_rows(len(log))
-        fitted_log, held_out = log.take(~held_out_rows), log.take(held_out_rows)
+        fitted_log, held_out = log, log.take([])
+        if self.training.patience is not None:
+            rows = self.held_out_rows(len(log))
+            fitted_log, held_out = log.take(~rows), log.take(rows)
         problem = self.problem(fitted_log, probe)
         with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY):
             learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
             history = train(learner, batches, judge, self.training, progress)
-            return self.keep(learner, history, learner.finish(batches.whole()), log, probe)
+            return self.keep(learner, history, learner.finish(batches.final()), log, probe)
 
     def problem(self, log: FeedbackLog, probe: FeedbackLog | None) -> Problem:
         """What is to be learned from a log, with fresh random numbers."""

@@ -17,7 +17,9 @@ from counterpoise.feedback import FeedbackLog
 from counterpoise.parts import Part
 
 FULL_BATCH_LIMIT = 1 << 18  # rows up to which "auto" takes the whole log as one batch
-AUTO_BATCH = 1 << 15
+BATCHES = 10  # an epoch on a larger log: as many steps for a log of any size, since each touches all parameters
+SMALLEST_BATCH, LARGEST_BATCH = 1 << 15, 1 << 19  # rows that "auto" takes then
+FINAL_PAIRS = 1 << 20  # uniform pairs of D that the risk of the whole log is taken from at most, when all is done
 ALL_PAIRS_LIMIT = 10**6  # pairs of D up to which a full-batch step looks at all of them
 PAIRS_A_ROW = 2  # uniform pairs of D for each observed row, where not all are looked at
 THREADS_PAY = 1 << 17  # rows a step from which a second thread pays
@@ -34,7 +36,8 @@ class DivergenceError(CounterpoiseError):
 class Training(Part):
     """How a model is trained.
 
-    `batch_size`: rows a step, "full" for the whole log, or "auto": full up to 262,144 rows, 32,768 beyond.
+    `batch_size`: rows a step, "full" for the whole log, or "auto": full up to 262,144 rows, beyond
+    that ten batches an epoch, of 32,768 to 524,288 rows.
     `learning_rate`: Adam's, at the start; it falls to 0 along a half cosine, so the last epochs settle.
     `patience`: stop when the held-out risk has not improved for so many epochs, and restore the best epoch; None
     trains all epochs on the whole log. `validation` is the share of the log held out, only when there is patience.
@@ -68,7 +71,9 @@ class Training(Part):
         """The batch size for a log of so many rows."""
         if self.batch_size == "full" or (self.batch_size == "auto" and rows <= FULL_BATCH_LIMIT):
             return rows
-        return min(rows, AUTO_BATCH if self.batch_size == "auto" else int(self.batch_size))
+        if self.batch_size == "auto":
+            return min(max(math.ceil(rows / BATCHES), SMALLEST_BATCH), LARGEST_BATCH)
+        return min(rows, int(self.batch_size))
 
     def pairs_a_row(self, log: FeedbackLog) -> int | None:
         """The uniform pairs of D for each row of a step on this log; None for all of D."""
@@ -129,8 +134,15 @@ class Batches:
 
     def whole(self) -> Batch:
         """All rows, in the order of the log."""
+        return self._whole(len(self.labels) * (self.pairs_a_row or 0))
+
+    def final(self) -> Batch:
+        """All rows, beside no more than a million pairs of D unless they are all of it."""
+        return self._whole(min(len(self.labels) * (self.pairs_a_row or 0), FINAL_PAIRS))
+
+    def _whole(self, pairs: int) -> Batch:
         rows = torch.arange(len(self.labels), device=self.device)
-        return Batch(rows, self.users, self.items, self.labels, *self._uniform_pairs(len(rows)))
+        return Batch(rows, self.users, self.items, self.labels, *self._uniform_pairs(pairs))
 
     def epoch(self) -> Iterator[Batch]:
         """One pass over the log; in random order unless one batch holds everything."""
@@ -139,16 +151,15 @@ class Batches:
             return
         order = torch.randperm(len(self.labels), generator=self.generator).to(self.device)
         for rows in torch.tensor_split(order, len(self)):  # of nearly equal size: no last one of a few rows
-            pairs = self._uniform_pairs(len(rows))
+            pairs = self._uniform_pairs(len(rows) * (self.pairs_a_row or 0))
             yield Batch(rows, self.users[rows], self.items[rows], self.labels[rows], *pairs)
 
-    def _uniform_pairs(self, rows: int) -> tuple[Tensor | None, Tensor | None]:
+    def _uniform_pairs(self, count: int) -> tuple[Tensor | None, Tensor | None]:
         """Pairs drawn uniformly, with replacement, from all of D; D itself is never listed."""
         if self.pairs_a_row is None:
             return None, None
-        size = (rows * self.pairs_a_row,)
         users, items = (
-            torch.randint(high, size, generator=self.generator, dtype=torch.int32).to(self.device)
+            torch.randint(high, (count,), generator=self.generator, dtype=torch.int32).to(self.device)
             for high in self.shape
         )
         return users, items
