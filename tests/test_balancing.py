@@ -17,7 +17,7 @@ from counterpoise.kernels import Exponential, Gaussian
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.training import train
-from counterpoise.weight_model import weight_loss
+from counterpoise.weight_model import weight_loss, weight_slope
 from counterpoise.weights import Current, NaiveBayes, Uniform
 from counterpoise.words import Select
 
@@ -247,6 +247,18 @@ def test_weight_loss_is_the_paper_s_formula(dataset: Dataset) -> None:
         expected += 5.0 / scale * max(0.0, abs(imbalance) - 0.1 * scale)
     base = torch.full((7,), -np.log(7.0), dtype=torch.float64)
     assert float(weight_loss(mass.log(), base, values, fitted, 0.1, 5.0)) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("select", ["random", "worst_case"])
+def test_the_slope_of_the_weight_loss_is_that_of_autograd(select: Select, dataset: Dataset) -> None:
+    fitted = KernelFunctions(n=5, select=select, candidates=10).fit(pair_features(dataset.train, ("side",)))
+    generator = torch.Generator().manual_seed(0)
+    values = torch.rand(7, len(fitted.targets), generator=generator, dtype=torch.float64)
+    base = torch.rand(7, generator=generator).double().log_softmax(0)
+    logits = torch.randn(7, generator=generator).double().requires_grad_()
+    log_mass = (logits + base).log_softmax(0)
+    (expected,) = torch.autograd.grad(weight_loss(log_mass, base, values, fitted, 0.5, 3.0), logits)
+    assert torch.allclose(weight_slope(log_mass.detach(), base, values, fitted, 0.5, 3.0), expected, rtol=1e-9)
 
 
 def test_worst_case_weights_have_the_smallest_worst_case_bias(dataset: Dataset) -> None:

@@ -18,7 +18,7 @@ from counterpoise.functions import GivenFunctions, KernelFunctions, Moments
 from counterpoise.kernels import Exponential, Gaussian
 from counterpoise.population import Pairs, Sample
 from counterpoise.rows import matrix_rows
-from counterpoise.selection import largest, ridge_coefficients, worst_function
+from counterpoise.selection import largest, ridge_coefficients, solve, worst_function
 from counterpoise.solver import entropy_balance, worst_case_balance
 
 RECIPES = [
@@ -95,6 +95,17 @@ def test_ridge_coefficients_are_the_weighted_least_squares_solution():
     rows = matrix_rows(torch.tensor(values))
     found = ridge_coefficients(rows, torch.tensor(errors), torch.tensor(norm), 0.3, torch.tensor(weights))
     assert np.allclose(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_linear_system_is_solved_also_where_rounding_made_it_indefinite(dtype):
+    generator = torch.Generator().manual_seed(0)
+    root, right = torch.randn(6, 6, generator=generator).double(), torch.randn(6, generator=generator).to(dtype)
+    definite = (root @ root.T).to(dtype)
+    assert torch.allclose(definite @ solve(definite, right), right, atol=1e-3 if dtype == torch.float32 else 1e-8)
+    values, vectors = torch.linalg.eigh(definite)
+    indefinite = vectors @ torch.diag(torch.cat([-1e-3 * values[-1:], values[1:]])) @ vectors.T
+    assert torch.allclose(indefinite @ solve(indefinite, right), right, atol=1e-2)
 
 
 def test_no_function_of_the_same_norm_is_more_biased_than_the_worst():

@@ -83,6 +83,9 @@ def test_means_over_a_weighted_sample_are_weighted_means(kernel):
     population = Sample(x, weights)
     assert torch.allclose(population.kernel_mean(kernel, centres), share @ values)
     assert torch.allclose(population.kernel_gram(kernel, centres), values.T @ torch.diag(share) @ values)
+    mean, mean_square = population.kernel_moments(kernel, centres)
+    assert torch.allclose(mean, share @ values)
+    assert torch.allclose(mean_square, share @ values**2)
 
 
 def test_all_pairs_average_any_function_as_brute_force_does():

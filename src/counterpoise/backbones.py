@@ -64,10 +64,12 @@ class Scorer(nn.Module):
         self, users: Tensor, items: Tensor, pair_users: Tensor | None, pair_items: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """The logits of some rows and of pairs of D; where those are all of D, the rows are read off them."""
-        on_pairs = self.at(pair_users, pair_items)
-        if pair_users is None:
-            return rows_of_grid(on_pairs, self.place(users, items))
-        return self(users, items), on_pairs
+        if pair_users is None or pair_items is None:
+            return rows_of_grid(self.at(None, None), self.place(users, items))
+        each = (*pair_users.shape[:-1], users.shape[-1])
+        codes = zip((users, items), (pair_users, pair_items), strict=True)
+        together: Tensor = self(*(torch.cat([rows.expand(each), pairs], -1) for rows, pairs in codes))
+        return together[..., : each[-1]], together[..., each[-1] :]
 
     def place(self, users: Tensor, items: Tensor) -> Tensor:
         """Where each pair stands in D, user by user."""

