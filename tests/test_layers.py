@@ -13,7 +13,8 @@ import counterpoise
 PACKAGE = Path(counterpoise.__file__).parent
 ORDER = [
     *("errors", "words", "console", "options", "parts", "threads"),
-    *("vocabulary", "feedback", "fingerprints", "tables", "ingest", "protocols", "simulation", "sources", "datasets"),
+    *("vocabulary", "feedback", "fingerprints", "tables", "log_files", "ingest", "shards", "sharding"),
+    *("protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
     *("balance_table", "bounds", "predictor_bounds", "diagnostics", "two_samples", "balancer"),
