@@ -142,8 +142,7 @@ def test_rows_are_taken_from_shards_in_any_order(tmp_path: Path) -> None:
     assert Shards.open(tmp_path / "shards") == shards
 
 
-def test_an_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), ShardWriter(tmp_path / "shards", 2) as writer:
+def test_a_writer_that_does_not_come_to_its_end_leaves_nothing(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "shards", 2) as writer:
         writer.append(users=np.arange(9), items=np.arange(9), ratings=np.ones(9))
-        raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []

@@ -70,7 +70,8 @@ def load(
     """A dataset by its name (see `available`), or from files of your own.
 
     `name`: a known name; the biased log as a file, a folder of files or a glob (then `test` and `probe` may name two
-    more); or a folder with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the probe from the test.
+    more); or a folder with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the
+    probe from the test.
     `path`: the folder of a known dataset; by default $COUNTERPOISE_DATA/<name>, then the user's cache folder.
     `protocol`: "honest" or "paper", see `apply_protocol`; `seed` draws the probe. What was removed is in `description`.
     `threshold`: ratings at or above it are positive; by default the dataset's own, for files none.
