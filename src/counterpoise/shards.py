@@ -129,6 +129,31 @@ class Shards:
         return np.empty(0) if result is None else result
 
 
+@dataclass(frozen=True)
+class ShardColumn:
+    """One column of a log in shards, such as its weights; `numpy.asarray` has it in memory."""
+
+    shards: Shards
+    name: str
+
+    def __len__(self) -> int:
+        """The rows of the log."""
+        return self.shards.n_rows
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """The values, shard by shard."""
+        return (values for (values,) in self.shards.columns(self.name))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """All values in memory."""
+        return self.shards.whole(self.name).astype(dtype or np.float64, copy=False)
+
+    def remove(self) -> None:
+        """Delete the files."""
+        for shard in self.shards:
+            shard.path(self.name).unlink(missing_ok=True)
+
+
 class ShardWriter:
     """Writes columns of any length as shards of `shard_rows` rows; the folder appears when all is written.
 

@@ -1,0 +1,96 @@
+"""Passes over shards by the workers of a Ray cluster, or of a local Ray instance that lives as long as the work."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from counterpoise.errors import ConfigError, CounterpoiseError
+from counterpoise.shards import Shard, Shards
+from counterpoise.threads import one_thread
+
+FOREVER = -1  # a worker that dies is started again, and the shard it was at is done again
+
+
+class _Worker:
+    """Keeps the source; Ray makes an actor of it."""
+
+    def __init__(self, source: list[Any]) -> None:
+        self.source = _imported().get(source[0])  # in a list, so that a worker that is started again asks anew
+
+    def run(self, work: Callable[..., Any], shard: Shard, arguments: Sequence[Any]) -> Any:
+        return work(self.source, shard, *arguments)
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """`workers` actors with one core each, by default as many as the cluster has cores.
+
+    `address`: "auto" or HOST:PORT of a cluster, whose machines must see the folder of the shards and have this package
+    installed; None starts Ray here and stops it afterwards, unless the caller has started it.
+    """
+
+    workers: int | None = None
+    address: str | None = None
+
+    @contextmanager
+    def over(self, shards: Shards, source: Any) -> Iterator[Callable[..., list[Any]]]:
+        """Shard k is always with worker k modulo their number; results come in the order of shards."""
+        with one_thread(), connected(self.address, self.workers) as ray:
+            count = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            kept = ray.put(source)
+            make = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
+            actors = [make.remote([kept]) for _ in range(min(count, max(1, len(shards))))]
+
+            def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+                sent = ray.put(arguments)
+                places = enumerate(shards)
+                return results(ray, [actors[k % len(actors)].run.remote(work, shard, sent) for k, shard in places])
+
+            try:
+                yield each
+            finally:
+                for actor in actors:
+                    ray.kill(actor)
+
+
+@contextmanager
+def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster or to an instance of its own."""
+    ray = _imported()
+    if ray.is_initialized():
+        yield ray
+        return
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    own = {"num_cpus": workers, "include_dashboard": False} if address is None else {"address": address}
+    try:
+        ray.init(**own, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"`address` {address!r}: no Ray cluster answers there ({reason}).") from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def results(ray: Any, tasks: Sequence[Any]) -> list[Any]:
+    """What the tasks gave; an error of ours as it was raised."""
+    try:
+        return list(ray.get(list(tasks)))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CounterpoiseError):
+            raise error.cause from None
+        raise
+
+
+def _imported() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("`engine` is 'ray', which is not installed. Run: pip install 'counterpoise[ray]'.") from None
+    return ray
