@@ -19,10 +19,17 @@ import resource
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
+
+if find_spec("threadpoolctl") is None:  # a machine with nothing but numpy, scipy and torch
+    no_limits = SimpleNamespace(limit=lambda **_: nullcontext())
+    sys.modules["threadpoolctl"] = SimpleNamespace(ThreadpoolController=lambda: no_limits)  # type: ignore[assignment]
 
 from counterpoise.engines import make_engine
 from counterpoise.functions import KernelFunctions, Moments

@@ -35,7 +35,7 @@ ORDER = [
     *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
     *("ranking", "persistence", "recommender", "citations", "compositions", "methods", "making", "explain"),
     *("metrics", "evaluation", "validation", "plots", "search_space", "study", "tuning", "config", "fitting"),
-    *("demo", "balance_command", "tune_command"),
+    *("demo", "balanced_log", "balance_command", "tune_command"),
     *("bench.published", "bench.entries", "bench.grounds", "bench.jobs", "bench.store", "bench.runner"),
     *("bench.statistics", "bench.records", "bench.runs", "bench.summary"),
     *("bench.wording", "bench.grids", "bench.latex", "bench.layouts", "bench.sheets"),

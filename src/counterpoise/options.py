@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from counterpoise.words import Duplicates, EmptyUsers, Protocol, Unknown
+from counterpoise.words import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -29,6 +29,11 @@ TimestampCol = Annotated[str | None, typer.Option(help="Column of timestamps, if
 PropensityCol = Annotated[str | None, typer.Option(help="Of propensities, for --set weights=given.")]
 ProbeFraction = Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")]
 Folder = Annotated[str | None, typer.Option(help="Folder of a named dataset.")]
+Memory = Annotated[str | None, typer.Option(help="Budget for a log in many files.", show_default="4GB")]
+EngineWord = Annotated[EngineName | None, typer.Option("--engine", help="Who works on it.", show_default="local")]
+Workers = Annotated[int | None, typer.Option(help="Threads, or workers of Ray.", show_default="all cores")]
+Address = Annotated[str | None, typer.Option(help="Of a Ray cluster: auto or HOST:PORT.", show_default="start one")]
+Cache = Annotated[str | None, typer.Option(help="Folder for its codes.", show_default="the user's cache")]
 TABLE_FIELDS = ("name", "population_mean", "mean_before", "mean_after", "smd_before", "smd_after")
 INTERRUPTED = 130  # the exit code after Ctrl-C
 OUT_HELP = "Where to write: .parquet, .csv or .tsv."

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
+from uuid import uuid4
 
 import torch
 from torch import Tensor
@@ -84,8 +85,12 @@ class ShardedPoint(Point):
     @cached_property
     def weights(self) -> Any:
         """Written by every shard for its own rows; a pass."""
-        name = f"weights-{hash(tuple(self.dual.tolist())) % 2**48:012x}"
-        self._rows.each(_write_weights, self.dual, self._total, name)
+        name = f"weights-{uuid4().hex[:12]}"  # another run may weight the same shards meanwhile
+        try:
+            self._rows.each(_write_weights, self.dual, self._total, name)
+        except BaseException:
+            self._rows.column(name).remove()
+            raise
         return self._rows.column(name)
 
     def _second_moments(

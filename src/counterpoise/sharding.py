@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ def shard_log(
     item_col: str = "item_id",
     rating_col: str | None = "rating",
     separator: str | None = None,
+    user_ids: Vocabulary | None = None,
+    item_ids: Vocabulary | None = None,
     memory: str | float = "4GB",
     cache: AnyPath | None = None,
     shard_rows: int = SHARD_ROWS,
@@ -70,20 +73,22 @@ def shard_log(
     """The log in a file, a folder of files or a glob, as shards in a folder of `cache`, which a second start reuses.
 
     The files may have any schema as long as the named columns are there; without a `rating_col` every rating is 1.
-    Every row counts: a pair that occurs twice was observed twice. `memory`: Parquet files are scanned in parts that
-    fit; a text file is read whole, so that each must be well below it.
+    Every row counts: a pair that occurs twice was observed twice. `user_ids`, `item_ids`: all ids, by default those
+    that occur. `memory`: Parquet files are scanned in parts that fit; a text file is read whole, so that each must be
+    well below it.
     """
     names = {"user": user_col, "item": item_col} | ({} if rating_col is None else {"rating": rating_col})
-    files = files_of(path)
-    folder = cache_folder(cache) / fingerprint(files, names, separator, shard_rows)
+    files, budget = files_of(path), as_bytes(memory)
+    given = {role: ids.to_parquet() for role, ids in (("user", user_ids), ("item", item_ids)) if ids is not None}
+    hashes = {role: hashlib.sha256(content).hexdigest() for role, content in given.items()}
+    folder = cache_folder(cache) / fingerprint(files, names, separator, shard_rows, hashes)
     if (folder / MANIFEST).exists():
         return open_log(folder)
     files = [file for file in files if file.stat().st_size]  # a file without a header has no rows either
     for file in files:
-        _check_schema(file, names, separator, as_bytes(memory))
-    users, items = (_vocabulary(files, role, names[role], separator) for role in ("user", "item"))
-    if not len(users):
-        raise DataError(f"{path}: there are no rows of data in any of the {len(files)} files.")
+        _check_schema(file, names, separator, budget)
+    users = user_ids or _vocabulary(files, "user", names["user"], separator)
+    items = item_ids or _vocabulary(files, "item", names["item"], separator)
     with ShardWriter(folder, shard_rows) as writer:
         for file in files:
             for first, frame in batches(file, names, separator):
@@ -93,6 +98,8 @@ def shard_log(
                     raise error.located(str(file), first_row(file) + first) from None
                 except DataError as error:
                     raise DataError(f"{file}: {error}") from None
+        if not writer.n_rows + writer.waiting:
+            raise DataError(f"{path}: there are no rows of data in any of the {len(files)} files.")
         facts = {"files": [str(file) for file in files], "columns": names}
         content = {"user_ids": users.to_parquet(), "item_ids": items.to_parquet()}
         return ShardedLog(writer.finish((len(users), len(items)), facts, **content), users, items)

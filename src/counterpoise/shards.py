@@ -162,7 +162,7 @@ class ShardWriter:
 
     def __init__(self, folder: str | Path, shard_rows: int = SHARD_ROWS) -> None:
         self.folder, self.shard_rows = Path(folder), shard_rows
-        self.n_rows = self._count = 0
+        self.n_rows = self.waiting = 0
         self._waiting: dict[str, list[NDArray[Any]]] = {name: [] for name in COLUMNS}
 
     def __enter__(self) -> ShardWriter:
@@ -183,8 +183,8 @@ class ShardWriter:
         """Some rows: `users` and `items` (codes) and `ratings`."""
         for name, values in columns.items():
             self._waiting[name].append(np.asarray(values, COLUMNS[name]))
-        self._count += len(columns["users"])
-        while self._count >= self.shard_rows:
+        self.waiting += len(columns["users"])
+        while self.waiting >= self.shard_rows:
             self._write(self.shard_rows)
 
     def _write(self, rows: int) -> None:
@@ -193,12 +193,12 @@ class ShardWriter:
             values = np.concatenate(parts)
             np.save(shard.path(name), values[:rows], allow_pickle=False)
             self._waiting[name] = [values[rows:].copy()]
-        self.n_rows, self._count = self.n_rows + rows, self._count - rows
+        self.n_rows, self.waiting = self.n_rows + rows, self.waiting - rows
 
     def finish(self, shape: tuple[int, int], facts: Mapping[str, Any] | None = None, **files: bytes) -> Shards:
         """Write what is left, the facts and further files, and give the folder its name."""
-        if self._count:
-            self._write(self._count)
+        if self.waiting:
+            self._write(self.waiting)
         own = {"format_version": FORMAT_VERSION, "rows": self.n_rows, "shard_rows": self.shard_rows}
         text = json.dumps({**own, "users": shape[0], "items": shape[1], **(facts or {})}, indent=2)
         for name, content in files.items():
