@@ -17,11 +17,15 @@ from counterpoise.errors import CounterpoiseError
 from counterpoise.options import (
     INTERRUPTED,
     OUT_HELP,
+    Address,
+    Cache,
     Data,
     Empty,
+    EngineWord,
     Folder,
     ItemCol,
     Json,
+    Memory,
     Method,
     ProbeFile,
     ProbeFraction,
@@ -37,6 +41,7 @@ from counterpoise.options import (
     TopK,
     UnknownUsers,
     UserCol,
+    Workers,
     given,
     words,
 )
@@ -124,6 +129,11 @@ def fit(
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as name=value.")] = None,
     k: TopK = None,
     empty_users: Empty = None,
+    memory: Memory = None,
+    engine: EngineWord = None,
+    workers: Workers = None,
+    address: Address = None,
+    cache: Cache = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -168,7 +178,7 @@ app.command()(tune)
 @app.command()
 def evaluate(
     run: Run,
-    test: Annotated[str, typer.Argument(help="A file with unbiased ratings, or a dataset's name.")],
+    test: Annotated[str, typer.Argument(help="Unbiased ratings (file, folder, glob), or a dataset's name.")],
     path: Folder = None,
     protocol: Annotated[Protocol | None, typer.Option(help="honest: leave out what the model has seen.")] = None,
     seed: Annotated[int | None, typer.Option(help="Split of a named dataset.", show_default="the run's")] = None,
@@ -181,6 +191,7 @@ def evaluate(
     k: TopK = None,
     empty_users: Empty = None,
     unknown: UnknownUsers = "error",
+    memory: Memory = None,
     out: Annotated[Path | None, typer.Option(help="Also write the evaluation as JSON.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -191,6 +202,7 @@ def evaluate(
 
     columns = given(user_col=user_col, item_col=item_col, rating_col=rating_col, separator=separator)
     options = given(path=path, protocol=protocol, seed=seed, threshold=threshold, k=k, empty_users=empty_users)
+    options |= given(memory=memory)
     with working("evaluating", not (as_json or quiet)):
         result, seen, protocol = evaluate_run(run, test, unknown, columns | {"duplicates": duplicates}, **options)
     facts = {"protocol": protocol, "rows_seen_in_training": seen, **result.to_dict()}

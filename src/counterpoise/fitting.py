@@ -10,6 +10,7 @@ from typing import Any
 
 from counterpoise.config import FitConfig
 from counterpoise.datasets import load
+from counterpoise.engines import make_engine
 from counterpoise.errors import DataError
 from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset
@@ -19,6 +20,8 @@ from counterpoise.persistence import read_manifest
 from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
+from counterpoise.streamed_fit import fit_streamed
+from counterpoise.streamed_log import StreamedLog, too_long
 from counterpoise.training import Progress
 from counterpoise.words import EmptyUsers, Protocol, Unknown
 
@@ -52,7 +55,10 @@ def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None)
     if dataset.test is not None:
         binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
-    model.fit(dataset.train, probe=dataset.probe, progress=progress)
+    if isinstance(dataset.train, StreamedLog):
+        fit_streamed(model, dataset.train, dataset.probe, progress)
+    else:
+        model.fit(dataset.train, probe=dataset.probe, progress=progress)
     seconds = time.perf_counter() - started
     evaluation = None
     if dataset.test is not None:
@@ -72,6 +78,11 @@ def load_data(configuration: FitConfig) -> Dataset:
         threshold=configuration.threshold,
         test=configuration.test,
         probe=configuration.probe,
+        memory=configuration.memory,
+        streaming={
+            "cache": configuration.cache,
+            "engine": make_engine(configuration.engine, configuration.workers, configuration.address),
+        },
         **configuration.read_options(),
     )
 
@@ -96,11 +107,13 @@ def evaluate_run(
     threshold: float | None = None,
     k: int = 5,
     empty_users: EmptyUsers = "skip",
+    memory: str = "4GB",
 ) -> tuple[Evaluation, int, Protocol]:
     """(the evaluation of a saved run on a file or the test of a named dataset, rows seen in training, protocol).
 
     What is not given is as in the run: the protocol, the split and the threshold. In the honest protocol the pairs of
-    the training log and of the probe are left out. `reading`: options of `read_log` for a file.
+    the training log and of the probe are left out. `reading`: options of `read_log` for a file, a folder or a glob,
+    which must fit into `memory`: rankings are of users, whose rows may lie anywhere.
     """
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
     protocol = protocol or fitted.get("protocol", "honest")
@@ -110,6 +123,8 @@ def evaluate_run(
         fraction = fitted.get("probe_fraction", FitConfig.model_fields["probe_fraction"].default)
         log = load(test, path or fitted.get("path"), protocol, seed, probe_fraction=fraction, threshold=threshold).test
         assert log is not None
+    elif too_long(test, memory):
+        raise DataError(f"{test}: more rows than fit into the `memory` of {memory}. Raise it, or evaluate on a sample.")
     else:
         ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": unknown != "error"}
         log = read_log(test, threshold=threshold, **ids, **(reading or {}))

@@ -20,7 +20,7 @@ TopK = Annotated[int | None, typer.Option("--k", help="Length of the lists that 
 Empty = Annotated[EmptyUsers | None, typer.Option(help="Users without a positive label.", show_default="skip")]
 UnknownUsers = Annotated[Unknown, typer.Option(help="Unknown users: an error, or the items' rates of positives.")]
 Separator = Annotated[str | None, typer.Option(help="Between the fields of a text file.", show_default="by ending")]
-Data = Annotated[str | None, typer.Argument(help="A dataset's name, a file with the log, or a folder.")]
+Data = Annotated[str | None, typer.Argument(help="A dataset's name, or the log: a file, a folder or a glob.")]
 Method = Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="counterpoise")]
 ProbeFile = Annotated[str | None, typer.Option(help="File with a small unbiased sample.")]
 Split = Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")]

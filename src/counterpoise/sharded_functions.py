@@ -114,7 +114,7 @@ def balance_shards(
     strength: float | None = None,
     engine: Engine | None = None,
     memory: str | float = "4GB",
-    seed: int = 0,
+    seed: int | torch.Generator = 0,
     **options: Any,
 ) -> BalanceResult:
     """Weights on the rows of a log in shards under which every function averages to its mean over all pairs.
@@ -127,7 +127,8 @@ def balance_shards(
     shape = len(pairs.users), len(pairs.items)
     if shape != shards.shape:
         raise DataError(f"the features are for {shape[0]} x {shape[1]} pairs, the log for {shards.shape}.")
-    budget, generator = as_bytes(memory), torch.Generator().manual_seed(seed)
+    budget = as_bytes(memory)
+    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
     with one_thread():  # blocks of a few rows, again
         fitted = (functions or KernelFunctions()).fit(pairs, generator=generator)
         source = ShardFunctions.of(fitted, pairs, budget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -66,6 +66,7 @@ def shard_log(
     separator: str | None = None,
     user_ids: Vocabulary | None = None,
     item_ids: Vocabulary | None = None,
+    beside: Sequence[AnyPath] = (),
     memory: str | float = "4GB",
     cache: AnyPath | None = None,
     shard_rows: int = SHARD_ROWS,
@@ -74,21 +75,22 @@ def shard_log(
 
     The files may have any schema as long as the named columns are there; without a `rating_col` every rating is 1.
     Every row counts: a pair that occurs twice was observed twice. `user_ids`, `item_ids`: all ids, by default those
-    that occur. `memory`: Parquet files are scanned in parts that fit; a text file is read whole, so that each must be
-    well below it.
+    that occur here and in the files `beside` it. `memory`: Parquet files are scanned in parts that fit; a text file is
+    read whole, so that each must be well below it.
     """
     names = {"user": user_col, "item": item_col} | ({} if rating_col is None else {"rating": rating_col})
     files, budget = files_of(path), as_bytes(memory)
+    others = [file for place in beside for file in files_of(place)]
     given = {role: ids.to_parquet() for role, ids in (("user", user_ids), ("item", item_ids)) if ids is not None}
     hashes = {role: hashlib.sha256(content).hexdigest() for role, content in given.items()}
-    folder = cache_folder(cache) / fingerprint(files, names, separator, shard_rows, hashes)
+    folder = cache_folder(cache) / fingerprint(files + others, len(files), names, separator, shard_rows, hashes)
     if (folder / MANIFEST).exists():
         return open_log(folder)
     files = [file for file in files if file.stat().st_size]  # a file without a header has no rows either
-    for file in files:
+    for file in files + others:
         _check_schema(file, names, separator, budget)
-    users = user_ids or _vocabulary(files, "user", names["user"], separator)
-    items = item_ids or _vocabulary(files, "item", names["item"], separator)
+    users = user_ids or _vocabulary(files + others, "user", names["user"], separator)
+    items = item_ids or _vocabulary(files + others, "item", names["item"], separator)
     with ShardWriter(folder, shard_rows) as writer:
         for file in files:
             for first, frame in batches(file, names, separator):

@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -115,18 +115,21 @@ class Shards:
         """A column in memory."""
         return np.concatenate([values for (values,) in self.columns(name)])
 
-    def take(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        """The values of some rows, in the order of `rows`; no more than one shard of them is open at a time."""
+    def take(
+        self, name: str, rows: NDArray[np.int64], column: Callable[[int, str], NDArray[Any]] | None = None
+    ) -> NDArray[Any]:
+        """The values of some rows, in the order of `rows`; `column` may keep the columns of shards open."""
+        column = column or (lambda number, name: self._all[number].column(name))
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         cuts = np.searchsorted(ordered, [shard.first for shard in self._all[1:]])
         result: NDArray[Any] | None = None
         for shard, places, found in zip(self, np.split(order, cuts), np.split(ordered, cuts), strict=True):
             if len(found):
-                values = shard.column(name)[found - shard.first]
+                values = column(shard.number, name)[found - shard.first]
                 result = np.empty(len(rows), values.dtype) if result is None else result
                 result[places] = values
-        return np.empty(0) if result is None else result
+        return np.empty(0, COLUMNS.get(name, np.float64)) if result is None else result
 
 
 @dataclass(frozen=True)
