@@ -15,6 +15,10 @@ import numpy as np
 import pytest
 import torch
 
+from counterpoise import Dataset
+from counterpoise.bench.jobs import Job
+from counterpoise.bench.runner import run
+from counterpoise.bench.store import Store
 from counterpoise.engines import Engine, Local, make_engine
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.functions import KernelFunctions, Moments
@@ -154,6 +158,23 @@ def test_an_error_of_a_worker_reads_like_one_of_a_thread(tmp_path: Path, ray: An
     with pytest.raises(DataError, match=r"items-000002\.npy: this part of the log is not there") as caught:
         weights(shards, RayEngine(2))
     assert type(caught.value) is DataError
+
+
+@pytest.mark.xdist_group("ray")
+def test_the_fits_of_a_table_are_tasks_of_ray_with_the_same_results(tmp_path: Path, dataset: Dataset, ray: Any) -> None:
+    for name, part in (("train", dataset.train), ("test", dataset.test)):
+        part.to_frame().write_csv(tmp_path / f"{name}.csv")
+    jobs = [Job(str(tmp_path), "mf", seed, settings={"epochs": 3, "dim": 2}) for seed in range(2)]
+    stores, counts = [Store(tmp_path / name) for name in ("here", "there")], []
+    run(jobs, stores[0])
+    run(jobs, stores[1], 2, lambda done, total: counts.append((done, total)), engine="ray")
+    for job in jobs:
+        here, there = (store.read(job) for store in stores)
+        assert here is not None
+        assert there is not None
+        assert here["failed"] is None
+        assert here["metrics"] == there["metrics"]
+    assert counts == [(0, 2), (1, 2), (2, 2)]
 
 
 def test_ray_that_is_not_installed_is_asked_for(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:

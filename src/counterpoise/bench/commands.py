@@ -10,8 +10,8 @@ import typer
 
 from counterpoise.console import counting_bar, say, show_json, show_table
 from counterpoise.errors import ConfigError, check_choice, check_number
-from counterpoise.options import Json, Quiet, Threshold, words
-from counterpoise.words import BenchBackbone, Protocol
+from counterpoise.options import Address, EngineWord, Json, Quiet, Threshold, words
+from counterpoise.words import BenchBackbone, EngineName, Protocol
 
 if TYPE_CHECKING:
     from counterpoise.bench.jobs import Job
@@ -57,6 +57,8 @@ def table(
     metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
     settings: Settings = None,
     jobs: Jobs = 1,
+    engine: EngineWord = None,
+    address: Address = None,
     out: Out = Path("results"),
     name: Name = "table",
     retry: Retry = False,
@@ -78,7 +80,7 @@ def table(
     if not planned:
         show_sheets([], missing, out, name, as_json, quiet)
         return
-    store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
+    store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting", engine, address)
     found = summarise([_row(job, store) for job in planned], missing, chosen)
     files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
     for ending, layout in files.items():
@@ -106,6 +108,8 @@ def sweep(
     metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
     settings: Settings = None,
     jobs: Jobs = 1,
+    engine: EngineWord = None,
+    address: Address = None,
     out: Out = Path("results"),
     retry: Retry = False,
     as_json: Json = False,
@@ -131,7 +135,7 @@ def sweep(
     if grid and all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
     planned_jobs, name = [job for job, _ in grid], f"sweep-{parameter}"
-    store = finish(planned_jobs, out, jobs, retry, not (as_json or quiet), "fitting")
+    store = finish(planned_jobs, out, jobs, retry, not (as_json or quiet), "fitting", engine, address)
     found = points(grid, store, drawn)
     failed = failures(planned_jobs, store)
     if failed and not found:
@@ -152,6 +156,8 @@ def protocol(
     threshold: Threshold = None,
     settings: Settings = None,
     jobs: Jobs = 1,
+    engine: EngineWord = None,
+    address: Address = None,
     out: Out = Path("results"),
     retry: Retry = False,
     as_json: Json = False,
@@ -162,7 +168,7 @@ def protocol(
     from counterpoise.bench.store import failures
 
     planned, missing = plan(datasets, methods, seeds, [backbone], PROTOCOLS, threshold, settings)
-    store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting")
+    store = finish(planned, out, jobs, retry, not (as_json or quiet), "fitting", engine, address)
     show_sheets(sheets(planned, store, failures(planned, store)), missing, out, "protocol", as_json, quiet)
 
 
@@ -249,7 +255,16 @@ def plan(
     return jobs, [{"dataset": name, "missing": text} for name, text in absent.items()]
 
 
-def finish(jobs: list[Job], out: Path, processes: int, retry: bool, visible: bool, title: str) -> Store:
+def finish(
+    jobs: list[Job],
+    out: Path,
+    processes: int,
+    retry: bool,
+    visible: bool,
+    title: str,
+    engine: EngineName | None = None,
+    address: str | None = None,
+) -> Store:
     """Fit what the folder does not have, with a bar that counts."""
     from counterpoise.bench.runner import run
     from counterpoise.bench.store import Store
@@ -258,7 +273,7 @@ def finish(jobs: list[Job], out: Path, processes: int, retry: bool, visible: boo
     if retry:
         store.forget_failures(jobs)
     with counting_bar(title, visible) as watch:
-        run(jobs, store, processes, watch)
+        run(jobs, store, processes, watch, engine or "local", address)
     return store
 
 

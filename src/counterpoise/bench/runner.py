@@ -8,19 +8,34 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Any, get_args
 
 from counterpoise.bench.jobs import Job, measure
 from counterpoise.bench.store import Store
-from counterpoise.errors import CounterpoiseError, check_number
+from counterpoise.errors import CounterpoiseError, check_choice, check_number
+from counterpoise.ray_engine import connected, results
 from counterpoise.threads import one_blas_thread, one_thread
+from counterpoise.words import EngineName
 
 Watch = Callable[[int, int], None]  # (fits done, fits in all)
 Tell = Callable[[int], None]  # (fits done by this run)
 PAUSE = 0.2  # seconds between two looks at the folder
 
 
-def run(jobs: Sequence[Job], store: Store, processes: int = 1, watch: Watch | None = None) -> None:
-    """Fit what the store does not have. A result depends neither on the number of processes nor on the order."""
+def run(
+    jobs: Sequence[Job],
+    store: Store,
+    processes: int = 1,
+    watch: Watch | None = None,
+    engine: EngineName = "local",
+    address: str | None = None,
+) -> None:
+    """Fit what the store does not have. A result depends neither on the number of processes nor on the order.
+
+    `engine`: processes of this machine, or tasks of Ray (see `RayEngine`), of which `processes` is the number at a time
+    on an instance of its own.
+    """
+    check_choice("engine", engine, get_args(EngineName))
     check_number("jobs", processes, at_least=1, integer=True)
     store.open()
     todo = [job for job in jobs if not store.has(job)]
@@ -32,7 +47,9 @@ def run(jobs: Sequence[Job], store: Store, processes: int = 1, watch: Watch | No
 
     tell(0)
     processes = min(processes, len(todo))
-    if processes <= 1:
+    if engine == "ray":
+        _run_on_ray(todo, store, processes, address, tell)
+    elif processes <= 1:
         work(todo, store, tell=tell)
     else:
         _run_in_processes(todo, store, processes, tell)
@@ -59,6 +76,24 @@ def work(jobs: Sequence[Job], store: Store, parent: int | None = None, tell: Tel
                     tell(sum(map(store.has, jobs)))
             left = busy
             time.sleep(PAUSE if left else 0)
+
+
+def _run_on_ray(jobs: Sequence[Job], store: Store, workers: int, address: str | None, tell: Tell) -> None:
+    """A task for each fit; rows come back to this process, which alone writes to the folder."""
+    if not jobs:
+        return
+    with connected(address, max(1, workers)) as ray:
+        task = ray.remote(num_cpus=1)(_measured)
+        waiting = {task.remote(job): job for job in jobs}
+        for done in range(1, len(jobs) + 1):
+            ready = ray.wait(list(waiting))[0][0]
+            store.write(waiting.pop(ready), results(ray, [ready])[0])
+            tell(done)
+
+
+def _measured(job: Job) -> dict[str, Any]:
+    with one_thread(), one_blas_thread():
+        return measure(job)
 
 
 def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, tell: Tell) -> None:
