@@ -190,8 +190,8 @@ class Murderous:
         self.engine, self.killed, self.alive = engine, [], set()
 
     @contextmanager
-    def over(self, shards: Shards, source: Any) -> Iterator[Any]:
-        with self.engine.over(shards, source) as each:
+    def over(self, shards: Shards, make: Any) -> Iterator[Any]:
+        with self.engine.over(shards, make) as (each, source):
             passes = 0
 
             def killing(work: Any, *arguments: Any) -> list[Any]:
@@ -206,7 +206,7 @@ class Murderous:
                 self.alive = set(each(process))
                 return found
 
-            yield killing
+            yield killing, source
 
 
 def process(source: Any, shard: Any) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, TypeVar, get_args
 
 import torch
 
@@ -16,15 +16,16 @@ from counterpoise.threads import one_thread
 from counterpoise.words import EngineName
 
 Each = Callable[..., list[Any]]
+Source = TypeVar("Source")
 
 
 class Engine(Protocol):
     """Works on all shards of a log."""
 
-    def over(self, shards: Shards, source: Any) -> AbstractContextManager[Each]:
-        """A function `each(work, *arguments)` that gives `[work(source, shard, *arguments) for shard in shards]`.
+    def over(self, shards: Shards, make: Callable[[], Source]) -> AbstractContextManager[tuple[Each, Source]]:
+        """(`each`, `source`): `each(work, *arguments)` gives `[work(source, shard, *arguments) for shard in shards]`.
 
-        `work` is a function of a module; `source` is what every worker keeps meanwhile.
+        `work` is a function of a module. `source` is what every worker keeps meanwhile; `make` makes it, here.
         """
 
 
@@ -35,15 +36,15 @@ class Local:
     threads: int | None = None
 
     @contextmanager
-    def over(self, shards: Shards, source: Any) -> Iterator[Each]:
+    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
         """Results come in the order of shards, whichever thread is first."""
-        threads = self.threads or torch.get_num_threads()
+        source, threads = make(), self.threads or torch.get_num_threads()
         with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
 
             def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
                 return list(pool.map(lambda shard: work(source, shard, *arguments), shards))
 
-            yield each
+            yield each, source
 
 
 def make_engine(name: EngineName = "local", workers: int | None = None, address: str | None = None) -> Engine:

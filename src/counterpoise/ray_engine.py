@@ -6,22 +6,26 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from counterpoise.errors import ConfigError, CounterpoiseError
 from counterpoise.shards import Shard, Shards
 from counterpoise.threads import one_thread
 
+Each = Callable[..., list[Any]]
+Source = TypeVar("Source")
 FOREVER = -1  # a worker that dies is started again, and the shard it was at is done again
 
 
 class _Worker:
     """Keeps the source; Ray makes an actor of it."""
 
-    def __init__(self, source: list[Any]) -> None:
-        self.source = _imported().get(source[0])  # in a list, so that a worker that is started again asks anew
+    source: Any = None
 
-    def run(self, work: Callable[..., Any], shard: Shard, arguments: Sequence[Any]) -> Any:
+    def run(self, work: Callable[..., Any], shard: Shard, arguments: Sequence[Any], kept: list[Any]) -> Any:
+        """Work on a shard; the first time, also after a death, the source is fetched."""
+        if self.source is None:
+            self.source = _imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
         return work(self.source, shard, *arguments)
 
 
@@ -37,24 +41,24 @@ class RayEngine:
     address: str | None = None
 
     @contextmanager
-    def over(self, shards: Shards, source: Any) -> Iterator[Callable[..., list[Any]]]:
+    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
         """Shard k is always with worker k modulo their number; results come in the order of shards."""
         with one_thread(), connected(self.address, self.workers) as ray:
             count = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
-            kept = ray.put(source)
-            make = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
-            actors = [make.remote([kept]) for _ in range(min(count, max(1, len(shards))))]
+            actor = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
+            actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
+            source = make()  # while the workers start
+            kept = [ray.put(source)]
 
             def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
-                sent = ray.put(arguments)
-                places = enumerate(shards)
-                return results(ray, [actors[k % len(actors)].run.remote(work, shard, sent) for k, shard in places])
+                sent, places = ray.put(arguments), enumerate(shards)
+                return results(ray, [actors[k % len(actors)].run.remote(work, at, sent, kept) for k, at in places])
 
             try:
-                yield each
+                yield each, source
             finally:
-                for actor in actors:
-                    ray.kill(actor)
+                for worker in actors:
+                    ray.kill(worker)
 
 
 @contextmanager

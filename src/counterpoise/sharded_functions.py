@@ -129,9 +129,12 @@ def balance_shards(
         raise DataError(f"the features are for {shape[0]} x {shape[1]} pairs, the log for {shards.shape}.")
     budget = as_bytes(memory)
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
-    with one_thread():  # blocks of a few rows, again
-        fitted = (functions or KernelFunctions()).fit(pairs, generator=generator)
-        source = ShardFunctions.of(fitted, pairs, budget)
-    with (engine or Local()).over(shards, source) as each:
+
+    def fitted_tables() -> ShardFunctions:
+        with one_thread():  # blocks of a few rows
+            return ShardFunctions.of((functions or KernelFunctions()).fit(pairs, generator=generator), pairs, budget)
+
+    with (engine or Local()).over(shards, fitted_tables) as (each, source):
+        fitted = source.fitted
         rows = ShardedRows(shards.n_rows, len(fitted.targets), each, lambda name: ShardColumn(shards, name))
         return fitted.balance(rows, tolerance, strength, **options)
