@@ -23,7 +23,7 @@ ORDER = [
     *("weights", "propensity", "joint_propensity"),
     *("exposure", "first_fits", "weight_model", "balancing"),
     *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
-    *("ranking", "persistence", "recommender", "streamed_fit"),
+    *("ranking", "persistence", "checkpoints", "recommender", "streamed_fit"),
     *("citations", "compositions", "methods", "making", "explain"),
     *("metrics", "evaluation", "validation", "plots", "search_space", "study", "tuning", "config", "fitting"),
     *("demo", "balanced_log", "balance_command", "tune_command"),

@@ -129,6 +129,7 @@ def fit(
     settings: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as name=value.")] = None,
     k: TopK = None,
     empty_users: Empty = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a long fit that was stopped.")] = False,
     memory: Memory = None,
     engine: EngineWord = None,
     workers: Workers = None,
@@ -146,6 +147,7 @@ def fit(
     flags = {name: arguments[name] for name in FitConfig.model_fields if name in arguments and name != "settings"}
     configuration = resolve(config, flags, parse_settings([*(settings or []), *given]))
 
+    from counterpoise.checkpoints import FILE
     from counterpoise.explain import fit_lines, truth_line
     from counterpoise.fitting import fit_and_evaluate
     from counterpoise.persistence import check_folder
@@ -153,8 +155,9 @@ def fit(
     out = out or Path("runs") / f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
     check_folder(out)
     with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
-        fitted = fit_and_evaluate(configuration, progress)
+        fitted = fit_and_evaluate(configuration, progress, out, resume)
     fitted.model.save(out, **fitted.facts())
+    (out / FILE).unlink(missing_ok=True)
     if as_json:
         own = {"configuration": fitted.model.to_config(), "parts": fitted.model.facts_}
         show_json({"run": str(out), **own, **fitted.facts()})

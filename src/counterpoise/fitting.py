@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from counterpoise import __version__
+from counterpoise.balancing import Balancing
+from counterpoise.checkpoints import FILE, Checkpoint
 from counterpoise.config import FitConfig
 from counterpoise.datasets import load
 from counterpoise.engines import make_engine
-from counterpoise.errors import DataError
+from counterpoise.errors import ConfigError, DataError
 from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset
+from counterpoise.fingerprints import hash_logs
 from counterpoise.ingest import read_log
 from counterpoise.making import make
 from counterpoise.persistence import read_manifest
@@ -48,23 +54,46 @@ class Fitted:
         }
 
 
-def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None) -> Fitted:
-    """Load the data, fit the method, and evaluate it where there are unbiased ratings."""
+def fit_and_evaluate(
+    configuration: FitConfig, progress: Progress | None = None, folder: Path | None = None, resume: bool = False
+) -> Fitted:
+    """Load the data, fit the method, and evaluate it where there are unbiased ratings.
+
+    `folder`: where a long fit is written down on the way; `resume`: go on from what is there.
+    """
     model = make(configuration.method, **{"seed": configuration.seed, **configuration.settings})
     dataset = load_data(configuration)
     if dataset.test is not None:
         binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
+    checkpoint = None if folder is None else _checkpoint(configuration, model, dataset, folder, resume)
     if isinstance(dataset.train, StreamedLog):
-        fit_streamed(model, dataset.train, dataset.probe, progress)
+        fit_streamed(model, dataset.train, dataset.probe, progress, checkpoint)
     else:
-        model.fit(dataset.train, probe=dataset.probe, progress=progress)
+        model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
     seconds = time.perf_counter() - started
     evaluation = None
     if dataset.test is not None:
         evaluation = evaluate(model, dataset.test, k=configuration.k, empty_users=configuration.empty_users)
     truth = _truth(configuration, model) if configuration.data == "simulated" else None
     return Fitted(configuration, dataset, model, evaluation, seconds, truth)
+
+
+def _checkpoint(
+    configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset, folder: Path, resume: bool
+) -> Checkpoint | None:
+    """The checkpoint of this fit; None where weights or the best epoch depend on more than the last epoch."""
+    weights = model.weights
+    changing = isinstance(weights, Balancing) and (weights.moving or getattr(weights.functions, "adaptive", False))
+    if changing or getattr(model.training, "patience", None) is not None:
+        if resume:
+            raise ConfigError("`resume` does not go with patience, nor with weights that follow the errors (akb).")
+        return None
+    train, probe = dataset.train, dataset.probe
+    data = train.shards.folder.name if isinstance(train, StreamedLog) else hash_logs("", train, probe)
+    facts = [__version__, model.to_config(), data, configuration.threshold, None if probe is None else len(probe)]
+    key = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+    return Checkpoint(folder / FILE, key, resume)
 
 
 def load_data(configuration: FitConfig) -> Dataset:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from counterpoise import __version__
 from counterpoise.backbones import Backbone, MatrixFactorization, as_backbone
+from counterpoise.checkpoints import Checkpoint
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
 from counterpoise.imputation import Imputation, Nothing
@@ -48,10 +49,18 @@ class DebiasedRecommender(Part):
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     training: Training = field(default_factory=Training)
 
-    def fit(self, log: FeedbackLog, probe: FeedbackLog | None = None, *, progress: Progress | None = None) -> Self:
+    def fit(
+        self,
+        log: FeedbackLog,
+        probe: FeedbackLog | None = None,
+        *,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Self:
         """Learn from a log; `probe` is a small unbiased sample for methods that use one.
 
-        `progress` is called after each epoch with (epochs done, epochs planned, loss).
+        `progress` is called after each epoch with (epochs done, epochs planned, loss). `checkpoint`: where to write
+        down what was learned on the way, and maybe to go on from.
         """
         backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
         self._check(log, probe)
@@ -66,7 +75,8 @@ class DebiasedRecommender(Part):
             learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
-            self.history_ = train(learner, batches, judge, self.training, progress)
+            trained = learner if checkpoint is None else checkpoint.of(learner)
+            self.history_ = train(trained, batches, judge, self.training, progress)
             self.facts_ = learner.finish(batches.whole())
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weighing.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids

@@ -9,6 +9,7 @@ import torch
 
 from counterpoise.backbones import as_backbone
 from counterpoise.balancing import Balancing
+from counterpoise.checkpoints import Checkpoint
 from counterpoise.diagnostics import weight_facts
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
@@ -31,7 +32,11 @@ IMPUTATIONS: tuple[type[Imputation], ...] = (Nothing, Constant, Learned, Silence
 
 
 def fit_streamed(
-    model: DebiasedRecommender, log: StreamedLog, probe: FeedbackLog | None = None, progress: Progress | None = None
+    model: DebiasedRecommender,
+    log: StreamedLog,
+    probe: FeedbackLog | None = None,
+    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> DebiasedRecommender:
     """`model.fit` on a streamed log, for the parts that look at batches alone or at one number for each row."""
     model._check(log, probe)
@@ -43,7 +48,8 @@ def fit_streamed(
         learner = Learner.begin(problem, model.weights, model.risk, model.imputation)
         batches = problem.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
-        model.history_ = train(learner, batches, None, training, progress)
+        trained = learner if checkpoint is None else checkpoint.of(learner)
+        model.history_ = train(trained, batches, None, training, progress)
         model.facts_ = _facts(learner, batches)
     model.scorer_, model.ratio_ = learner.scorer.requires_grad_(False), learner.weighing.ratio.cpu().numpy()
     model.user_ids_, model.item_ids_ = log.user_ids, log.item_ids
