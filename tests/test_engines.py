@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise import Dataset
+from counterpoise import Dataset, tune
 from counterpoise.bench.jobs import Job
 from counterpoise.bench.runner import run
 from counterpoise.bench.store import Store
@@ -24,7 +24,7 @@ from counterpoise.errors import ConfigError, DataError
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.kernels import Exponential
 from counterpoise.population import Pairs
-from counterpoise.ray_engine import RayEngine, connected
+from counterpoise.ray_engine import RayEngine, Tasks, connected
 from counterpoise.sharded_functions import balance_shards
 from counterpoise.shards import Shards, ShardWriter
 
@@ -175,6 +175,15 @@ def test_the_fits_of_a_table_are_tasks_of_ray_with_the_same_results(tmp_path: Pa
         assert here["failed"] is None
         assert here["metrics"] == there["metrics"]
     assert counts == [(0, 2), (1, 2), (2, 2)]
+
+
+@pytest.mark.xdist_group("ray")
+def test_the_folds_of_a_search_are_tasks_of_ray_with_the_same_results(dataset: Dataset, ray: Any) -> None:
+    settings = {"settings": {"epochs": 2, "dim": 2}, "space": "own", "search": {"l2": "1:64:log"}, "folds": 2}
+    here = tune(dataset.train, "mf", 3, **settings)
+    there = tune(dataset.train, "mf", 3, **settings, spread=Tasks(ray))
+    for first, second in zip(here.trials, there.trials, strict=True):
+        assert (first.settings, first.state, first.risk) == (second.settings, second.state, second.risk)
 
 
 def test_ray_that_is_not_installed_is_asked_for(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:

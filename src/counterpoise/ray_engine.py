@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from counterpoise.errors import ConfigError, CounterpoiseError
@@ -98,3 +98,29 @@ def _imported() -> Any:
     except ImportError:
         raise ConfigError("`engine` is 'ray', which is not installed. Run: pip install 'counterpoise[ray]'.") from None
     return ray
+
+
+@dataclass
+class Tasks:
+    """Calls of a function as tasks of Ray; what they share, such as a log, is sent once."""
+
+    ray: Any
+    sent: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by identity: (the object, its reference)
+
+    def __call__(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """The results in the order of calls; those that nobody waits for any more are cancelled."""
+        task = self.ray.remote(num_cpus=1)(function)
+        waiting = [task.remote(*(self._reference(argument) for argument in call)) for call in calls]
+        try:
+            for reference in waiting:
+                yield results(self.ray, [reference])[0]
+        finally:
+            for reference in waiting:
+                self.ray.cancel(reference)
+
+    def _reference(self, argument: Any) -> Any:
+        if not isinstance(argument, tuple):
+            return argument
+        if id(argument) not in self.sent:
+            self.sent[id(argument)] = argument, self.ray.put(argument)
+        return self.sent[id(argument)][1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -18,7 +18,7 @@ from counterpoise.recommender import DebiasedRecommender
 from counterpoise.search_space import search_space
 from counterpoise.study import Proposal, Study, Trial, load_optuna
 from counterpoise.training import DivergenceError, Progress
-from counterpoise.validation import Errors, Estimate, Validation, debiased_risk, pooled
+from counterpoise.validation import Errors, Estimate, Spread, Validation, debiased_risk, pooled
 
 BEHIND = 2.0  # standard errors by which a trial may be behind the best and go on
 STEPS_A_FIT = 100  # of the progress that is reported
@@ -126,6 +126,7 @@ def tune(
     alone: bool = False,
     progress: Progress | None = None,
     after: After | None = None,
+    spread: Spread | None = None,
 ) -> Tuning:
     """Search the settings of a method, `trials` configurations in all; the first one is the method's own.
 
@@ -135,7 +136,8 @@ def tune(
     `storage`: an Optuna URL; a study that is there under `name` goes on up to `trials` in all. `alone`: nobody else
     works on it, so that trials found running were interrupted.
     `progress` gets (steps done, steps planned, least risk so far), before the first risk the loss of the fit; `after`
-    gets all trials after each.
+    gets all trials after each. `spread`: who fits all folds of a trial at once, such as `ray_engine.Tasks`; the results
+    are the same.
     """
     check_number("trials", trials, at_least=1, integer=True)
     log, fixed = data.train if isinstance(data, Dataset) else data, dict(settings or {})
@@ -143,7 +145,7 @@ def tune(
         raise DataError(f"`data` must be a FeedbackLog or a Dataset, got {type(data).__name__}.")
     dimensions = search_space(method, fixed, len(log), space, search)
     load_optuna()  # an error now, not after the weights
-    judges = Validation.of(data, probe, folds=folds, rounds=rounds, seed=seed)
+    judges = replace(Validation.of(data, probe, folds=folds, rounds=rounds, seed=seed), spread=spread)
     problem = {"data": fingerprint(judges), "method": method, "settings": repr(sorted(fixed.items())), "seed": seed}
     problem |= {"space": repr(dimensions), "folds": folds, "rounds": judges.rounds}
     place: dict[str, Any] = {"storage": storage, "name": name or f"counterpoise-{method}", "alone": alone}
