@@ -3,6 +3,7 @@
     python benchmarks/scale.py --rows 1e6 1e7 1e8              the curve, and its exponent
     python benchmarks/scale.py --rows 1e7 --engine ray         the same on two workers of a local Ray
     python benchmarks/scale.py --rows 1e8 --device cuda        shards streamed through one GPU
+    python benchmarks/scale.py --rows 1e7 --ingest             the same log as a folder of Parquet files, made shards
 
 1 million users x 100,000 items with features of 16 dimensions; J = 32 Gaussian kernels at random pairs of D (or, with
 --functions moments, the 32 means); balanced to a duality gap of 1e-4. The log is made by shards and kept in --folder.
@@ -18,6 +19,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -98,6 +100,27 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, object]:
     return facts | figures | {"peak_gb": round(peak / 1e9, 2), "made_in": round(made, 1)}
 
 
+def ingested(rows: int, options: argparse.Namespace) -> dict[str, object]:
+    """A folder of Parquet files, a million rows each, scanned into shards: time and memory."""
+    import polars as pl
+
+    from counterpoise.sharding import shard_log
+
+    place = options.folder / f"{rows}-parquet"
+    if not place.exists():
+        place.mkdir(parents=True)
+        for shard in simulated(options.folder, rows, *tables(options.users, options.items)):
+            columns = {f"{name[:-1]}_id": np.array(shard.column(name)) for name in ("users", "items")}
+            frame = pl.DataFrame(columns | {"rating": np.array(shard.column("ratings"))})
+            frame.write_parquet(place / f"part-{shard.number:05d}.parquet")
+    with tempfile.TemporaryDirectory(dir=options.folder) as cache:
+        started = time.perf_counter()
+        log = shard_log(place, memory=options.memory, cache=cache)
+        seconds = time.perf_counter() - started
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"rows": len(log), "ingest": True, "seconds": round(seconds, 2), "peak_gb": round(peak / 1e9, 2)}
+
+
 @contextmanager
 def cluster(options: argparse.Namespace) -> Iterator[float]:
     """A local Ray that stands before the clock starts, as a cluster would, where one is asked for; seconds it took."""
@@ -125,10 +148,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--memory", default="4GB")
     parser.add_argument("--folder", type=Path, default=Path("~/.cache/counterpoise/scale").expanduser())
+    parser.add_argument("--ingest", action="store_true", help="measure how files become shards")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
-        print(json.dumps(measure(int(options.rows[0]), options)))
+        print(json.dumps((ingested if options.ingest else measure)(int(options.rows[0]), options)))
         return
     records = []
     for rows in options.rows:

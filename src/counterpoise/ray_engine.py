@@ -26,7 +26,8 @@ class _Worker:
         """Work on a shard; the first time, also after a death, the source is fetched."""
         if self.source is None:
             self.source = _imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
-        return work(self.source, shard, *arguments)
+        with one_thread():  # a worker has one core, whatever the environment says
+            return work(self.source, shard, *arguments)
 
 
 @dataclass(frozen=True)
