@@ -192,6 +192,19 @@ def test_ray_that_is_not_installed_is_asked_for(shards: Shards, monkeypatch: pyt
         weights(shards, RayEngine())
 
 
+@pytest.mark.parametrize(
+    ("address", "message"),
+    [("nowhere", "`address` must be auto or HOST:PORT"), ("127.0.0.1:1", "no Ray cluster answers there")],
+)
+def test_an_address_where_nobody_answers_is_said_at_once(
+    address: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = pytest.importorskip("ray", reason="Ray is not installed: pip install 'counterpoise[ray]'")
+    monkeypatch.setattr(module, "is_initialized", lambda: False)
+    with pytest.raises(ConfigError, match=message), connected(address):
+        pytest.fail("connected")
+
+
 class Murderous:
     """An engine whose workers are killed in the middle of its second and third pass."""
 

@@ -8,10 +8,12 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from counterpoise.agreement import Agreement
     from counterpoise.backbones import MatrixFactorization, NeuralCF
+    from counterpoise.balanced_log import balance_log
     from counterpoise.balancer import KernelBalancer, MomentBalancer
     from counterpoise.balancing import Balancing
     from counterpoise.calibrated import Multiple, Targeted
     from counterpoise.datasets import load as load_dataset
+    from counterpoise.engines import make_engine
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation import Evaluation, evaluate
     from counterpoise.exposure import Exposed
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from counterpoise.propensity import Logistic, Popularity, Propensity
     from counterpoise.recommender import DebiasedRecommender, load_model
     from counterpoise.results import BalanceResult
+    from counterpoise.sharded_functions import balance_shards
+    from counterpoise.sharding import shard_log
     from counterpoise.silence import Silence
     from counterpoise.simulation import World, simulate
     from counterpoise.solver import entropy_balance, worst_case_balance
@@ -39,10 +43,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "agreement": ("Agreement",),
     "backbones": ("MatrixFactorization", "NeuralCF"),
+    "balanced_log": ("balance_log",),
     "balancer": ("KernelBalancer", "MomentBalancer"),
     "balancing": ("Balancing",),
     "calibrated": ("Multiple", "Targeted"),
     "datasets": ("load_dataset",),
+    "engines": ("make_engine",),
     "errors": ("ConfigError", "ConvergenceWarning", "CounterpoiseError", "DataError"),
     "evaluation": ("Evaluation", "evaluate"),
     "exposure": ("Exposed",),
@@ -57,6 +63,8 @@ _HOMES = {
     "propensity": ("Logistic", "Popularity", "Propensity"),
     "recommender": ("DebiasedRecommender", "load_model"),
     "results": ("BalanceResult",),
+    "sharded_functions": ("balance_shards",),
+    "sharding": ("shard_log",),
     "silence": ("Silence",),
     "simulation": ("World", "simulate"),
     "solver": ("entropy_balance", "worst_case_balance"),
@@ -110,14 +118,18 @@ __all__ = [
     "Tuning",
     "Uniform",
     "World",
+    "balance_log",
     "balance_samples",
+    "balance_shards",
     "entropy_balance",
     "evaluate",
     "load_dataset",
     "load_model",
     "make",
+    "make_engine",
     "read_log",
     "read_logs",
+    "shard_log",
     "simulate",
     "tune",
     "worst_case_balance",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from counterpoise.threads import one_thread
 
 Each = Callable[..., list[Any]]
 Source = TypeVar("Source")
+ANSWERS = 5.0  # seconds in which a cluster must
 FOREVER = -1  # a worker that dies is started again, and the shard it was at is done again
 
 
@@ -69,6 +71,8 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
     if ray.is_initialized():
         yield ray
         return
+    if address is not None and address != "auto" and not address.startswith("ray://"):
+        _check_answers(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     own = {"num_cpus": workers, "include_dashboard": False} if address is None else {"address": address}
@@ -76,11 +80,25 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
         ray.init(**own, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"`address` {address!r}: no Ray cluster answers there ({reason}).") from None
+        raise ConfigError(
+            f"`address` {address!r}: no Ray cluster lets us in ({reason}). Where it asks for a token, Ray's own settings "
+            "must hold it."
+        ) from None
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise `ConfigError` where nobody listens: Ray itself would ask for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"`address` must be auto or HOST:PORT, got {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), ANSWERS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"`address` {address!r}: no Ray cluster answers there ({error}).") from None
 
 
 def results(ray: Any, tasks: Sequence[Any]) -> list[Any]:
