@@ -75,14 +75,15 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
         _check_answers(address)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    own = {"num_cpus": workers, "include_dashboard": False} if address is None else {"address": address}
+    own = {"address": "local", "num_cpus": workers, "include_dashboard": False}  # also beside another instance
+    place = own if address is None else {"address": address}
     try:
-        ray.init(**own, **quiet)
+        ray.init(**place, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(
-            f"`address` {address!r}: no Ray cluster lets us in ({reason}). Where it asks for a token, Ray's own settings "
-            "must hold it."
+            f"`address` {address!r}: no Ray cluster lets us in ({reason}). "
+            "Where it asks for a token, Ray's own settings must hold it."
         ) from None
     try:
         yield ray
