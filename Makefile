@@ -15,7 +15,7 @@ demo: $(VENV)/core
 	$(BIN)/counterpoise demo
 
 test: $(VENV)/dev
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadgroup
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -274,7 +274,7 @@ def test_a_folder_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_log_and_a_missing_file_are_errors(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"there is no train\.csv, train\.tsv or train\.parquet in this folder"):
+    with pytest.raises(DataError, match=r"there is no file in this folder that ends in \.csv"):
         load(tmp_path)
     with pytest.raises(DataError, match=r"nowhere\.csv: there is no such file"):
         load(tmp_path / "nowhere.csv")

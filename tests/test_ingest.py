@@ -347,7 +347,7 @@ def test_parquet_without_rows_is_called_empty(tmp_path: Path) -> None:
 def test_a_missing_file_a_folder_and_an_unknown_ending_are_told_apart(tmp_path: Path) -> None:
     assert failure(tmp_path / "nowhere.csv") == "there is no such file."
     (tmp_path / "folder.csv").mkdir()
-    assert failure(tmp_path / "folder.csv") == "is a folder, expected a file."
+    assert failure(tmp_path / "folder.csv").startswith("there is no file in this folder that ends in .csv,")
     assert failure(write(tmp_path, "x", "a.xlsx")).startswith("the name does not tell the format. Use one of .csv")
 
 

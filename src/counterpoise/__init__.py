@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from counterpoise import plots as plots
     from counterpoise.agreement import Agreement
     from counterpoise.backbones import MatrixFactorization, NeuralCF
+    from counterpoise.balanced_log import balance_log
     from counterpoise.balancer import KernelBalancer, MomentBalancer
     from counterpoise.balancing import Balancing
     from counterpoise.calibrated import Multiple, Targeted
     from counterpoise.datasets import load as load_dataset
+    from counterpoise.engines import make_engine
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation import Evaluation, evaluate
     from counterpoise.exposure import Exposed
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
     from counterpoise.recommender import DebiasedRecommender, load_model
     from counterpoise.reports.writing import report
     from counterpoise.results import BalanceResult
+    from counterpoise.sharded_functions import balance_shards
+    from counterpoise.sharding import shard_log
     from counterpoise.silence import Silence
     from counterpoise.simulation import World, simulate
     from counterpoise.solver import entropy_balance, worst_case_balance
@@ -42,10 +46,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "agreement": ("Agreement",),
     "backbones": ("MatrixFactorization", "NeuralCF"),
+    "balanced_log": ("balance_log",),
     "balancer": ("KernelBalancer", "MomentBalancer"),
     "balancing": ("Balancing",),
     "calibrated": ("Multiple", "Targeted"),
     "datasets": ("load_dataset",),
+    "engines": ("make_engine",),
     "errors": ("ConfigError", "ConvergenceWarning", "CounterpoiseError", "DataError"),
     "evaluation": ("Evaluation", "evaluate"),
     "exposure": ("Exposed",),
@@ -62,6 +68,8 @@ _HOMES = {
     "recommender": ("DebiasedRecommender", "load_model"),
     "reports.writing": ("report",),
     "results": ("BalanceResult",),
+    "sharded_functions": ("balance_shards",),
+    "sharding": ("shard_log",),
     "silence": ("Silence",),
     "simulation": ("World", "simulate"),
     "solver": ("entropy_balance", "worst_case_balance"),
@@ -116,16 +124,20 @@ __all__ = [
     "Tuning",
     "Uniform",
     "World",
+    "balance_log",
     "balance_samples",
+    "balance_shards",
     "entropy_balance",
     "evaluate",
     "fit_many",
     "load_dataset",
     "load_model",
     "make",
+    "make_engine",
     "read_log",
     "read_logs",
     "report",
+    "shard_log",
     "simulate",
     "tune",
     "worst_case_balance",

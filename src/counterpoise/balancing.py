@@ -20,6 +20,8 @@ from counterpoise.functions import Functions, KernelFunctions
 from counterpoise.population import Pairs
 from counterpoise.problems import Problem
 from counterpoise.results import BalanceResult
+from counterpoise.sharded_functions import balance_shards
+from counterpoise.streamed_log import StreamedLog
 from counterpoise.weight_model import WeightModel
 from counterpoise.weights import Current, NaiveBayes, Uniform, Weighing, Weights
 from counterpoise.words import Prior, Solver
@@ -58,6 +60,8 @@ class Balancing(Weights):
     def begin(self, problem: Problem) -> Weighing:
         """Features first; the weights come with the first epoch."""
         self._check()
+        if isinstance(problem.log, StreamedLog):
+            return _OverShards(self, problem, problem.log)
         prior = (NaiveBayes() if self.prior == "naive-bayes" else Uniform()).begin(problem)
         if self.solver == "gradient":
             pairs = self.pairs(problem, first_fits(problem, self.sources, self.embedder))
@@ -148,6 +152,38 @@ class _Solved(Weighing):
             "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
             "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
             "balanced": [fold.certificate() for fold in self.folds],
+        }
+
+
+class _OverShards(Weighing):
+    """Exact weights over a log in shards, in features that are not learned."""
+
+    def __init__(self, part: Balancing, problem: Problem, log: StreamedLog) -> None:
+        if part.solver != "dual" or part.prior != "uniform" or not set(part.sources) <= {"activity", "side"}:
+            raise ConfigError(
+                "balancing a log that is streamed needs features='activity' (--set features=activity), solver='dual' "
+                "and prior='uniform'. Or raise --memory to read the log into memory."
+            )
+        prices = {"tolerance": part.tolerance, "strength": part.strength}
+        place = {"engine": log.engine, "memory": log.memory, "seed": problem.generator}
+        self.result = balance_shards(log.shards, part.pairs(problem, {}), part.functions, **prices, **place)  # type: ignore[arg-type]
+        parts = [torch.from_numpy(len(log) * weights).float() for weights in self.result.weights]
+        self.ratio = torch.cat(parts).to(problem.device)
+        self.result.weights.remove()
+
+    def facts(self) -> dict[str, Any]:
+        result = self.result
+        return {
+            "solver": "dual",
+            "folds": 1,
+            "functions": len(result.dual),
+            "given_up": int(result.given_up.sum()),
+            "largest_violation_sd": result.max_violation,
+            "worst_case_bias": result.worst_case_bias,
+            "gap": result.gap,
+            "status": result.status,
+            "held_out_before": None,
+            "held_out_after": None,
         }
 
 

@@ -27,11 +27,15 @@ from counterpoise.errors import CounterpoiseError
 from counterpoise.options import (
     INTERRUPTED,
     OUT_HELP,
+    Address,
+    Cache,
     Data,
     Empty,
+    EngineWord,
     Folder,
     ItemCol,
     Json,
+    Memory,
     Method,
     ProbeFile,
     ProbeFraction,
@@ -47,6 +51,7 @@ from counterpoise.options import (
     TopK,
     UnknownUsers,
     UserCol,
+    Workers,
     given,
     words,
 )
@@ -137,6 +142,12 @@ def fit(
     k: TopK = None,
     empty_users: Empty = None,
     report: Annotated[bool, typer.Option("--report", help="Also write OUT/report.html.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a long fit that was stopped.")] = False,
+    memory: Memory = None,
+    engine: EngineWord = None,
+    workers: Workers = None,
+    address: Address = None,
+    cache: Cache = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -149,6 +160,7 @@ def fit(
     flags = {name: arguments[name] for name in FitConfig.model_fields if name in arguments and name != "settings"}
     configuration = resolve(config, flags, parse_settings([*(settings or []), *given]))
 
+    from counterpoise.checkpoints import FILE
     from counterpoise.explain import fit_lines, truth_line
     from counterpoise.fitting import fit_and_evaluate
     from counterpoise.persistence import check_folder
@@ -157,8 +169,9 @@ def fit(
     out = out or Path("runs") / f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
     check_folder(out)
     with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
-        fitted = fit_and_evaluate(configuration, progress)
+        fitted = fit_and_evaluate(configuration, progress, out, resume)
     fitted.model.save(out, **fitted.facts())
+    (out / FILE).unlink(missing_ok=True)
     shown = not (as_json or quiet)
     page = report_beside(out, fitted.model, fitted.dataset, wanted=shown) if report else None
     if as_json:
@@ -187,7 +200,7 @@ app.command()(tune)
 @app.command()
 def evaluate(
     run: Run,
-    test: Annotated[str, typer.Argument(help="A file with unbiased ratings, or a dataset's name.")],
+    test: Annotated[str, typer.Argument(help="Unbiased ratings (file, folder, glob), or a dataset's name.")],
     path: Folder = None,
     protocol: Annotated[Protocol | None, typer.Option(help="honest: leave out what the model has seen.")] = None,
     seed: Annotated[int | None, typer.Option(help="Split of a named dataset.", show_default="the run's")] = None,
@@ -200,6 +213,7 @@ def evaluate(
     k: TopK = None,
     empty_users: Empty = None,
     unknown: UnknownUsers = "error",
+    memory: Memory = None,
     out: Annotated[Path | None, typer.Option(help="Also write the evaluation as JSON.")] = None,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -210,6 +224,7 @@ def evaluate(
 
     columns = given(user_col=user_col, item_col=item_col, rating_col=rating_col, separator=separator)
     options = given(path=path, protocol=protocol, seed=seed, threshold=threshold, k=k, empty_users=empty_users)
+    options |= given(memory=memory)
     with working("evaluating", not (as_json or quiet)):
         result, seen, protocol = evaluate_run(run, test, unknown, columns | {"duplicates": duplicates}, **options)
     facts = {"protocol": protocol, "rows_seen_in_training": seen, **result.to_dict()}

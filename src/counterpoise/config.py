@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterpoise.errors import ConfigError
 from counterpoise.persistence import read_manifest
-from counterpoise.words import Duplicates, EmptyUsers, Protocol
+from counterpoise.words import Duplicates, EmptyUsers, EngineName, Protocol
 
 
 class FitConfig(BaseModel):
@@ -39,6 +39,11 @@ class FitConfig(BaseModel):
     settings: dict[str, Any] = Field(default_factory=dict)
     k: int = Field(default=5, ge=1)
     empty_users: EmptyUsers = "skip"
+    memory: str = "4GB"
+    engine: EngineName = "local"
+    workers: int | None = None
+    address: str | None = None
+    cache: str | None = None
 
     def read_options(self) -> dict[str, Any]:
         """How to read files of one's own, as far as it differs from the defaults."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from inspect import signature
 from pathlib import Path
@@ -13,8 +14,10 @@ import numpy as np
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.ingest import AnyPath, read_logs
+from counterpoise.log_files import is_many
 from counterpoise.protocols import apply_protocol
 from counterpoise.sources import SOURCES, Reader, Source
+from counterpoise.streamed_log import read_streamed, too_long
 from counterpoise.tables import PARQUET, SEPARATORS, kind_of
 from counterpoise.words import Protocol
 
@@ -64,22 +67,32 @@ def load(
     threshold: float | None = None,
     test: AnyPath | None = None,
     probe: AnyPath | None = None,
+    memory: str | float | None = None,
+    streaming: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Dataset:
     """A dataset by its name (see `available`), or from files of your own.
 
-    `name`: a known name, the file of the biased log (then `test` and `probe` may name two more files), or a folder
-    with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the probe from the test.
+    `name`: a known name; the biased log as a file, a folder of files or a glob (then `test` and `probe` may name two
+    more); or a folder with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the
+    probe from the test.
     `path`: the folder of a known dataset; by default $COUNTERPOISE_DATA/<name>, then the user's cache folder.
     `protocol`: "honest" or "paper", see `apply_protocol`; `seed` draws the probe. What was removed is in `description`.
     `threshold`: ratings at or above it are positive; by default the dataset's own, for files none.
+    `memory`: a log in a folder or a glob that would take more is streamed (see `StreamedLog`), with the options
+    `streaming`: `cache` and `engine`. By default none is.
     `options`: for files those of `read_logs`, for "simulated" those of `simulate`.
     """
     split = Split(protocol, probe_fraction, seed)
     if str(name) not in SOURCES:
         if path is not None:
             raise ConfigError(f"`path` goes with one of the names {_names()}; {str(name)!r} is a path itself.")
-        logs = read_logs(_files(Path(name).expanduser(), test, probe), threshold=threshold, **options)
+        files = _files(Path(name).expanduser(), test, probe)
+        if memory is not None and too_long(files["train"], memory):
+            ordered = {"train": files.pop("train"), **files}
+            logs = read_streamed(ordered, threshold=threshold, memory=memory, **(streaming or {}), **options)
+        else:
+            logs = read_logs(files, threshold=threshold, **options)
         about = {"source": str(name), "threshold": threshold}
         return split.dataset(Path(name).stem, logs["train"], logs.get("test"), logs.get("probe"), about)
     source = SOURCES[str(name)]
@@ -137,8 +150,8 @@ def _files(path: Path, test: AnyPath | None, probe: AnyPath | None) -> dict[str,
     """The file of each part: from a folder with train.*, probe.*, test.*, or as named one by one."""
     given = {"probe": probe, "test": test}
     files: dict[str, AnyPath] = {part: file for part, file in given.items() if file is not None}
-    if not path.is_dir():
-        if not path.exists() and path.name == str(path) and kind_of(path) == "":
+    if not path.is_dir() or not any(any(path.glob(f"{part}.*")) for part in PARTS):
+        if not is_many(path) and not path.exists() and path.name == str(path) and kind_of(path) == "":
             raise ConfigError(f"unknown dataset {str(path)!r}. Use one of {_names()}, or a path to your own files.")
         return {"train": path, **files}
     for part in PARTS:

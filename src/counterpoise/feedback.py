@@ -81,7 +81,7 @@ class FeedbackLog:
         if threshold is not None:
             check_number("threshold", threshold, advice="Ratings at or above it count as positive.")
         name = DEFAULT_NAMES | dict(names or {})
-        user_column, item_column = _ids(users, name["user"]), _ids(items, name["item"])
+        user_column, item_column = whole_ids(users, name["user"]), whole_ids(items, name["item"])
         values = finite_numbers(ratings, name["rating"])
         times = None if timestamps is None else _times(timestamps, name["timestamp"])
         chances = None if propensities is None else _propensities(propensities, name["propensity"])
@@ -288,7 +288,8 @@ def _vocabulary(given: Any, column: Any) -> Vocabulary:
     return given if isinstance(given, Vocabulary) else Vocabulary(given)
 
 
-def _ids(values: Any, name: str) -> Any:
+def whole_ids(values: Any, name: str) -> Any:
+    """A column of ids; an error that names the first row without one."""
     column = as_column(values)
     nulls = (
         column.is_null() | (column.is_nan() if column.dtype.is_float() else False)

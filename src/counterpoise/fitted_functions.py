@@ -14,7 +14,7 @@ from counterpoise.errors import ConfigError, check_number
 from counterpoise.kernels import Kernel
 from counterpoise.population import Points, kernel_rows
 from counterpoise.results import BalanceResult
-from counterpoise.rows import Rows, matrix_rows
+from counterpoise.rows import Rows, ShardedRows, matrix_rows
 from counterpoise.solver import entropy_balance, worst_case_balance
 
 HINGE_STRENGTH = 100.0  # a function is given up when a standard deviation of it costs more than this in divergence
@@ -41,9 +41,9 @@ class FittedFunctions:
         return Rows(points.n_rows, len(self.targets), points.device, lambda part: self.values(points.features(part)))
 
     def balance(
-        self, points: Points, tolerance: float = 0.0, strength: float | None = None, **options: Any
+        self, points: Points | ShardedRows, tolerance: float = 0.0, strength: float | None = None, **options: Any
     ) -> BalanceResult:
-        """Weights on `points` under which every function averages to its target.
+        """Weights on `points`, or on these functions in shards, under which every function averages to its target.
 
         `tolerance` and `strength` are in population standard deviations of each function; the default strength is
         100, or 10,000 for the worst-case problem. Where functions differ in `worth`, that is the price of the leading
@@ -57,8 +57,10 @@ class FittedFunctions:
         allowed, prices = self.prices(tolerance, strength)
         return entropy_balance(self._kept(points), self.targets, allowed.cpu(), prices.cpu(), scale=scale, **options)
 
-    def _kept(self, points: Points) -> Rows:
+    def _kept(self, points: Points | ShardedRows) -> Rows | ShardedRows:
         """The functions at the points, kept in memory where they are few: the solver looks at them a dozen times."""
+        if isinstance(points, ShardedRows):
+            return points
         rows = self.rows(points)
         if rows.n_rows * rows.n_functions > KEPT_VALUES:
             return rows
@@ -125,5 +127,10 @@ class FittedKernels(FittedFunctions):
 
 def powers(x: Tensor, mean: Tensor, deviation: Tensor, order: int) -> Tensor:
     """((x - mean) / deviation)^m, m = 1 .. order, side by side."""
-    standard = (x - mean.to(x)) / deviation.to(x)
+    standard = standard_scores(x, mean, deviation)
     return torch.cat([standard**power for power in range(1, order + 1)], 1)
+
+
+def standard_scores(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    """(x - mean) / deviation, column by column."""
+    return (x - mean.to(x)) / deviation.to(x)

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from counterpoise import __version__
+from counterpoise.balancing import Balancing
+from counterpoise.checkpoints import FILE, Checkpoint
 from counterpoise.config import FitConfig
 from counterpoise.datasets import load
-from counterpoise.errors import DataError
+from counterpoise.engines import make_engine
+from counterpoise.errors import ConfigError, DataError
 from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset, FeedbackLog
+from counterpoise.fingerprints import hash_logs
 from counterpoise.imbalances import Imbalance, imbalances, log_balance
 from counterpoise.ingest import read_log
 from counterpoise.making import make
@@ -20,6 +27,8 @@ from counterpoise.persistence import read_manifest
 from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
+from counterpoise.streamed_fit import fit_streamed
+from counterpoise.streamed_log import StreamedLog, too_long
 from counterpoise.training import Progress
 from counterpoise.words import EmptyUsers, Protocol, Unknown
 
@@ -58,20 +67,46 @@ class Fitted:
         }
 
 
-def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None) -> Fitted:
-    """Load the data, fit the method, and evaluate it where there are unbiased ratings."""
+def fit_and_evaluate(
+    configuration: FitConfig, progress: Progress | None = None, folder: Path | None = None, resume: bool = False
+) -> Fitted:
+    """Load the data, fit the method, and evaluate it where there are unbiased ratings.
+
+    `folder`: where a long fit is written down on the way; `resume`: go on from what is there.
+    """
     model = make(configuration.method, **{"seed": configuration.seed, **configuration.settings})
     dataset = load_data(configuration)
     if dataset.test is not None:
         binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
-    model.fit(dataset.train, probe=dataset.probe, progress=progress)
+    checkpoint = None if folder is None else _checkpoint(configuration, model, dataset, folder, resume)
+    if isinstance(dataset.train, StreamedLog):
+        fit_streamed(model, dataset.train, dataset.probe, progress, checkpoint)
+    else:
+        model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
     seconds = time.perf_counter() - started
     evaluation = None
     if dataset.test is not None:
         evaluation = evaluate(model, dataset.test, k=configuration.k, empty_users=configuration.empty_users)
     truth = _truth(configuration, model) if configuration.data == "simulated" else None
     return Fitted(configuration, dataset, model, evaluation, seconds, truth)
+
+
+def _checkpoint(
+    configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset, folder: Path, resume: bool
+) -> Checkpoint | None:
+    """The checkpoint of this fit; None where weights or the best epoch depend on more than the last epoch."""
+    weights = model.weights
+    changing = isinstance(weights, Balancing) and (weights.moving or getattr(weights.functions, "adaptive", False))
+    if changing or getattr(model.training, "patience", None) is not None:
+        if resume:
+            raise ConfigError("`resume` does not go with patience, nor with weights that follow the errors (akb).")
+        return None
+    train, probe = dataset.train, dataset.probe
+    data = train.shards.folder.name if isinstance(train, StreamedLog) else hash_logs("", train, probe)
+    facts = [__version__, model.to_config(), data, configuration.threshold, None if probe is None else len(probe)]
+    key = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+    return Checkpoint(folder / FILE, key, resume)
 
 
 def load_data(configuration: FitConfig) -> Dataset:
@@ -85,6 +120,11 @@ def load_data(configuration: FitConfig) -> Dataset:
         threshold=configuration.threshold,
         test=configuration.test,
         probe=configuration.probe,
+        memory=configuration.memory,
+        streaming={
+            "cache": configuration.cache,
+            "engine": make_engine(configuration.engine, configuration.workers, configuration.address),
+        },
         **configuration.read_options(),
     )
 
@@ -109,15 +149,15 @@ def evaluate_run(
     threshold: float | None = None,
     k: int = 5,
     empty_users: EmptyUsers = "skip",
+    memory: str = "4GB",
 ) -> tuple[Evaluation, int, Protocol]:
     """(the evaluation of a saved run on a file or the test of a named dataset, rows seen in training, protocol).
 
     The arguments are those of `read_test`.
     """
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
-    log, seen, protocol = read_test(
-        model, fitted, test, unknown, reading, path=path, protocol=protocol, seed=seed, threshold=threshold
-    )
+    options: dict[str, Any] = {"path": path, "protocol": protocol, "seed": seed, "threshold": threshold}
+    log, seen, protocol = read_test(model, fitted, test, unknown, reading, memory=memory, **options)
     scores = model.predict_log(log, unknown=unknown)
     return evaluate(scores, log, k=k, empty_users=empty_users), seen, protocol
 
@@ -133,12 +173,13 @@ def read_test(
     protocol: Protocol | None = None,
     seed: int | None = None,
     threshold: float | None = None,
+    memory: str = "4GB",
 ) -> tuple[FeedbackLog, int, Protocol]:
     """(a file or the test of a named dataset as a log, how many of its pairs were seen in training, protocol).
 
     What is not given is as in the run, whose configuration is `fitted`: the protocol, the split and the threshold. In
     the honest protocol the pairs of the training log and of the probe are left out. `reading`: options of `read_log`
-    for a file.
+    for a file, a folder or a glob, which must fit into `memory`: rankings are of users, whose rows may lie anywhere.
     """
     protocol = protocol or fitted.get("protocol", "honest")
     threshold = model.log_facts_["threshold"] if threshold is None else threshold
@@ -147,6 +188,8 @@ def read_test(
         fraction = fitted.get("probe_fraction", FitConfig.model_fields["probe_fraction"].default)
         log = load(test, path or fitted.get("path"), protocol, seed, probe_fraction=fraction, threshold=threshold).test
         assert log is not None
+    elif too_long(test, memory):
+        raise DataError(f"{test}: more rows than fit into the `memory` of {memory}. Raise it, or evaluate on a sample.")
     else:
         ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": unknown != "error"}
         log = read_log(test, threshold=threshold, **ids, **(reading or {}))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
-from counterpoise.fitted_functions import FittedFunctions, FittedGiven, FittedKernels, FittedPowers, powers
+from counterpoise.fitted_functions import FittedFunctions, FittedGiven, FittedKernels, FittedPowers, standard_scores
 from counterpoise.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.parts import Part
 from counterpoise.population import Pairs, Points, Population, Sample, kernel_rows
@@ -56,16 +56,23 @@ class Moments(Part):
         """Means and standard deviations of the powers over the population."""
         check_number("order", self.order, at_least=1, integer=True)
         order, columns = int(self.order), population.n_columns
-        mean = population.mean(lambda x: x, columns)
-        deviation = population.mean(lambda x: (x - mean).square_(), columns).sqrt()
+        mean = population.column_mean(lambda x, part: x)
+        deviation = population.column_mean(lambda x, part: (x - mean[part]).square_()).sqrt()
         deviation = torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)
 
-        settings = (mean, deviation, order)
-        targets = population.mean(lambda x: powers(x, *settings), order * columns)
-        spread = population.mean(lambda x: (powers(x, *settings) - targets).square_(), order * columns).sqrt()
+        def raised(power: int, around: float | Tensor = 0.0) -> Callable[[Tensor, slice], Tensor]:
+            middle = torch.as_tensor(around, dtype=torch.float64, device=mean.device).expand(columns)
+            return lambda x, part: standard_scores(x, mean[part], deviation[part]) ** power - middle[part]
+
+        targets, spread = [], []
+        for power in range(1, order + 1):
+            targets.append(population.column_mean(raised(power)))
+            centred = raised(power, targets[-1])
+            spread.append(population.column_mean(lambda x, part, h=centred: h(x, part).square_()).sqrt())  # type: ignore[misc]
         names = [f"x{column}" for column in range(columns)]
         names += [f"x{column}^{power}" for power in range(2, order + 1) for column in range(columns)]
-        return FittedPowers(targets=targets, scale=spread, names=names, mean=mean, deviation=deviation, order=order)
+        means, scale = torch.cat(targets), torch.cat(spread)
+        return FittedPowers(targets=means, scale=scale, names=names, mean=mean, deviation=deviation, order=order)
 
 
 @dataclasses.dataclass

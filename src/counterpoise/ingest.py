@@ -11,6 +11,7 @@ import polars as pl
 
 from counterpoise.errors import DataError, RowError
 from counterpoise.feedback import FeedbackLog, finite_numbers
+from counterpoise.log_files import files_of, is_many
 from counterpoise.tables import PARQUET, column_names, first_row, kind_of, read_table
 from counterpoise.vocabulary import Vocabulary, as_text
 
@@ -41,6 +42,7 @@ def read_logs(
 ) -> dict[str, FeedbackLog]:
     """The logs in several files, over the same users and items: those of all files, unless vocabularies are given.
 
+    Each path is a file, a folder of files (at any depth) or a glob: the rows of all of them, in the order of names.
     `separator`: between the fields of a text file; by default a comma, in .tsv and .tab files a tab.
     `header`: the names of the columns of text files that have no header.
     `propensity_col`: the column of known propensities, in (0, 1]; the first file must have it, others may.
@@ -72,7 +74,7 @@ def read_logs(
         try:
             logs[part] = FeedbackLog.from_arrays(user, item, frame["rating"], **columns, **options)
         except RowError as error:
-            raise error.located(str(path), first_row(_file(path), header)) from None
+            raise _located(error, path, separator, header) from None
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
     return logs
@@ -86,8 +88,24 @@ def read_columns(
     Parquet columns keep their type. In text files the roles "user" and "item" become integers where every id is one
     and reads the same when written back ("007" stays text), "timestamp" a number or a date; other roles stay text.
     """
-    frame = read_table(_file(path), columns, separator, header)
-    if kind_of(_file(path)) in PARQUET:
+    if is_many(path):
+        return _joined([read_part(file, columns, separator, header) for file in files_of(path)], path)
+    return read_part(_file(path), columns, separator, header, empty=False)
+
+
+def read_part(
+    file: Path,
+    columns: Mapping[str, str],
+    separator: str | None = None,
+    header: Sequence[str] | None = None,
+    *,
+    empty: bool = True,
+) -> pl.DataFrame:
+    """One file of a log, as `read_columns` reads it; it may be `empty`."""
+    if empty and file.stat().st_size == 0:
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
+    frame = read_table(file, columns, separator, header, empty=empty)
+    if kind_of(file) in PARQUET:
         return frame
     typed = {"user": _parse_ids, "item": _parse_ids, "timestamp": _parse_times}
     return frame.with_columns(typed[role](frame[role]) for role in columns if role in typed)
@@ -134,11 +152,31 @@ def read_beside(path: AnyPath, features: pl.DataFrame, *, separator: str | None 
 
 def same_type(columns: list[pl.Series]) -> list[pl.Series]:
     """Id columns of several files in one type: text where they differ."""
-    plain = [_plain_ids(column) for column in columns]
+    plain = [as_plain_ids(column) for column in columns]
     return [as_text(column) for column in plain] if len({column.dtype for column in plain}) > 1 else plain
 
 
-def _plain_ids(column: pl.Series) -> pl.Series:
+def _joined(frames: list[pl.DataFrame], path: AnyPath) -> pl.DataFrame:
+    """The rows of all files; a column is text where its types differ, and empty files have no say in that."""
+    filled = [frame for frame in frames if len(frame)]
+    if not filled:
+        raise DataError(f"{path}: there are no rows of data in any of the {len(frames)} files.")
+    columns = {name: same_type([frame[name] for frame in filled]) for name in filled[0].columns}
+    return pl.DataFrame({name: pl.concat(parts) for name, parts in columns.items()})
+
+
+def _located(error: RowError, path: AnyPath, separator: str | None, header: Sequence[str] | None) -> DataError:
+    """The error in the words of the file that holds its row."""
+    row, file = error.row, _file(path)
+    for file in files_of(path) if is_many(path) else []:
+        rows = len(read_part(file, {"rating": _header(file, separator, header)[0]}, separator, header))
+        if row < rows:
+            break
+        row -= rows
+    return RowError(error.column, row, error.reason).located(str(file), first_row(file, header))
+
+
+def as_plain_ids(column: pl.Series) -> pl.Series:
     """Integers in 64 bits, also those that a missing id once turned into floats; categories as text."""
     if column.dtype in (pl.Categorical, pl.Enum, pl.Null):
         return column.cast(pl.String)
@@ -149,7 +187,9 @@ def _plain_ids(column: pl.Series) -> pl.Series:
 
 
 def _header(path: AnyPath, separator: str | None, header: Sequence[str] | None) -> Sequence[str]:
-    return column_names(_file(path), separator) if header is None else header
+    """The names of the columns; those of the first file that has some, where there are many."""
+    files = [file for file in files_of(path) if not is_many(path) or file.stat().st_size]
+    return (column_names(files[0], separator) if files else []) if header is None else header
 
 
 def _file(path: AnyPath) -> Path:

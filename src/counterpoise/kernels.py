@@ -134,15 +134,20 @@ def pair_tables(kernel: Gaussian, centres: Tensor, users: Tensor, items: Tensor)
 def pair_means(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
     """The mean over all pairs of k(x_ui, c), (M,): sum over the mixture of mean_u k(a_u, s) * mean_i k(b_i, t)."""
     width, centres = users.shape[1], centres.double()
-    squares = (
-        squared_distances(users.double(), centres[:, :width]),
-        squared_distances(items.double(), centres[:, width:]),
-    )
-    total = torch.zeros(len(centres), dtype=torch.float64, device=centres.device)
-    for weight, bandwidth in zip(*(values.tolist() for values in kernel.mixture()), strict=True):
-        means = [(square * (-0.5 / bandwidth)).clamp_(min=NOTHING).exp_().mean(0) for square in squares]
-        total += weight * means[0] * means[1]
-    return total
+    weights, bandwidths = (values.to(centres.device) for values in kernel.mixture())
+    sides = (users, centres[:, :width]), (items, centres[:, width:])
+    of_users, of_items = (_gaussian_means(table, middle, bandwidths.tolist()) for table, middle in sides)
+    return weights @ (of_users * of_items)
+
+
+def _gaussian_means(table: Tensor, centres: Tensor, bandwidths: list[float]) -> Tensor:
+    """The mean over the rows of a table of the Gaussian kernel at each centre, (bandwidths, M); in blocks of rows."""
+    total = torch.zeros(len(bandwidths), len(centres), dtype=torch.float64, device=centres.device)
+    for block in torch.split(table, max(1, GRAM_BLOCK // len(centres))):
+        squares = squared_distances(block.double(), centres)
+        for node, bandwidth in enumerate(bandwidths):
+            total[node] += (squares * (-0.5 / bandwidth)).clamp_(min=NOTHING).exp_().sum(0)
+    return total / len(table)
 
 
 def pair_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
@@ -160,12 +165,26 @@ def pair_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> 
 def mixture_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
     """The Gram over all pairs from the tables of the kernel's Gaussians."""
     weights, bandwidths = kernel.mixture()
+    if len(weights) == 1:
+        width, bandwidth = users.shape[1], float(bandwidths[0])
+        sides = (users, centres[:, :width]), (items, centres[:, width:])
+        of_users, of_items = (_gaussian_gram(table, middle, bandwidth) for table, middle in sides)
+        return of_users * of_items
     tables = [pair_tables(Gaussian(float(bandwidth)), centres, users, items) for bandwidth in bandwidths]
     total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
     for weight, (user_table, item_table) in zip(weights.tolist(), tables, strict=True):
         for other, (other_users, other_items) in zip(weights.tolist(), tables, strict=True):
             total += weight * other * (user_table.T @ other_users) * (item_table.T @ other_items)
     return total / (len(users) * len(items))
+
+
+def _gaussian_gram(table: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
+    """The mean over the rows of a table of k(x, c) k(x, c'), (M, M); in blocks of rows."""
+    total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
+    for block in torch.split(table, max(1, GRAM_BLOCK // len(centres))):
+        values = gaussian(block, centres, bandwidth)
+        total.addmm_(values.T, values)
+    return total / len(table)
 
 
 def enumerated_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:

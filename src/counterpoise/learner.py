@@ -110,6 +110,13 @@ class Learner:
             "error_on_log": float(errors.mean()),
         }
 
+    def risk_on_log(self, batch: Batch) -> tuple[float, float]:
+        """(the risk, the mean error) on some rows of the log, with the weights that they have."""
+        logits, pair_logits = self._logits(batch)
+        errors = self._errors(batch, logits)
+        imputed = self.imputing.errors(batch, logits, pair_logits, errors)
+        return float(self._risk(errors, self.weighing.ratio[batch.rows], *imputed)), float(errors.mean())
+
     def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
         return self._told_and_own(batch)[:2]
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from counterpoise.penalties import Penalty, Vector
-from counterpoise.tilting import Point, Tilting
+from counterpoise.tilting import Family, Point
 
 SHORT = 0.3  # a step (in standard deviations of the log-weights) after which the covariance is still nearly the same
 SHRINKS = 0.01  # the slope of a good step over that of the step before
@@ -39,7 +39,7 @@ class DualProblem:
     `transform` (J, R), or (J,) for a diagonal, gives those coordinates: T'h instead of h, with prices l = T dual.
     """
 
-    tilting: Tilting
+    tilting: Family
     penalty: Penalty
     transform: Vector
     passes: int = 0
@@ -147,13 +147,14 @@ class DualProblem:
         return after > 0.5 * abs(before) + noise or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset))
 
     def _search(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> float:
-        """The length at which the convex objective stops falling along `change`; touches only (n,) vectors."""
-        difference = trial.scores - point.scores
+        """The length at which the convex objective stops falling along `change`, from (n,) vectors or by passes."""
         drift = float(self._prices(change) @ self.tilting.targets.numpy())
         low, high, low_slope, high_slope, length = 0.0, 1.0, before, np.inf, 0.5
         for _ in range(SEARCH_STEPS):
-            _, mean = self.tilting.line(point.scores + length * difference, difference)
-            slope = mean + drift + self.penalty.slope(dual + length * change, change)
+            self.passes += self.tilting.line_passes
+            slope = (
+                self.tilting.along(point, trial, length) + drift + self.penalty.slope(dual + length * change, change)
+            )
             if abs(slope) <= 0.1 * abs(before):
                 break
             if slope < 0:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from counterpoise.words import Duplicates, EmptyUsers, Protocol, Unknown
+from counterpoise.words import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
@@ -20,7 +20,7 @@ TopK = Annotated[int | None, typer.Option("--k", help="Length of the lists that 
 Empty = Annotated[EmptyUsers | None, typer.Option(help="Users without a positive label.", show_default="skip")]
 UnknownUsers = Annotated[Unknown, typer.Option(help="Unknown users: an error, or the items' rates of positives.")]
 Separator = Annotated[str | None, typer.Option(help="Between the fields of a text file.", show_default="by ending")]
-Data = Annotated[str | None, typer.Argument(help="A dataset's name, a file with the log, or a folder.")]
+Data = Annotated[str | None, typer.Argument(help="A dataset's name, or the log: a file, a folder or a glob.")]
 Method = Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="counterpoise")]
 ProbeFile = Annotated[str | None, typer.Option(help="File with a small unbiased sample.")]
 Split = Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")]
@@ -29,6 +29,11 @@ TimestampCol = Annotated[str | None, typer.Option(help="Column of timestamps, if
 PropensityCol = Annotated[str | None, typer.Option(help="Of propensities, for --set weights=given.")]
 ProbeFraction = Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")]
 Folder = Annotated[str | None, typer.Option(help="Folder of a named dataset.")]
+Memory = Annotated[str | None, typer.Option(help="Budget for a log in many files.", show_default="4GB")]
+EngineWord = Annotated[EngineName | None, typer.Option("--engine", help="Who works on it.", show_default="local")]
+Workers = Annotated[int | None, typer.Option(help="Threads, or workers of Ray.", show_default="all cores")]
+Address = Annotated[str | None, typer.Option(help="Of a Ray cluster: auto or HOST:PORT.", show_default="start one")]
+Cache = Annotated[str | None, typer.Option(help="Folder for its codes.", show_default="the user's cache")]
 TABLE_FIELDS = ("name", "population_mean", "mean_before", "mean_after", "smd_before", "smd_after")
 INTERRUPTED = 130  # the exit code after Ctrl-C
 OUT_HELP = "Where to write: .parquet, .csv or .tsv."

@@ -43,6 +43,9 @@ class Population(Protocol):
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """The mean in float64 of `function` (features -> (rows, functions)), which holds `width` values a row."""
 
+    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """The mean in float64 of a `function` that acts on each column by itself; it is told which columns it gets."""
+
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """The mean of k(x, c) for every centre."""
 
@@ -99,6 +102,10 @@ class Sample:
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """The weighted sum, block by block."""
         return torch.stack([weights @ function(values) for values, weights in self._blocks(width)]).sum(0)
+
+    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """The weighted sum, block by block."""
+        return self.mean(lambda x: function(x, slice(None)), self.n_columns)
 
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """The weighted mean of every kernel."""
@@ -163,6 +170,12 @@ class Pairs:
             users = part.repeat_interleave(len(self.items), 0)
             total = total + function(torch.cat([users, self.items.double().repeat(len(part), 1)], 1)).sum(0)
         return total / (len(self.users) * len(self.items))
+
+    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """Exact, in O(|U| + |I|): a column of users averages over D as it does over users."""
+        width = self.users.shape[1]
+        sides = (self.users, slice(width)), (self.items, slice(width, None))
+        return torch.cat([Sample(table).mean(lambda x, c=c: function(x, c), table.shape[1]) for table, c in sides])  # type: ignore[misc]
 
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """Exact, in O((|U| + |I|) M)."""

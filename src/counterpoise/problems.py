@@ -14,6 +14,8 @@ from counterpoise.backbones import Backbone, Scorer
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.risks import error
+from counterpoise.streamed_batches import StreamedBatches
+from counterpoise.streamed_log import StreamedLog
 from counterpoise.training import Adam, Batch, Batches, Rate, Training, train
 
 BRIEF_STEPS = 60  # of a model on the way
@@ -36,7 +38,8 @@ class Problem:
         """Batches of the log, with pairs of D beside them where asked for."""
         size = self.training.rows_a_step(len(self.log))
         pairs_a_row = self.training.pairs_a_row(self.log) if pairs else 0
-        return Batches(self.log, size, self.device, self.generator, pairs_a_row)
+        kind = StreamedBatches if isinstance(self.log, StreamedLog) else Batches
+        return kind(self.log, size, self.device, self.generator, pairs_a_row)  # type: ignore[arg-type]
 
     def build(self, backbone: Backbone, rate: float | None = None) -> Scorer:
         """A fresh scorer on the device; it starts near the probability `rate`, by default the mean label."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from counterpoise import __version__
 from counterpoise.backbones import Backbone, MatrixFactorization, as_backbone
+from counterpoise.checkpoints import Checkpoint
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
 from counterpoise.imputation import Imputation, Nothing
@@ -48,10 +49,18 @@ class DebiasedRecommender(Part):
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     training: Training = field(default_factory=Training)
 
-    def fit(self, log: FeedbackLog, probe: FeedbackLog | None = None, *, progress: Progress | None = None) -> Self:
+    def fit(
+        self,
+        log: FeedbackLog,
+        probe: FeedbackLog | None = None,
+        *,
+        progress: Progress | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Self:
         """Learn from a log; `probe` is a small unbiased sample for methods that use one.
 
-        `progress` is called after each epoch with (epochs done, epochs planned, loss).
+        `progress` is called after each epoch with (epochs done, epochs planned, loss). `checkpoint`: where to write
+        down what was learned on the way, and maybe to go on from.
         """
         self.check(log, probe)
         fitted_log, held_out = log, log.take([])
@@ -63,7 +72,8 @@ class DebiasedRecommender(Part):
             learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
-            history = train(learner, batches, judge, self.training, progress)
+            trained = learner if checkpoint is None else checkpoint.of(learner)
+            history = train(trained, batches, judge, self.training, progress)
             return self.keep(learner, history, learner.finish(batches.final()), log, probe)
 
     def problem(self, log: FeedbackLog, probe: FeedbackLog | None) -> Problem:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,7 +22,7 @@ class Rows:
     """n rows of J functions; `take(rows)` gives the values (rows, J) for a slice or a tensor of row numbers.
 
     Everything the solver needs is a sum over rows, added up block by block in a fixed order. A matrix is the
-    trivial case; two kernel tables and the log's codes are another; a shard of a larger log would be a third.
+    trivial case; two kernel tables and the log's codes are another; a shard of a larger log is a third.
     """
 
     n_rows: int
@@ -62,6 +62,20 @@ class Rows:
     def _block_rows(self) -> int:
         size = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
         return max(64, size // max(1, self.width, self.n_functions))
+
+
+@dataclass(frozen=True)
+class ShardedRows:
+    """Rows of J functions in shards that are never together in one place.
+
+    `each(work, *arguments)` calls `work(source, shard, *arguments)` for every shard, wherever it lies, and gives the
+    results in the order of shards; `source.rows(shard)` there are its `Rows`. Sums over shards are sums over rows.
+    """
+
+    n_rows: int
+    n_functions: int
+    each: Callable[..., list[Any]]
+    column: Callable[[str], Any]  # what all shards have written under a name
 
 
 def matrix_rows(matrix: Tensor) -> Rows:

@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from counterpoise.arguments import as_float64, as_rows, base_log_weights, each_function, finite_vector, positive_vector
-from counterpoise.errors import ConvergenceWarning, DataError, check_number
+from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_number
 from counterpoise.newton import DualProblem
 from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector, whitening
 from counterpoise.results import BalanceResult
-from counterpoise.rows import Rows, matrix_rows
+from counterpoise.rows import Rows, ShardedRows
+from counterpoise.sharded_tilting import ShardedTilting
 from counterpoise.threads import one_blas_thread
-from counterpoise.tilting import Tilting
+from counterpoise.tilting import Family, Tilting
 
 SAMPLE_ROWS, SAMPLE_SHARE = 2**12, 16  # a sixteenth of the rows, solved first, leaves few passes over all of them
 
@@ -31,7 +32,7 @@ SYMMETRIC = 1e-5
 
 
 def entropy_balance(
-    H: ArrayLike | Tensor | Rows,
+    H: ArrayLike | Tensor | Rows | ShardedRows,
     targets: ArrayLike | Tensor,
     tolerance: ArrayLike = 0.0,
     strength: ArrayLike = np.inf,
@@ -53,17 +54,18 @@ def entropy_balance(
     `accuracy` standard deviations, and the gap may be `accuracy` times 1 + the sum of their prices |l_j| (per standard
     deviation). Where steps no longer halve the gap, what float64 may leave of it counts as solved too: the sum over j
     of 1e-13 strength_j (standard deviation_j + |mean_j|), and 1e-9 of the penalty. Everything else warns.
-    `H` may be a numpy array, a frame, a torch tensor on any device, or `Rows` that are computed when needed.
+    `H` may be a numpy array, a frame, a torch tensor on any device, `Rows` that are computed when needed, or
+    `ShardedRows` that lie elsewhere; with these there is no cap, base weights are uniform, and weights stay in shards.
     """
     tilting = _tilting(H, targets, base_weights, max_weight)
-    count = tilting.rows.n_functions
+    count = tilting.n_functions
     allowed = each_function("tolerance", tolerance, count)
     price = each_function("strength", strength, count, infinite=True)
-    return _balance(tilting, allowed, price, None, scale, accuracy, max_passes, isinstance(H, Tensor | Rows))
+    return _balance(tilting, allowed, price, None, scale, accuracy, max_passes, not _is_array(H))
 
 
 def worst_case_balance(
-    H: ArrayLike | Tensor | Rows,
+    H: ArrayLike | Tensor | Rows | ShardedRows,
     targets: ArrayLike | Tensor,
     matrix: ArrayLike | Tensor,
     strength: float = 1.0,
@@ -83,13 +85,13 @@ def worst_case_balance(
     """
     check_number("strength", strength, above=0, advice="Small values keep the base weights.")
     tilting = _tilting(H, targets, base_weights, max_weight)
-    count = tilting.rows.n_functions
+    count = tilting.n_functions
     square = as_float64(matrix, "matrix")
     if square.shape != (count, count) or not np.isfinite(square).all() or not _symmetric(square):
         raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
     nothing = np.zeros(count)
     problem = Quadratic(float(strength)), whitening(square)
-    return _balance(tilting, nothing, nothing, problem, scale, accuracy, max_passes, isinstance(H, Tensor | Rows))
+    return _balance(tilting, nothing, nothing, problem, scale, accuracy, max_passes, not _is_array(H))
 
 
 def _symmetric(matrix: Vector) -> bool:
@@ -97,7 +99,17 @@ def _symmetric(matrix: Vector) -> bool:
     return bool(abs(matrix - matrix.T).max() <= SYMMETRIC * abs(matrix).max())
 
 
-def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> Tilting:
+def _is_array(H: Any) -> bool:
+    return not isinstance(H, Tensor | Rows | ShardedRows)
+
+
+def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> Tilting | ShardedTilting:
+    if isinstance(H, ShardedRows):
+        if base_weights is not None or max_weight is not None:
+            raise ConfigError(
+                "`base_weights` and `max_weight` need all rows in one place; leave them out for a log in shards."
+            )
+        return ShardedTilting(H, torch.from_numpy(finite_vector("targets", targets, H.n_functions)))
     rows = as_rows(H)
     mu = torch.from_numpy(finite_vector("targets", targets, rows.n_functions))
     if max_weight is not None:
@@ -108,7 +120,7 @@ def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) 
 
 
 def _balance(
-    tilting: Tilting,
+    tilting: Tilting | ShardedTilting,
     tolerance: Vector,
     strength: Vector,
     quadratic: tuple[Quadratic, Vector] | None,
@@ -120,10 +132,10 @@ def _balance(
     """Measure, scale, solve, report: the way that both problems share."""
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
-    given_scale = None if scale is None else positive_vector("scale", scale, tilting.rows.n_functions)
+    given_scale = None if scale is None else positive_vector("scale", scale, tilting.n_functions)
     mean, spread = (moment.numpy() for moment in tilting.base_moments())
     if not np.isfinite([mean, spread]).all():
-        _report_bad_value(tilting.rows)
+        raise _bad_value(tilting.rows)
     before = mean - tilting.targets.numpy()
     unit = np.where(spread > 1e-12 * (1e-300 + abs(mean)), spread, 1.0)
     stuck = (spread <= 1e-12 * abs(mean)) & (abs(before) > tolerance + 1e-12 * abs(mean)) & np.isinf(strength)
@@ -140,7 +152,8 @@ def _balance(
         penalty, transform = quadratic
     with one_blas_thread():
         start, covariance = _warm_start(tilting, penalty, transform)
-        rough = covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
+        in_memory = isinstance(tilting, Tilting)  # in float32 the borders of shards would show
+        rough = in_memory and covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
         problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
         solution = problem.solve(start, accuracy, max_passes, covariance)
     reported = unit if given_scale is None else given_scale
@@ -149,32 +162,30 @@ def _balance(
     return result
 
 
-def _warm_start(tilting: Tilting, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
+def _warm_start(tilting: Family, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
     """The solution and the covariance on a sample of the rows, which itself starts from a smaller sample.
 
     Nothing is lost where the sample cannot be balanced: zeros, and no covariance.
     """
-    rows, nothing = tilting.rows, np.zeros(transform.shape[-1])
-    size = rows.n_rows // SAMPLE_SHARE
-    if size < max(SAMPLE_ROWS, 50 * rows.n_functions):
+    nothing = np.zeros(transform.shape[-1])
+    size = tilting.n_rows // SAMPLE_SHARE
+    if size < max(SAMPLE_ROWS, 50 * tilting.n_functions):
         return nothing, None
-    drawn = torch.randint(rows.n_rows, (size,), generator=torch.Generator().manual_seed(0)).to(rows.device)
-    base = None if tilting.log_base is None else tilting.log_base[drawn].log_softmax(0)
-    cap = None if tilting.max_weight is None else min(1.0, tilting.max_weight * rows.n_rows / size)
-    sample = Tilting(matrix_rows(rows.take(drawn)), tilting.targets, base, cap)
+    sample = tilting.sample(size)
     start, covariance = _warm_start(sample, penalty, transform)
-    solution = DualProblem(sample, penalty, transform).solve(start, 0.5 / size**0.5, 50, covariance)
+    solution = DualProblem(sample, penalty, transform).solve(start, 0.5 / sample.n_rows**0.5, 50, covariance)
     return (solution.dual, solution.covariance) if solution.status == "solved" else (nothing, None)
 
 
-def _report_bad_value(rows: Rows) -> None:
-    for part, values in rows.blocks():
+def _bad_value(rows: Rows | ShardedRows) -> DataError:
+    """Where the first value is that is no number."""
+    for part, values in rows.blocks() if isinstance(rows, Rows) else ():
         bad = ~values.isfinite()
         if bool(bad.any()):
             row, column = (int(index) for index in bad.nonzero()[0])
             value = float(values[row, column])
-            raise DataError(f"`H` must be finite, got {value} in row {part.start + row}, function {column}.")
-    raise DataError("`H` holds values too large to average. Scale its columns.")
+            return DataError(f"`H` must be finite, got {value} in row {part.start + row}, function {column}.")
+    return DataError("`H` holds values too large to average. Scale its columns.")
 
 
 def _warn(result: BalanceResult, accuracy: float) -> None:

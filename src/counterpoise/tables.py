@@ -41,10 +41,11 @@ def read_table(
     header: Sequence[str] | None = None,
     *,
     nested: bool = False,
+    empty: bool = False,
 ) -> pl.DataFrame:
     """Some columns of a file, named by their role. {"user": "user_id"} reads `user_id` into the column `user`.
 
-    `nested`: also lists, structures and bytes, which Parquet may hold.
+    `nested`: also lists, structures and bytes, which Parquet may hold. `empty`: a file may have no rows.
     """
     kind = kind_of(file)
     if kind not in (*SEPARATORS, *PARQUET) and separator is None:
@@ -55,7 +56,7 @@ def read_table(
         frame = _read_parquet(file, columns, nested)
     else:
         frame = _read_text(file, columns, SEPARATORS.get(kind, ",") if separator is None else separator, header)
-    if frame.is_empty():
+    if frame.is_empty() and not empty:
         raise DataError(f"{file}: there are no rows of data.")
     return frame
 
@@ -85,7 +86,7 @@ def column_names(file: Path, separator: str | None = None) -> list[str]:
     try:
         return list(pl.read_parquet_schema(file))
     except FAILURES as error:
-        raise _broken_parquet(file, error) from None
+        raise broken_parquet(file, error) from None
 
 
 def _check_readable(file: Path) -> None:
@@ -108,16 +109,23 @@ def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.Da
     try:
         scan = pl.scan_parquet(file, glob=False)
         schema = scan.collect_schema()
-        _check_columns(file, columns, schema.names())
-        for name in columns.values():
-            if not nested and (schema[name].is_nested() or schema[name] == pl.Binary):
-                raise DataError(f"{file}: column {name!r}: expected numbers, text or dates, got {schema[name]}.")
+        check_columns(file, columns, schema.names())
+        if not nested:
+            check_plain_types(file, columns, schema)
         return scan.select(pl.col(name).alias(role) for role, name in columns.items()).collect()
     except FAILURES as error:
-        raise _broken_parquet(file, error) from None
+        raise broken_parquet(file, error) from None
 
 
-def _broken_parquet(file: Path, error: BaseException) -> DataError:
+def check_plain_types(file: Path, columns: Mapping[str, str], schema: Mapping[str, pl.DataType]) -> None:
+    """Raise `DataError` for a column of lists, structures or bytes."""
+    for name in columns.values():
+        if schema[name].is_nested() or schema[name] == pl.Binary:
+            raise DataError(f"{file}: column {name!r}: expected numbers, text or dates, got {schema[name]}.")
+
+
+def broken_parquet(file: Path, error: BaseException) -> DataError:
+    """The error of a file that no reader of Parquet understands."""
     return DataError(f"{file}: not a whole Parquet file ({_brief(error)}). Write or copy it again.")
 
 
@@ -133,7 +141,7 @@ def _read_text(file: Path, columns: Mapping[str, str], separator: str, header: S
     try:
         scan = _scan_text(file, separator, header)
         present = scan.collect_schema().names()
-        _check_columns(file, columns, present)
+        check_columns(file, columns, present)
         breaks = pl.all().str.count_matches("\n", literal=True) if _may_hold_quotes(file) else pl.lit(0)
         frame = scan.select(
             *(pl.col(name).alias(role) for role, name in columns.items()),
@@ -175,7 +183,8 @@ def _may_hold_quotes(file: Path) -> bool:
         return content.find(b'"') >= 0
 
 
-def _check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]) -> None:
+def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]) -> None:
+    """Raise `DataError` for the first column that is not there, or there twice."""
     if any(mark in name for name in present for mark in "\0\ufffd"):
         raise DataError(f"{file}: row 1: {NOT_UTF8}")
     for role, name in columns.items():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,9 @@ import typer
 
 from counterpoise.console import progress_bar, say, show_json, show_table
 from counterpoise.options import (
+    Address,
     Data,
+    EngineWord,
     Folder,
     ItemCol,
     Json,
@@ -27,12 +31,14 @@ from counterpoise.options import (
     Threshold,
     TimestampCol,
     UserCol,
+    Workers,
 )
 from counterpoise.words import Space
 
 if TYPE_CHECKING:
     from counterpoise.config import FitConfig
     from counterpoise.study import Trial
+    from counterpoise.validation import Spread
 
 BEST, TRIALS, STUDY = "best.toml", "trials.csv", "study.db"
 SEARCH_HELP = "Search name=low:high, name=low:high:log or name=a,b,c."
@@ -65,6 +71,9 @@ def tune(
     separator: Separator = None,
     probe_fraction: ProbeFraction = None,
     seed: Annotated[int | None, typer.Option(help="Of probe, folds, search and fits.", show_default="0")] = None,
+    engine: EngineWord = None,
+    workers: Workers = None,
+    address: Address = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -90,7 +99,8 @@ def tune(
     log, unbiased, name = dataset.train, dataset.probe, dataset.name
     del dataset  # with the test, which has no say in what follows
     out.mkdir(parents=True, exist_ok=True)
-    with progress_bar(f"tuning {configuration.method}", not (as_json or quiet)) as progress:
+    visible = not (as_json or quiet)
+    with spread_over(configuration) as spread, progress_bar(f"tuning {configuration.method}", visible) as progress:
         found = search_settings(
             log,
             configuration.method,
@@ -108,6 +118,7 @@ def tune(
             at_once=at_once,
             progress=progress,
             after=lambda done: write_files(out, configuration, done),
+            spread=spread,
         )
     write_files(out, configuration, found.trials)
     if as_json:
@@ -127,6 +138,18 @@ def tune(
         )
     say(found.summary())
     say(f"Next: counterpoise fit --config {out / BEST}")
+
+
+@contextmanager
+def spread_over(configuration: FitConfig) -> Iterator[Spread | None]:
+    """Who fits the folds of a trial: tasks of Ray where they are asked for, else nobody but this process."""
+    if configuration.engine == "local":
+        yield None
+        return
+    from counterpoise.ray_engine import Tasks, connected
+
+    with connected(configuration.address, configuration.workers) as ray:
+        yield Tasks(ray)
 
 
 def write_files(out: Path, configuration: FitConfig, trials: tuple[Trial, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -19,7 +19,7 @@ from counterpoise.recommender import DebiasedRecommender
 from counterpoise.search_space import search_space
 from counterpoise.study import Proposal, Study, Trial, load_optuna
 from counterpoise.training import DivergenceError, Progress
-from counterpoise.validation import Errors, Estimate, Fold, Validation, debiased_risk, errors_in, pooled
+from counterpoise.validation import Errors, Estimate, Fold, Spread, Validation, debiased_risk, errors_in, pooled
 
 BEHIND = 2.0  # standard errors by which a trial may be behind the best and go on
 STEPS_A_FIT = 100  # of the progress that is reported
@@ -128,6 +128,7 @@ def tune(
     at_once: int = 1,
     progress: Progress | None = None,
     after: After | None = None,
+    spread: Spread | None = None,
 ) -> Tuning:
     """Search the settings of a method, `trials` configurations in all; the first one is the method's own.
 
@@ -138,7 +139,8 @@ def tune(
     works on it, so that trials found running were interrupted. `at_once`: trials that are proposed together and fitted
     side by side, see `fit_many`: faster, and each knows less of the others.
     `progress` gets (steps done, steps planned, least risk so far), before the first risk the loss of the fit; `after`
-    gets all trials after each.
+    gets all trials after each. `spread`: who fits all folds of a trial at once, such as `ray_engine.Tasks`; the results
+    are the same.
     """
     check_number("trials", trials, at_least=1, integer=True)
     check_number("at_once", at_once, at_least=1, integer=True)
@@ -147,7 +149,7 @@ def tune(
         raise DataError(f"`data` must be a FeedbackLog or a Dataset, got {type(data).__name__}.")
     dimensions = search_space(method, fixed, len(log), space, search)
     load_optuna()  # an error now, not after the weights
-    judges = Validation.of(data, probe, folds=folds, rounds=rounds, seed=seed)
+    judges = replace(Validation.of(data, probe, folds=folds, rounds=rounds, seed=seed), spread=spread)
     problem = {"data": fingerprint(judges), "method": method, "settings": repr(sorted(fixed.items())), "seed": seed}
     problem |= {"space": repr(dimensions), "folds": folds, "rounds": judges.rounds}
     place: dict[str, Any] = {"storage": storage, "name": name or f"counterpoise-{method}", "alone": alone}
@@ -216,6 +218,9 @@ class _Search:
 
     def _fitted(self, trials: list[_Running], fold: Fold, progress: Progress | None) -> Iterator[Errors | Exception]:
         """The errors of each in a fold, or what went wrong; side by side first, and one by one where that fails."""
+        if self.judges.spread is not None:
+            yield from map(self._elsewhere, trials)
+            return
         if len(trials) > 1:
             try:
                 models = [self.make(trial.proposal.settings) for trial in trials]
@@ -232,6 +237,14 @@ class _Search:
                 yield _finite(errors_in(fold, model), fold)
             except Exception as error:
                 yield error
+
+    def _elsewhere(self, trial: _Running) -> Errors | Exception:
+        """The same for one trial whose folds somebody else fits, all of them when the first is asked for."""
+        try:
+            trial.ahead = trial.ahead or list(self.judges.judge(lambda: self.make(trial.proposal.settings)))
+            return trial.ahead[len(trial.errors)]
+        except Exception as error:
+            return error
 
     def compared(self) -> tuple[Estimate | None, Estimate, Estimate | None]:
         """(risk of the defaults, risk of the best, the gain)."""
@@ -269,6 +282,7 @@ class _Running:
 
     proposal: Proposal
     errors: list[Errors] = field(default_factory=list)  # by fold
+    ahead: list[Errors] = field(default_factory=list)  # those of all folds, where they were fitted at once
     state: str | None = None  # pruned or failed, once it is
     reason: str | None = None
 

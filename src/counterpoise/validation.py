@@ -91,6 +91,9 @@ class Fold(NamedTuple):
     held_out_probe: FeedbackLog
 
 
+Spread = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]  # calls of a function, in order
+
+
 @dataclass(frozen=True, eq=False)
 class Validation:
     """A log and maybe a probe, dealt into folds, with the weights that judge; `of` makes one.
@@ -104,6 +107,7 @@ class Validation:
     fold_of_row: NDArray[np.int64]
     fold_of_probe_row: NDArray[np.int64]  # -1: never judged
     rounds: int
+    spread: Spread | None = None  # who fits all folds at once; None fits them here, one by one
 
     @classmethod
     def of(
@@ -158,11 +162,13 @@ class Validation:
     ) -> Iterator[Errors]:
         """Fit a fresh model in each fold; its errors on what it has not seen, fold by fold.
 
-        `progress_of(number of the fold)` gives the `progress` of its fit.
+        `progress_of(number of the fold)` gives the `progress` of its fit, where it is made here.
         """
+        if self.spread is not None:
+            yield from self.spread(fold_errors, [(make(), fold) for fold in self.folds])
+            return
         for number, fold in enumerate(self.folds):
-            progress = None if progress_of is None else progress_of(number)
-            yield errors_in(fold, make().fit(fold.log, fold.probe, progress=progress))
+            yield fold_errors(make(), fold, None if progress_of is None else progress_of(number))
 
     def risk(self, make: Callable[[], DebiasedRecommender]) -> Estimate:
         """The debiased validation risk of what `make` makes."""
@@ -180,6 +186,11 @@ class Validation:
             "probe_rows": on_probe,
             "share_of_log": effective / (effective + on_probe),
         }
+
+
+def fold_errors(model: DebiasedRecommender, fold: Fold, progress: Progress | None = None) -> Errors:
+    """Fit a model to what it may see of a fold; its errors on the rest."""
+    return errors_in(fold, model.fit(fold.log, fold.probe, progress=progress))
 
 
 def errors_in(fold: Fold, model: DebiasedRecommender) -> Errors:

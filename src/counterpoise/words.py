@@ -15,3 +15,4 @@ Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts f
 Covariate = Literal["odds", "weight"]  # what an imputation is targeted along: 1 / propensity - 1, or 1 / propensity
 BenchBackbone = Literal["strong", "paper"]  # of a table: our defaults, or the paper's small factorisation
 Space = Literal["default", "paper", "own"]  # what `tune` searches: around the defaults, the paper's grid, what is named
+EngineName = Literal["local", "ray"]  # who works on a log in shards: threads, or workers of a Ray cluster

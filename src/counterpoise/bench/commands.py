@@ -10,8 +10,8 @@ import typer
 
 from counterpoise.console import counting_bar, say, show_json, show_table
 from counterpoise.errors import ConfigError, check_choice, check_number
-from counterpoise.options import Json, Quiet, Threshold, words
-from counterpoise.words import BenchBackbone, Protocol
+from counterpoise.options import Address, EngineWord, Json, Quiet, Threshold, words
+from counterpoise.words import BenchBackbone, EngineName, Protocol
 
 if TYPE_CHECKING:
     from counterpoise.bench.jobs import Job
@@ -58,6 +58,8 @@ def table(
     metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
     settings: Settings = None,
     jobs: Jobs = 1,
+    engine: EngineWord = None,
+    address: Address = None,
     out: Out = Path("results"),
     name: Name = "table",
     stack: Stack = False,
@@ -80,7 +82,7 @@ def table(
     if not planned:
         show_sheets([], missing, out, name, as_json, quiet)
         return
-    store = finish(planned, out, jobs, retry, stack, not (as_json or quiet))
+    store = finish(planned, out, jobs, retry, stack, engine, address, not (as_json or quiet))
     found = summarise([_row(job, store) for job in planned], missing, chosen)
     files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
     for ending, layout in files.items():
@@ -108,6 +110,8 @@ def sweep(
     metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
     settings: Settings = None,
     jobs: Jobs = 1,
+    engine: EngineWord = None,
+    address: Address = None,
     out: Out = Path("results"),
     stack: Stack = False,
     retry: Retry = False,
@@ -132,7 +136,7 @@ def sweep(
     if grid and all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
     planned_jobs, name = [job for job, _ in grid], f"sweep-{parameter}"
-    store = finish(planned_jobs, out, jobs, retry, stack, not (as_json or quiet))
+    store = finish(planned_jobs, out, jobs, retry, stack, engine, address, not (as_json or quiet))
     found = points(grid, store, drawn)
     failed = failures(planned_jobs, store)
     if failed and not found:
@@ -153,6 +157,8 @@ def protocol(
     threshold: Threshold = None,
     settings: Settings = None,
     jobs: Jobs = 1,
+    engine: EngineWord = None,
+    address: Address = None,
     out: Out = Path("results"),
     stack: Stack = False,
     retry: Retry = False,
@@ -164,7 +170,7 @@ def protocol(
     from counterpoise.bench.store import failures
 
     planned, missing = plan(datasets, methods, seeds, [backbone], PROTOCOLS, threshold, settings)
-    store = finish(planned, out, jobs, retry, stack, not (as_json or quiet))
+    store = finish(planned, out, jobs, retry, stack, engine, address, not (as_json or quiet))
     show_sheets(sheets(planned, store, failures(planned, store)), missing, out, "protocol", as_json, quiet)
 
 
@@ -251,7 +257,16 @@ def plan(
     return jobs, [{"dataset": name, "missing": text} for name, text in absent.items()]
 
 
-def finish(jobs: list[Job], out: Path, processes: int, retry: bool, stack: bool, visible: bool) -> Store:
+def finish(
+    jobs: list[Job],
+    out: Path,
+    processes: int,
+    retry: bool,
+    stack: bool,
+    engine: EngineName | None,
+    address: str | None,
+    visible: bool,
+) -> Store:
     """Fit what the folder does not have, with a bar that counts."""
     from counterpoise.bench.runner import run
     from counterpoise.bench.store import Store
@@ -260,7 +275,7 @@ def finish(jobs: list[Job], out: Path, processes: int, retry: bool, stack: bool,
     if retry:
         store.forget_failures(jobs)
     with counting_bar("fitting", visible) as watch:
-        run(jobs, store, processes, watch, stack)
+        run(jobs, store, processes, watch, stack, engine or "local", address)
     return store
 
 

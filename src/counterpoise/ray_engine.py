@@ -1,0 +1,146 @@
+"""Passes over shards by the workers of a Ray cluster, or of a local Ray instance that lives as long as the work."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from counterpoise.errors import ConfigError, CounterpoiseError
+from counterpoise.shards import Shard, Shards
+from counterpoise.threads import one_thread
+
+Each = Callable[..., list[Any]]
+Source = TypeVar("Source")
+ANSWERS = 5.0  # seconds in which a cluster must
+FOREVER = -1  # a worker that dies is started again, and the shard it was at is done again
+
+
+class _Worker:
+    """Keeps the source; Ray makes an actor of it."""
+
+    source: Any = None
+
+    def run(self, work: Callable[..., Any], shard: Shard, arguments: Sequence[Any], kept: list[Any]) -> Any:
+        """Work on a shard; the first time, also after a death, the source is fetched."""
+        if self.source is None:
+            self.source = _imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
+        with one_thread():  # a worker has one core, whatever the environment says
+            return work(self.source, shard, *arguments)
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """`workers` actors with one core each, by default as many as the cluster has cores.
+
+    `address`: "auto" or HOST:PORT of a cluster, whose machines must see the folder of the shards and have this package
+    installed; None starts Ray here and stops it afterwards, unless the caller has started it.
+    """
+
+    workers: int | None = None
+    address: str | None = None
+
+    @contextmanager
+    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
+        """Shard k is always with worker k modulo their number; results come in the order of shards."""
+        with one_thread(), connected(self.address, self.workers) as ray:
+            count = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            actor = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
+            actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
+            source = make()  # while the workers start
+            kept = [ray.put(source)]
+
+            def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+                sent, places = ray.put(arguments), enumerate(shards)
+                return results(ray, [actors[k % len(actors)].run.remote(work, at, sent, kept) for k, at in places])
+
+            try:
+                yield each, source
+            finally:
+                for worker in actors:
+                    ray.kill(worker)
+
+
+@contextmanager
+def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster or to an instance of its own."""
+    ray = _imported()
+    if ray.is_initialized():
+        yield ray
+        return
+    if address is not None and address != "auto" and not address.startswith("ray://"):
+        _check_answers(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    own = {"address": "local", "num_cpus": workers, "include_dashboard": False}  # also beside another instance
+    place = own if address is None else {"address": address}
+    try:
+        ray.init(**place, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"`address` {address!r}: no Ray cluster lets us in ({reason}). "
+            "Where it asks for a token, Ray's own settings must hold it."
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise `ConfigError` where nobody listens: Ray itself would ask for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"`address` must be auto or HOST:PORT, got {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), ANSWERS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"`address` {address!r}: no Ray cluster answers there ({error}).") from None
+
+
+def results(ray: Any, tasks: Sequence[Any]) -> list[Any]:
+    """What the tasks gave; an error of ours as it was raised."""
+    try:
+        return list(ray.get(list(tasks)))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CounterpoiseError):
+            raise error.cause from None
+        raise
+
+
+def _imported() -> Any:
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError("`engine` is 'ray', which is not installed. Run: pip install 'counterpoise[ray]'.") from None
+    return ray
+
+
+@dataclass
+class Tasks:
+    """Calls of a function as tasks of Ray; what they share, such as a log, is sent once."""
+
+    ray: Any
+    sent: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by identity: (the object, its reference)
+
+    def __call__(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """The results in the order of calls; those that nobody waits for any more are cancelled."""
+        task = self.ray.remote(num_cpus=1)(function)
+        waiting = [task.remote(*(self._reference(argument) for argument in call)) for call in calls]
+        try:
+            for reference in waiting:
+                yield results(self.ray, [reference])[0]
+        finally:
+            for reference in waiting:
+                self.ray.cancel(reference)
+
+    def _reference(self, argument: Any) -> Any:
+        if not isinstance(argument, tuple):
+            return argument
+        if id(argument) not in self.sent:
+            self.sent[id(argument)] = argument, self.ray.put(argument)
+        return self.sent[id(argument)][1]
