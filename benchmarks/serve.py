@@ -79,6 +79,12 @@ def memory(process: subprocess.Popen) -> float:
     return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
 
 
+def busy_seconds(process: subprocess.Popen) -> float:
+    """The time that a process has kept a core busy."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def start(run: Path) -> tuple[subprocess.Popen, int]:
     """The server in a process of its own, and its port."""
     command = [sys.executable, "-m", "counterpoise.cli", "serve", str(run), "--port", "0"]
@@ -103,17 +109,20 @@ def main() -> None:
         process, port = start(run)
         try:
             asyncio.run(load(port, 2, options.connections))  # warm
-            before, busy = memory(process), os.getloadavg()[0]
+            before, busy, others = memory(process), busy_seconds(process), os.getloadavg()[0]
             started = time.perf_counter()
             times, errors = asyncio.run(load(port, options.seconds, options.connections))
-            took, after = time.perf_counter() - started, memory(process)
+            took, after, busy = time.perf_counter() - started, memory(process), busy_seconds(process) - busy
         finally:
             process.terminate()
             process.wait(20)
     p50, p99 = np.quantile(times, [0.5, 0.99]) * 1000
     print(f"{options.method}, {USERS:,} x {ITEMS:,}, k = {K}, {options.connections} connections, {took:.0f} s:")
     print(f"{len(times) / took:,.0f} requests/s (limit 1,500), p50 {p50:.1f} ms, p99 {p99:.1f} ms (limit 50 ms)")
-    print(f"{errors} errors; memory {before:.1f} MB before, {after:.1f} MB after; load average before {busy:.1f}")
+    print(f"{errors} errors; memory {before:.1f} MB before, {after:.1f} MB after")
+    print(
+        f"{busy / len(times) * 1e6:.0f} microseconds of the server's core a request; load average before {others:.1f}"
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import hmac
 import ipaddress
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ def read_token(path: Path) -> str:
     return token
 
 
+@lru_cache(maxsize=64)
 def is_local(host: str) -> bool:
     """Whether only programs on this machine can reach an address."""
     try:

@@ -16,6 +16,8 @@ MOST_BYTES = 1 << 20  # of a body
 def _integer_or_text(value: Any) -> Any:
     if type(value) not in (int, str):
         raise ValueError("an id must be an integer or text")
+    if isinstance(value, str) and not value.isascii():
+        value.encode()  # half a letter (a lone surrogate) is no text, and could not be answered
     return value
 
 
