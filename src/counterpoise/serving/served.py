@@ -37,7 +37,9 @@ class Served:
     @classmethod
     def load(cls, folder: Path, plain: Path | None = None, unknown: Unknown = "error") -> Served:
         """Read a run, and a plain one to show beside it; an error where either cannot be served."""
-        model, manifest = load_model(folder), read_manifest(folder)
+        manifest, model = read_manifest(folder), load_model(folder)
+        if read_manifest(folder) != manifest:
+            raise DataError(f"{folder} was saved anew while it was read. Try again.")
         facts = {"run": folder.name, **{name: value for name, value in manifest.items() if name not in OWN}}
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
         beside = None if plain is None else Lists.of(_plain_beside(model, plain))
