@@ -67,7 +67,7 @@ def test_one_user_gets_a_list_in_the_ids_of_the_log(ask, fitted: DebiasedRecomme
 
 
 def test_many_users_get_lists_among_candidates_without_what_is_left_out(ask, fitted: DebiasedRecommender) -> None:
-    asked = {"users": [3, "4"], "k": 2, "candidates": [8, "1", 30, 40], "exclude": [40, 9999], "filter_seen": False}
+    asked = {"users": [3.0, "4"], "k": 2.0, "candidates": [8, "1", 30, 40], "exclude": [40, 9999], "filter_seen": False}
     answer = ask.post("/recommend", json=asked)
     assert answer.status_code == 200
     expected = fitted.recommend([3, 4], k=2, candidates=[8, 1, 30], filter_seen=False)
@@ -251,7 +251,8 @@ def test_the_openapi_document_states_parameters_limits_and_answers(ask) -> None:
     assert (k["schema"]["minimum"], k["schema"]["maximum"], k["schema"]["default"]) == (1, MOST_K, 10)
     assert [parameter["name"] for parameter in one["parameters"] if parameter["required"]] == ["user"]
     assert {"200", "401", "404", "413", "421", "422"} <= set(one["responses"])
-    assert document["components"]["schemas"]["ManyUsers"]["properties"]["users"]["maxItems"] == MOST_USERS
+    many = document["components"]["schemas"]["ManyUsers"]["properties"]
+    assert (many["users"]["maxItems"], many["k"]["maximum"], many["k"]["minimum"]) == (MOST_USERS, MOST_K, 1)
 
 
 def test_many_clients_at_once_get_the_same_answers(ask) -> None:

@@ -13,7 +13,13 @@ MOST_ITEMS = 10_000  # candidates, or items to leave out
 MOST_BYTES = 1 << 20  # of a body
 
 
+def _whole(value: Any) -> Any:
+    """7.0 is the integer 7, as JSON Schema has it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _integer_or_text(value: Any) -> Any:
+    value = _whole(value)
     if type(value) not in (int, str):
         raise ValueError("an id must be an integer or text")
     if isinstance(value, str) and not value.isascii():
@@ -22,7 +28,7 @@ def _integer_or_text(value: Any) -> Any:
 
 
 Id = Annotated[int | str, BeforeValidator(_integer_or_text)]
-ListLength = Annotated[int, Field(ge=1, le=MOST_K, description="Items in a list.")]
+LENGTH = Field(ge=1, le=MOST_K, description="Items in a list.")
 
 
 class Asked(BaseModel):
@@ -35,7 +41,7 @@ class OneUser(Asked):
     """The list of one user."""
 
     user: str = Field(description="A user's id; the text 7 is the integer 7.")
-    k: ListLength = 10
+    k: Annotated[int, LENGTH] = 10
     filter_seen: bool = Field(True, description="Leave out what the user rated in the log.")
 
 
@@ -43,14 +49,14 @@ class OneItem(Asked):
     """The items most like one."""
 
     item: str = Field(description="An item's id; the text 7 is the integer 7.")
-    k: ListLength = 10
+    k: Annotated[int, LENGTH] = 10
 
 
 class ManyUsers(Asked):
     """The lists of many users."""
 
     users: list[Id] = Field(min_length=1, max_length=MOST_USERS, description="Users' ids.")
-    k: Annotated[StrictInt, Field(ge=1, le=MOST_K, description="Items in a list.")] = 10
+    k: Annotated[StrictInt, LENGTH, BeforeValidator(_whole)] = 10
     filter_seen: StrictBool = Field(True, description="Leave out what each user rated in the log.")
     candidates: list[Id] | None = Field(
         None, min_length=1, max_length=MOST_ITEMS, description="Item ids to choose from; null for all."
