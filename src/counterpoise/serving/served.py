@@ -50,13 +50,15 @@ class Served:
         """What the method is called, where the run says it."""
         return str((self.facts.get("fit") or {}).get("method") or "debiased")
 
-    def report(self) -> bytes | None:
-        """The run's report, if it lies in the folder; a link is not followed."""
+    def has_report(self) -> bool:
+        """Whether the run's report lies in the folder; a link is not followed."""
         path = self.folder / REPORT
-        if path.is_symlink() or not path.is_file():
-            return None
+        return path.is_file() and not path.is_symlink()
+
+    def report(self) -> bytes | None:
+        """The run's report, if there is one."""
         try:
-            return path.read_bytes()
+            return (self.folder / REPORT).read_bytes() if self.has_report() else None
         except OSError:
             return None
 
