@@ -30,7 +30,8 @@ class Server:
         Thread(target=self._listen, daemon=True).start()
         found = re.search(r"at (http://\S+) ", self.line())
         assert found is not None
-        self.url = found[1]
+        self.url = found[1].replace("0.0.0.0", "127.0.0.1")
+        self.headers: dict[str, str] = {}
 
     def __enter__(self) -> Server:
         return self
@@ -51,9 +52,9 @@ class Server:
         except Empty:
             raise AssertionError("the server said nothing") from None
 
-    def get(self, path: str, **headers: str) -> tuple[int, Any]:
+    def get(self, path: str) -> tuple[int, Any]:
         """(status, JSON) of a path."""
-        request = urllib.request.Request(self.url + path, headers=headers)
+        request = urllib.request.Request(self.url + path, headers=self.headers)
         try:
             with urllib.request.urlopen(request, timeout=WAIT) as answer:
                 return answer.status, json.load(answer)

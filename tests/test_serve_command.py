@@ -83,8 +83,12 @@ class TestStarted:
             refuses(capsys, [str(run), "--port", port], f"127.0.0.1:{port}", "in use", "another --port")
         refuses(capsys, [str(run), "--port", "70000"], "127.0.0.1:70000", "another --port")
 
-    def test_a_new_run_is_read_on_sighup_and_a_broken_one_is_not_taken(self, run: Path, dataset: Dataset) -> None:
-        with Server(run) as server:
+    def test_a_server_wants_its_token_takes_new_runs_but_no_broken_ones_and_stops(
+        self, run: Path, token_file: Path, dataset: Dataset
+    ) -> None:
+        options = ("--host", "0.0.0.0", "--token-file", str(token_file), "--unknown", "popular")
+        with Server(run, *options) as server:
+            let_in_with_the_token_alone(server)
             before = server.get("/recommend?user=3")
             cp.make("mf", dim=3, epochs=2, seed=9).fit(dataset.train).save(run)
             assert server.get("/recommend?user=3") == before
@@ -92,34 +96,33 @@ class TestStarted:
                 assert "was read again" in server.reload()
             assert set(statuses) == {200}
             new = server.get("/recommend?user=3")
+            assert new != before
             items = cp.load_model(run).recommend([3])["item_id"].to_list()
             assert [row["item_id"] for row in new[1]["items"]] == items
-            assert new != before
-            manifest = (run / "run.json").read_text()
-            for broken in (
-                "{",
-                manifest.replace("counterpoise-run", "another"),
-                manifest.replace("Matrix", "Matrices"),
-            ):
-                (run / "run.json").write_text(broken)
-                assert "the run of before stays" in server.reload()
-                assert server.get("/recommend?user=3") == new
-            shutil.rmtree(run)
-            assert "the run of before stays" in server.reload()
+            takes_no_broken_run(server, run)
             assert server.get("/recommend?user=3") == new
             code, seconds = server.stop(signal.SIGINT)
             assert code == 0
             assert seconds < 5
             assert server.lines.empty()
 
-    def test_another_host_is_served_with_a_token(self, run: Path, token_file: Path) -> None:
-        with Server(run, "--host", "0.0.0.0", "--token-file", str(token_file), "--unknown", "popular") as server:
-            server.url = server.url.replace("0.0.0.0", "127.0.0.1")
-            assert server.get("/recommend?user=3")[0] == 401
-            assert server.get("/health") == (200, {"status": "ok"})
-            status, facts = server.get("/recommend?user=nobody", Authorization=f"Bearer {TOKEN}")
-            assert (status, facts["known"]) == (200, False)
-            assert server.stop(signal.SIGTERM)[0] in (0, -signal.SIGTERM)
+
+def let_in_with_the_token_alone(server: Server) -> None:
+    assert server.get("/recommend?user=3")[0] == 401
+    assert server.get("/health") == (200, {"status": "ok"})
+    server.headers = {"Authorization": f"Bearer {TOKEN}"}
+    status, facts = server.get("/recommend?user=nobody")
+    assert (status, facts["known"]) == (200, False)
+
+
+def takes_no_broken_run(server: Server, run: Path) -> None:
+    serving, manifest = server.get("/recommend?user=3"), (run / "run.json").read_text()
+    for broken in ("{", manifest.replace("counterpoise-run", "another"), manifest.replace("Matrix", "Matrices")):
+        (run / "run.json").write_text(broken)
+        assert "the run of before stays" in server.reload()
+        assert server.get("/recommend?user=3") == serving
+    shutil.rmtree(run)
+    assert "the run of before stays" in server.reload()
 
 
 class asking:

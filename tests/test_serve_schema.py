@@ -17,7 +17,7 @@ from counterpoise.serving.served import Served  # noqa: E402
 TOKEN = {"Authorization": "Bearer a-token-of-enough-letters"}
 OPERATIONS = [("/recommend", "GET"), ("/recommend", "POST"), ("/similar", "GET"), ("/health", "GET"), ("/model", "GET")]
 RIGHT = schemathesis.GenerationMode.POSITIVE
-EXAMPLES = 40  # of each kind, for each operation
+EXAMPLES = 25  # of each kind, for each operation
 
 
 @pytest.fixture(scope="module")
