@@ -75,13 +75,16 @@ class TestStarted:
         refuses(capsys, [str(tmp_path / "nothing"), "--port", "0"], "not a saved run")
         refuses(capsys, [str(run), "--port", "0", "--plain", str(tmp_path)], "not a saved run")
 
-    def test_a_port_that_is_taken_or_none_is_refused(self, run: Path, capsys) -> None:
+    def test_an_address_that_is_taken_or_none_is_refused(self, run: Path, token_file: Path, capsys) -> None:
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             port = str(taken.getsockname()[1])
             refuses(capsys, [str(run), "--port", port], f"127.0.0.1:{port}", "in use", "another --port")
         refuses(capsys, [str(run), "--port", "70000"], "127.0.0.1:70000", "another --port")
+        refuses(
+            capsys, [str(run), "--host", "a..b", "--token-file", str(token_file)], "a..b:8000 cannot be listened at"
+        )
 
     def test_a_server_wants_its_token_takes_new_runs_but_no_broken_ones_and_stops(
         self, run: Path, token_file: Path, dataset: Dataset
@@ -100,6 +103,7 @@ class TestStarted:
             items = cp.load_model(run).recommend([3])["item_id"].to_list()
             assert [row["item_id"] for row in new[1]["items"]] == items
             takes_no_broken_run(server, run)
+            hears_no_endless_head(server)
             assert server.get("/recommend?user=3") == new
             code, seconds = server.stop(signal.SIGINT)
             assert code == 0
@@ -123,6 +127,13 @@ def takes_no_broken_run(server: Server, run: Path) -> None:
         assert server.get("/recommend?user=3") == serving
     shutil.rmtree(run)
     assert "the run of before stays" in server.reload()
+
+
+def hears_no_endless_head(server: Server) -> None:
+    host, port = server.url.removeprefix("http://").split(":")
+    for begun in (b"GET /", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;"):
+        with socket.create_connection((host, int(port)), timeout=30) as endless, pytest.raises(ConnectionError):
+            endless.sendall(begun + b"a" * (1 << 26))
 
 
 class asking:

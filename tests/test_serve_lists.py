@@ -135,6 +135,14 @@ def test_one_user_and_one_item_can_be_served(tmp_path: Path) -> None:
     assert run.similar("book", 3)["items"] == []
 
 
+def test_a_folder_whose_name_is_no_text_can_be_served(fitted: DebiasedRecommender, tmp_path: Path) -> None:
+    folder = tmp_path / "caf\udce9"
+    fitted.save(folder, fit="by hand")
+    run = Served.load(folder)
+    assert run.facts["run"] == "caf?"
+    assert run.method == "debiased"
+
+
 def test_a_model_that_cannot_rank_is_not_served(models, tmp_path: Path) -> None:
     model = models["mf"]
     model.save(tmp_path / "run")

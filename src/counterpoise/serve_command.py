@@ -44,6 +44,7 @@ def _need_packages() -> None:
     """Raise `ConfigError` where what serving needs is not installed."""
     try:
         import fastapi  # noqa: F401
+        import httptools  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise ConfigError(f'serving needs {error.name}: pip install "counterpoise[serve]"') from None

@@ -21,6 +21,7 @@ from counterpoise.serving.looking import REPORT_POLICY, page_headers, show_page
 from counterpoise.serving.served import Served
 
 FEW = 1000  # rows that are answered at once; more are made beside, so that others need not wait
+AS_IT_IS = {"X-Content-Type-Options": "nosniff"}  # a browser takes JSON for nothing else
 SHOWN = 80  # letters of a wrong value in a message
 ABOUT = "Recommendations of one saved run, in the ids of its log."
 WHY_NOT: dict[int | str, dict[str, Any]] = {
@@ -121,7 +122,7 @@ async def report(request: Request) -> Response:
     content = await run_in_threadpool(served(request).report)
     if content is None:
         return answer({"error": "this run has no report. Write it: counterpoise report RUN"}, 404)
-    return Response(content, 200, {"Content-Security-Policy": REPORT_POLICY}, "text/html")
+    return Response(content, 200, AS_IT_IS | {"Content-Security-Policy": REPORT_POLICY}, "text/html")
 
 
 def served(request: Request) -> Served:
@@ -132,7 +133,7 @@ def served(request: Request) -> Served:
 
 def answer(facts: Any, status: int = 200) -> Response:
     """Facts as JSON."""
-    return Response(to_json(facts, inf_nan_mode="null"), status, media_type="application/json")
+    return Response(to_json(facts, inf_nan_mode="null"), status, AS_IT_IS, "application/json")
 
 
 def _many(run: Served, asked: schema.ManyUsers) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +41,16 @@ class Served:
         manifest, model = read_manifest(folder), load_model(folder)
         if read_manifest(folder) != manifest:
             raise DataError(f"{folder} was saved anew while it was read. Try again.")
-        facts = {"run": folder.name, **{name: value for name, value in manifest.items() if name not in OWN}}
+        facts = {"run": folder.resolve().name, **{name: value for name, value in manifest.items() if name not in OWN}}
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
         beside = None if plain is None else Lists.of(_plain_beside(model, plain))
-        return cls(folder, users, items, Lists.of(model), facts, beside, is_plain(model), unknown)
+        return cls(folder, users, items, Lists.of(model), _printable(facts), beside, is_plain(model), unknown)
 
     @property
     def method(self) -> str:
         """What the method is called, where the run says it."""
-        return str((self.facts.get("fit") or {}).get("method") or "debiased")
+        fit = self.facts.get("fit")
+        return str(fit.get("method", "debiased")) if isinstance(fit, dict) else "debiased"
 
     def has_report(self) -> bool:
         """Whether the run's report lies in the folder; a link is not followed."""
@@ -95,6 +97,12 @@ class Served:
         return [
             {"item_id": plain[item], "score": score, "rank": rank} for rank, (item, score) in enumerate(pairs, start=1)
         ]
+
+
+def _printable(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts with a question mark for every half letter: names of folders may hold such, answers cannot."""
+    whole: dict[str, Any] = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
+    return whole
 
 
 def _plain_beside(model: DebiasedRecommender, folder: Path) -> DebiasedRecommender:

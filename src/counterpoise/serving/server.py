@@ -7,15 +7,15 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import torch
 import uvicorn
 
 from counterpoise.console import complain
-from counterpoise.errors import CounterpoiseError, DataError
+from counterpoise.errors import DataError
 from counterpoise.serving.endpoints import make_app
 from counterpoise.serving.guard import Guard
+from counterpoise.serving.heads import BoundedHeads
 from counterpoise.serving.served import Served
 
 RELOAD = getattr(signal, "SIGHUP", None)  # other systems have none: start again there
@@ -34,8 +34,9 @@ class Holder:
         """Replace the run in one step by a fresh reading; where that fails the old one stays."""
         try:
             self.run = self.load()
-        except (CounterpoiseError, OSError, MemoryError) as error:
-            complain(f"{self.run.folder} could not be read again, the run of before stays: {error}")
+        except Exception as error:  # whatever is wrong with it, the server goes on
+            reason = str(error) or type(error).__name__
+            complain(f"{self.run.folder} could not be read again, the run of before stays: {reason}")
         else:
             complain(f"{self.run.folder} was read again.")
 
@@ -55,7 +56,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         opened.bind((host, port))
         opened.listen(1024)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         opened.close()
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{host}:{port} cannot be listened at: {reason}. Try another --port, or 0 for any.") from None
@@ -68,13 +69,17 @@ def serve(load: Callable[[], Served], listening: socket.socket, token: str | Non
     holder = Holder(load)
     app = make_app(lambda: holder.run)
     app.router.lifespan_context = lambda _: _watching(holder, listening, quiet)
-    options: dict[str, Any] = {
-        "access_log": False,
-        "log_level": "error",
-        "server_header": False,
-        "proxy_headers": False,
-    }
-    config = uvicorn.Config(Guard(app, token), lifespan="on", timeout_graceful_shutdown=PATIENCE, ws="none", **options)
+    config = uvicorn.Config(
+        Guard(app, token),
+        http=BoundedHeads,
+        ws="none",
+        lifespan="on",
+        log_level="error",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=PATIENCE,
+    )
     with suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listening])
 
