@@ -23,7 +23,7 @@ from counterpoise.serving.served import Served
 FEW = 1000  # rows that are answered at once; more are made beside, so that others need not wait
 AS_IT_IS = {"X-Content-Type-Options": "nosniff"}  # a browser takes JSON for nothing else
 SHOWN = 80  # letters of a wrong value in a message
-ABOUT = "Recommendations of one saved run, in the ids of its log."
+TITLE, ABOUT = "counterpoise", "Recommendations of one saved run, in the ids of its log."
 WHY_NOT: dict[int | str, dict[str, Any]] = {
     status: {"model": schema.Failure, "description": words}
     for status, words in {
@@ -40,9 +40,12 @@ Model = TypeVar("Model", bound=schema.Asked)
 router = APIRouter()
 
 
-def make_app(run: Callable[[], Served]) -> FastAPI:
-    """The application; `run` gives the run to answer from, asked once for each request."""
-    app = FastAPI(title="counterpoise", version=__version__, description=ABOUT, docs_url=None, redoc_url=None)
+def make_app(run: Callable[[], Served], lifespan: Any = None) -> FastAPI:
+    """The application; `run` gives the run to answer from, asked once for each request.
+
+    There are no pages of FastAPI's own: they would load their scripts from elsewhere.
+    """
+    app = FastAPI(title=TITLE, version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.run = run
     app.include_router(router)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -55,7 +58,7 @@ def make_app(run: Callable[[], Served]) -> FastAPI:
 def described(model: type[schema.Asked]) -> dict[str, Any]:
     """The parameters of a query for the OpenAPI document.
 
-    They are read by `query`, not by FastAPI, which takes three times as long as making the list.
+    They are read by `query`: FastAPI's own reading takes longer than making the list.
     """
     fields = model.model_json_schema()
     names = {name: name in fields.get("required", ()) for name in fields["properties"]}

@@ -67,8 +67,7 @@ def serve(load: Callable[[], Served], listening: socket.socket, token: str | Non
     """Answer until the process is told to stop."""
     torch.set_num_threads(1)  # a list is too small a piece of work for a second thread
     holder = Holder(load)
-    app = make_app(lambda: holder.run)
-    app.router.lifespan_context = lambda _: _watching(holder, listening, quiet)
+    app = make_app(lambda: holder.run, lambda _: _watching(holder, listening, quiet))
     config = uvicorn.Config(
         Guard(app, token),
         http=BoundedHeads,
