@@ -45,6 +45,10 @@ class Scorer(nn.Module):
         """What is known of each user and each item, biases included: features for balancing."""
         return self.embeddings()
 
+    def vectors(self) -> tuple[Tensor, Tensor] | None:
+        """Two tables whose inner products are the logits, (|U|, d) and (|I|, d); None where there are none."""
+        return None
+
     def own(self) -> Scorer:
         """The scorer without what it was told of exposure: itself, unless it was told any."""
         return self

@@ -56,6 +56,7 @@ from counterpoise.options import (
     words,
 )
 from counterpoise.report_command import report, report_beside
+from counterpoise.serve_command import serve
 from counterpoise.tune_command import tune
 from counterpoise.words import Duplicates, Protocol
 
@@ -296,6 +297,7 @@ def recommend(
 
 app.command()(balance)
 app.command()(report)
+app.command()(serve)
 
 
 @app.command()

@@ -120,6 +120,10 @@ class _Exposed(Scorer):
     def features(self) -> tuple[Tensor, Tensor]:
         return self.inner.features()
 
+    def vectors(self) -> tuple[Tensor, Tensor] | None:
+        own = self.inner.vectors()
+        return own and (torch.cat([own[0], self._tables()[0]], -1), torch.cat([own[1], self._tables()[1]], -1))
+
     def _tables(self) -> tuple[Tensor, Tensor]:
         """Two tables whose inner products are v_u a_u + v_i b_i + v_ui <g_u, h_i>."""
         users, items = self.user_exposure, self.item_exposure

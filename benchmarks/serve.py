@@ -1,0 +1,129 @@
+"""How many lists a second does `counterpoise serve` answer? 15,400 users x 1,000 items, 16 connections on loopback.
+
+Limits, on a quiet machine with two cores: at least 1,500 requests/s, p99 below 50 ms, no error, memory flat.
+One core serves, the other asks. Without the extra `serve` it says so and stops.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+import counterpoise as cp
+
+USERS, ITEMS, K = 15_400, 1_000, 10
+
+
+class Asking(asyncio.Protocol):
+    """One connection that asks for a random user's list, waits for the answer, and asks again until the end."""
+
+    def __init__(self, users: np.ndarray, until: float, finished: asyncio.Future) -> None:
+        self.users, self.until, self.finished = iter(users.tolist()), until, finished
+        self.times, self.errors, self.waiting = [], 0, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.ask()
+
+    def ask(self) -> None:
+        user = next(self.users, None)
+        self.started = time.perf_counter()
+        if user is None or self.started > self.until:
+            self.transport.close()
+            return
+        request = f"GET /recommend?user={user}&k={K} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        self.transport.write(request.encode())
+
+    def data_received(self, data: bytes) -> None:
+        self.waiting += data
+        head, found, body = self.waiting.partition(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", head) if found else None
+        if length is None or len(body) < int(length[1]):
+            return
+        self.times.append(time.perf_counter() - self.started)
+        self.errors += not (head.startswith(b"HTTP/1.1 200") and body.count(b"item_id") == K)
+        self.waiting = b""
+        self.ask()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.errors += error is not None or bool(self.waiting)
+        self.finished.set_result(None)
+
+
+async def load(port: int, seconds: float, connections: int) -> tuple[np.ndarray, int]:
+    """(seconds of each request, errors)."""
+    loop, rng = asyncio.get_running_loop(), np.random.default_rng(0)
+    until, asking = time.perf_counter() + seconds, []
+    for _ in range(connections):
+        users = rng.integers(USERS, size=int(5000 * seconds))
+        one = Asking(users, until, loop.create_future())
+        await loop.create_connection(lambda one=one: one, "127.0.0.1", port)
+        asking.append(one)
+    await asyncio.wait_for(asyncio.gather(*(one.finished for one in asking)), seconds + 60)
+    return np.concatenate([one.times for one in asking]), sum(one.errors for one in asking)
+
+
+def memory(process: subprocess.Popen) -> float:
+    """Resident memory of a process, in MB."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024
+
+
+def busy_seconds(process: subprocess.Popen) -> float:
+    """The time that a process has kept a core busy."""
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def start(run: Path) -> tuple[subprocess.Popen, int]:
+    """The server in a process of its own, and its port."""
+    command = [sys.executable, "-m", "counterpoise.cli", "serve", str(run), "--port", "0"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    line = process.stderr.readline()
+    return process, int(re.search(r":(\d+) ", line)[1])
+
+
+def main() -> None:
+    """Print requests a second, waiting times, errors and memory."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--method", default="mf")
+    options = parser.parse_args()
+    if find_spec("uvicorn") is None:
+        print('not measured: pip install "counterpoise[serve]"')
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        cp.make(options.method, epochs=3).fit(cp.simulate(USERS, ITEMS, 0.0202).dataset.train).save(run)
+        process, port = start(run)
+        try:
+            asyncio.run(load(port, 2, options.connections))  # warm
+            before, busy, others = memory(process), busy_seconds(process), os.getloadavg()[0]
+            started = time.perf_counter()
+            times, errors = asyncio.run(load(port, options.seconds, options.connections))
+            took, after, busy = time.perf_counter() - started, memory(process), busy_seconds(process) - busy
+        finally:
+            process.terminate()
+            process.wait(20)
+    p50, p99 = np.quantile(times, [0.5, 0.99]) * 1000
+    print(f"{options.method}, {USERS:,} x {ITEMS:,}, k = {K}, {options.connections} connections, {took:.0f} s:")
+    print(f"{len(times) / took:,.0f} requests/s (limit 1,500), p50 {p50:.1f} ms, p99 {p99:.1f} ms (limit 50 ms)")
+    print(f"{errors} errors; memory {before:.1f} MB before, {after:.1f} MB after")
+    print(
+        f"{busy / len(times) * 1e6:.0f} microseconds of the server's core a request; load average before {others:.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What may be asked and what is answered, as the OpenAPI document states it; and the limits of both."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
+
+MOST_K = 1000  # items in a list
+MOST_USERS = 1000  # in one request
+MOST_ROWS = 100_000  # users x k of one request
+MOST_ITEMS = 10_000  # candidates, or items to leave out
+MOST_BYTES = 1 << 20  # of a body
+
+
+def _whole(value: Any) -> Any:
+    """7.0 is the integer 7, as JSON Schema has it."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _integer_or_text(value: Any) -> Any:
+    value = _whole(value)
+    if type(value) not in (int, str):
+        raise ValueError("an id must be an integer or text")
+    if isinstance(value, str) and not value.isascii():
+        value.encode()  # half a letter (a lone surrogate) is no text, and could not be answered
+    return value
+
+
+Id = Annotated[int | str, BeforeValidator(_integer_or_text)]
+LENGTH = Field(ge=1, le=MOST_K, description="Items in a list.")
+
+
+class Asked(BaseModel):
+    """A request: a misspelt name is an error, not silence."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class OneUser(Asked):
+    """The list of one user."""
+
+    user: str = Field(description="A user's id; the text 7 is the integer 7.")
+    k: Annotated[int, LENGTH] = 10
+    filter_seen: bool = Field(True, description="Leave out what the user rated in the log.")
+
+
+class OneItem(Asked):
+    """The items most like one."""
+
+    item: str = Field(description="An item's id; the text 7 is the integer 7.")
+    k: Annotated[int, LENGTH] = 10
+
+
+class ManyUsers(Asked):
+    """The lists of many users."""
+
+    users: list[Id] = Field(min_length=1, max_length=MOST_USERS, description="Users' ids.")
+    k: Annotated[StrictInt, LENGTH, BeforeValidator(_whole)] = 10
+    filter_seen: StrictBool = Field(True, description="Leave out what each user rated in the log.")
+    candidates: list[Id] | None = Field(
+        None, min_length=1, max_length=MOST_ITEMS, description="Item ids to choose from; null for all."
+    )
+    exclude: list[Id] = Field([], max_length=MOST_ITEMS, description="Item ids to leave out; unknown ones are none.")
+
+    @model_validator(mode="after")
+    def _few_rows(self) -> Self:
+        if len(self.users) * self.k > MOST_ROWS:
+            raise ValueError(f"users x k must be at most {MOST_ROWS:,}, got {len(self.users)} x {self.k}")
+        return self
+
+
+class Ranked(BaseModel):
+    """An item of a list."""
+
+    item_id: Id
+    score: float = Field(description="Probability of a positive rating; between items the cosine of their vectors.")
+    rank: int = Field(ge=1)
+
+
+class UserList(BaseModel):
+    """The list of one user."""
+
+    user_id: Id
+    known: bool = Field(description="Whether the log has the user; others get what is popular, or are an error.")
+    items: list[Ranked]
+
+
+class UserLists(BaseModel):
+    """The lists of many users, in the order of the request."""
+
+    users: list[UserList]
+
+
+class ItemList(BaseModel):
+    """The items most like one."""
+
+    item_id: Id
+    items: list[Ranked]
+
+
+class Health(BaseModel):
+    """That the server answers."""
+
+    status: str
+
+
+class Model(BaseModel):
+    """What run.json says: configuration, log, diagnostics of the parts, and an evaluation where there is one."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run: str
+    version: str
+    configuration: dict[str, Any]
+    log: dict[str, Any]
+    parts: dict[str, Any]
+
+
+class Failure(BaseModel):
+    """Why not, and the way out."""
+
+    error: str
