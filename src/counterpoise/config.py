@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, shown
 from counterpoise.persistence import read_manifest
 from counterpoise.words import Duplicates, EmptyUsers, Protocol
 
@@ -54,7 +54,7 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
     values |= {name: value for name, value in flags.items() if value is not None}
     given = values.get("settings", {})
     if not isinstance(given, dict):
-        raise ConfigError(f"`settings` must be a table of names and values, got {given!r}.")
+        raise ConfigError(f"`settings` must be a table of names and values, got {shown(given)}.")
     values["settings"] = given | settings
     if {"seed", "training__seed"} & set(values["settings"]):
         raise ConfigError("`seed` draws the probe too, so it stands beside the settings: use --seed, or the top level.")
@@ -69,7 +69,7 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
             known = ", ".join(FitConfig.model_fields)
             raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.") from None
         rule = first["msg"].removeprefix("Input should be ")
-        raise ConfigError(f"`{name}` must be {rule}, got {first['input']!r}.") from None
+        raise ConfigError(f"`{name}` must be {rule}, got {shown(first['input'])}.") from None
 
 
 def parse_settings(words: list[str]) -> dict[str, Any]:

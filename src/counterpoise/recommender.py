@@ -296,7 +296,8 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
 
 
 def _check_labels(log: FeedbackLog, what: str = "labels") -> None:
-    low, high = float(log.labels.min()), float(log.labels.max())
+    values = log.ratings if log.threshold is None else log.labels
+    low, high = float(values.min()), float(values.max())
     if low < 0 or high > 1:
         raise DataError(
             f"{what} must lie in [0, 1], got values from {low:g} to {high:g}. "

@@ -14,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from counterpoise.errors import ConfigError, DataError
+from counterpoise.errors import ConfigError, DataError, shown
 
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
@@ -182,11 +182,11 @@ def _check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str
         if f"{name}_duplicated_0" in present:
             raise DataError(f"{file}: column {name!r}, row 1: the header has this name twice. Rename one.")
         if name not in present:
-            shown = ", ".join(map(repr, present[:20])) + (", ..." if len(present) > 20 else "")
+            listed = ", ".join(map(shown, present[:20])) + (", ..." if len(present) > 20 else "")
             way_out = f"Name yours with `{role}_col` (--{role}-col)." if role in ROLES else "Name columns that it has."
             if len(present) == 1 and any(mark in present[0] for mark in ",;|\t "):
                 way_out = "Give the `separator` (--separator) that the file uses."
-            raise DataError(f"{file}: there is no column {name!r}; the columns are {shown}. {way_out}")
+            raise DataError(f"{file}: there is no column {name!r}; the columns are {listed}. {way_out}")
 
 
 def _lines(file: Path, limit: int | None = None) -> pl.Series:
