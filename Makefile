@@ -9,13 +9,17 @@ ifneq ($(wildcard ../shared/data),)
 export COUNTERPOISE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint format docs pictures notebook bench results clean
+.PHONY: demo test fuzz lint format docs pictures notebook bench results clean
 
 demo: $(VENV)/core
 	$(BIN)/counterpoise demo
 
 test: $(VENV)/dev
 	$(BIN)/pytest -n 2
+
+fuzz: $(VENV)/dev
+	$(BIN)/python tests/fuzzing.py
+	COUNTERPOISE_EXAMPLES=500 $(BIN)/pytest tests/test_fuzz.py
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -12,7 +12,7 @@ import counterpoise
 
 PACKAGE = Path(counterpoise.__file__).parent
 ORDER = [
-    *("errors", "words", "console", "options", "parts", "threads"),
+    *("errors", "words", "console", "options", "parts", "threads", "unpacked", "folder_locks"),
     *("vocabulary", "feedback", "fingerprints", "tables", "ingest", "protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
@@ -21,7 +21,18 @@ ORDER = [
     *("risks", "backbones", "training", "problems", "stacks", "weights", "propensity", "joint_propensity"),
     *("exposure", "first_fits", "weight_model", "balancing"),
     *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
-    *("ranking", "persistence", "recommender", "citations", "compositions", "methods", "making", "many", "explain"),
+    *(
+        "ranking",
+        "saved_parts",
+        "persistence",
+        "recommender",
+        "citations",
+        "compositions",
+        "methods",
+        "making",
+        "many",
+        "explain",
+    ),
     *("metrics", "calibration", "evaluation", "validation", "search_space", "study", "tuning", "config", "fitting"),
     *("demo", "balance_command", "tune_command"),
     *("bench.published", "bench.entries", "bench.grounds", "bench.jobs", "bench.store", "bench.runner"),

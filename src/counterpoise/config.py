@@ -81,7 +81,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
             raise ConfigError(f"`--set` takes name=value, got {word!r}. For example --set dim=16.")
         try:
             settings[name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             settings[name] = text
     return settings
 
@@ -123,5 +123,5 @@ def _read(source: Path) -> dict[str, Any]:
         return tomllib.loads(source.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not valid TOML: {error}.") from None

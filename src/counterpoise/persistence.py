@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +19,7 @@ from typing import IO, Any
 import polars as pl
 
 from counterpoise.errors import ConfigError, DataError
+from counterpoise.folder_locks import locked
 
 MANIFEST = "run.json"
 FORMAT = "counterpoise-run"
@@ -52,11 +52,12 @@ def write_folder(
     try:
         check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            write_file(folder / stored[name], content)
-        write_file(folder / MANIFEST, text.encode())
-        for stale in _written_earlier(folder, files) - set(stored.values()):
-            (folder / stale).unlink(missing_ok=True)
+        with locked(folder):
+            for name, content in files.items():
+                _write_beside(folder / stored[name], content)
+            _write_beside(folder / MANIFEST, text.encode())
+            for stale in _written_earlier(folder, files) - set(stored.values()):
+                (folder / stale).unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed.") from error
@@ -85,9 +86,22 @@ def check_writable(folder: str | Path) -> None:
 
 
 def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and the content of its files, each checked against its hash."""
+    """The manifest and the content of its files, each checked against its hash.
+
+    Where another process replaces them meanwhile, the new ones are read.
+    """
     folder = Path(folder)
     manifest = read_manifest(folder)
+    while True:
+        try:
+            return manifest, _read_files(folder, manifest)
+        except DataError:
+            before, manifest = manifest, read_manifest(folder)
+            if manifest == before:
+                raise
+
+
+def _read_files(folder: Path, manifest: dict[str, Any]) -> dict[str, bytes]:
     files = {}
     for name, entry in manifest["files"].items():
         path = folder / entry["file"]
@@ -96,7 +110,7 @@ def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         files[name] = _read(path)
         if hashlib.sha256(files[name]).hexdigest() != entry["sha256"]:
             raise DataError(f"{path} is damaged: its content is not what was saved. Fit and save again.")
-    return manifest, files
+    return files
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -107,7 +121,7 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         raise DataError(f"{folder} is not a saved run: there is no {MANIFEST}. Save a model there first.")
     try:
         manifest = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path} was not written by counterpoise.")
@@ -127,16 +141,23 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write beside and rename: the path holds its old content or all of the new, whatever happens meanwhile."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    with locked(path.parent):
+        _write_beside(path, content)
+
+
+def _write_beside(path: Path, content: bytes) -> None:
+    """As `write_file`, by who holds the folder: a partial file of this name was left by a process that was killed."""
+    temporary = path.with_name(f".{path.name[:200]}.partial")
+    temporary.unlink(missing_ok=True)
+    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
     try:
         with os.fdopen(handle, "wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 
@@ -181,7 +202,7 @@ def _written_earlier(folder: Path, names: Iterable[str]) -> set[str]:
     """Data files of these names from earlier writes, and partial files of interrupted ones; nobody else's files."""
     parts = [name.rpartition(".") for name in names]
     ours = "|".join(rf"{re.escape(stem)}\.[0-9a-f]{{12}}\.{re.escape(suffix)}" for stem, _, suffix in parts)
-    pattern = re.compile(rf"(?:{ours})|\.(?:{ours}|{re.escape(MANIFEST)})\.[^.]*\.partial")
+    pattern = re.compile(rf"(?:{ours})|\.(?:{ours}|{re.escape(MANIFEST)})(?:\.[^.]*)?\.partial")
     return {path.name for path in folder.iterdir() if pattern.fullmatch(path.name)}
 
 
@@ -194,9 +215,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

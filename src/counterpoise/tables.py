@@ -15,6 +15,7 @@ from typing import Any
 import polars as pl
 
 from counterpoise.errors import ConfigError, DataError, shown
+from counterpoise.unpacked import check_size, check_unpacked
 
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
@@ -102,6 +103,7 @@ def _check_readable(file: Path) -> None:
         raise DataError(f"{file}: cannot be opened ({_brief(error)}).") from None
     if empty:
         raise DataError(f"{file}: the file is empty.")
+    check_unpacked(file)
 
 
 def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.DataFrame:
@@ -112,6 +114,8 @@ def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.Da
         for name in columns.values():
             if not nested and (schema[name].is_nested() or schema[name] == pl.Binary):
                 raise DataError(f"{file}: column {name!r}: expected numbers, text or dates, got {schema[name]}.")
+        rows = scan.select(pl.len()).collect().item()
+        check_size(str(file), iter([8 * rows * len(columns)]), file.stat().st_size)
         return scan.select(pl.col(name).alias(role) for role, name in columns.items()).collect()
     except FAILURES as error:
         raise _broken_parquet(file, error) from None

@@ -18,6 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from counterpoise.errors import DataError, shown
+from counterpoise.unpacked import check_size
 
 Codes = NDArray[np.int32]
 Column = pl.Series | list[Hashable]
@@ -112,8 +113,10 @@ class Vocabulary:
     def from_parquet(cls, content: bytes) -> Vocabulary:
         """The vocabulary that `to_parquet` wrote."""
         try:
+            rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
+            check_size("the ids", iter([8 * rows]), len(content))
             return cls(pl.read_parquet(io.BytesIO(content))["id"])
-        except pl.exceptions.PolarsError as error:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise DataError(f"the ids cannot be read: {error}.") from None
 
     @property

@@ -60,9 +60,11 @@ class Store:
             row = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"{path} cannot be read ({error}). Delete it, and the fit is made again.") from None
-        return dict(row)
+        if not isinstance(row, dict):
+            raise DataError(f"{path} is no row of results. Delete it, and the fit is made again.")
+        return row
 
     def write(self, job: Job, row: dict[str, Any]) -> None:
         """Keep the row of a job."""
