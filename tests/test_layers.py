@@ -18,7 +18,7 @@ ORDER = [
     *("kernels", "population", "selection", "fitted_functions", "functions", "features"),
     *("balance_table", "bounds", "predictor_bounds", "diagnostics", "two_samples", "balancer"),
     *("imbalances", "frontier", "text_plots"),
-    *("risks", "backbones", "training", "problems", "stacks", "weights", "propensity", "joint_propensity"),
+    *("risks", "backbones", "last_good", "training", "problems", "stacks", "weights", "propensity", "joint_propensity"),
     *("exposure", "first_fits", "weight_model", "balancing"),
     *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
     *(

@@ -23,7 +23,7 @@ from counterpoise.console import (
     show_table,
     working,
 )
-from counterpoise.errors import CounterpoiseError
+from counterpoise.errors import CounterpoiseError, StoppedError
 from counterpoise.options import (
     INTERRUPTED,
     OUT_HELP,
@@ -157,7 +157,7 @@ def fit(
     out = out or Path("runs") / f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
     check_folder(out)
     with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
-        fitted = fit_and_evaluate(configuration, progress)
+        fitted = fit_and_evaluate(configuration, progress, out)
     fitted.model.save(out, **fitted.facts())
     shown = not (as_json or quiet)
     page = report_beside(out, fitted.model, fitted.dataset, wanted=shown) if report else None
@@ -328,6 +328,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         app(bench.join_lists(given_words) if given_words[:1] == ["bench"] else given_words)
         code = 0
+    except StoppedError as stop:
+        complain(str(stop))
+        return INTERRUPTED
     except CounterpoiseError as error:
         complain(f"error: {error}")
         code = 2
@@ -339,7 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0
     if code == INTERRUPTED:
-        complain("stopped before the end")
+        complain("stopped before the end. Nothing was written. The same command starts anew.")
     return code
 
 

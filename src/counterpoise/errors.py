@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+GO_ON = "the same command goes on from there."
 
 
 class CounterpoiseError(Exception):
@@ -33,6 +36,19 @@ class RowError(DataError):
 
 class NotFittedError(CounterpoiseError, AttributeError):
     """A fitted result was asked for before `fit`."""
+
+
+class StoppedError(CounterpoiseError):
+    """Ctrl-C; the message says what is kept and how to go on."""
+
+
+@contextmanager
+def stoppable(advice: str) -> Iterator[None]:
+    """Ctrl-C inside the block is a `StoppedError` with this advice."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped before the end. {advice}") from None
 
 
 class ConvergenceWarning(UserWarning):

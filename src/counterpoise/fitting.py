@@ -10,7 +10,7 @@ from typing import Any
 
 from counterpoise.config import FitConfig
 from counterpoise.datasets import load
-from counterpoise.errors import DataError
+from counterpoise.errors import CounterpoiseError, DataError, StoppedError
 from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.imbalances import Imbalance, imbalances, log_balance
@@ -20,10 +20,11 @@ from counterpoise.persistence import read_manifest
 from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
-from counterpoise.training import Progress
+from counterpoise.training import DivergenceError, Progress
 from counterpoise.words import EmptyUsers, Protocol, Unknown
 
 GLANCE = 2_000_000  # rows
+STOPPED = ".stopped"  # what the folder of a fit that came to no end is called behind its name
 
 
 @dataclass(frozen=True)
@@ -58,20 +59,42 @@ class Fitted:
         }
 
 
-def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None) -> Fitted:
-    """Load the data, fit the method, and evaluate it where there are unbiased ratings."""
+def fit_and_evaluate(configuration: FitConfig, progress: Progress | None = None, folder: Path | None = None) -> Fitted:
+    """Load the data, fit the method, and evaluate it where there are unbiased ratings.
+
+    `folder`: beside it the last good epoch is saved where training is stopped or diverges.
+    """
     model = make(configuration.method, **{"seed": configuration.seed, **configuration.settings})
     dataset = load_data(configuration)
     if dataset.test is not None:
         binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
-    model.fit(dataset.train, probe=dataset.probe, progress=progress)
+    try:
+        model.fit(dataset.train, probe=dataset.probe, progress=progress)
+    except DivergenceError as stop:
+        raise DivergenceError(f"{stop} {_keep_stopped(model, configuration, folder)}") from None
+    except KeyboardInterrupt:
+        kept = _keep_stopped(model, configuration, folder)
+        raise StoppedError(f"stopped before the end. {kept} The same command fits it anew.") from None
     seconds = time.perf_counter() - started
     evaluation = None
     if dataset.test is not None:
         evaluation = evaluate(model, dataset.test, k=configuration.k, empty_users=configuration.empty_users)
     truth = _truth(configuration, model) if configuration.data == "simulated" else None
     return Fitted(configuration, dataset, model, evaluation, seconds, truth)
+
+
+def _keep_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: Path | None) -> str:
+    """Save what was learned before training was stopped, beside the folder that a whole fit goes to; what to say."""
+    if folder is None or not hasattr(model, "history_"):
+        return "Nothing was learned that could be kept."
+    place = folder.with_name(folder.name + STOPPED)
+    epoch, epochs = model.history_.best_epoch, model.training.epochs
+    try:
+        model.save(place, fit=configuration.model_dump(), stopped={"epoch": epoch, "epochs": epochs})
+    except CounterpoiseError as error:
+        return f"What was learned could not be kept: {error}"
+    return f"What was learned up to epoch {epoch} of {epochs} is kept as a run in {place}."
 
 
 def load_data(configuration: FitConfig) -> Dataset:

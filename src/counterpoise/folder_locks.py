@@ -1,4 +1,4 @@
-"""One writer a folder at a time. The lock is on the folder itself: there is no file that a killed process leaves."""
+"""One writer a folder at a time, and where work cannot be shared one worker. Locks go when their process dies."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from counterpoise.errors import DataError
 
@@ -20,9 +22,9 @@ PATIENCE, PAUSE = 20.0, 0.01  # seconds
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Hold the folder, or wait for who holds it; the system lets go when a process dies. False where it cannot be held.
+    """Hold the folder, or wait for who holds it; False where it cannot be held. Not to be nested for one folder.
 
-    Not to be nested for one folder.
+    The lock is on the folder itself: there is no file that a killed process leaves.
     """
     descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
     try:
@@ -30,6 +32,23 @@ def locked(folder: Path) -> Iterator[bool]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Whole work in a folder that two processes cannot share; `DataError` where another is at it."""
+    lock = FileLock(folder / ".at-work.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise DataError(
+            f"{folder} belongs to another process that is at work there. Wait for its end, or choose another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
 
 
 def _acquired(descriptor: int, folder: Path) -> bool:

@@ -24,6 +24,7 @@ from counterpoise.folder_locks import locked
 MANIFEST = "run.json"
 FORMAT = "counterpoise-run"
 FORMAT_VERSION = 1
+ROOM = "Choose another place, or make room."
 STORED_NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # a file of the folder itself: no path, not hidden
 TABLES: dict[str, Callable[[pl.DataFrame, IO[bytes]], Any]] = {
     ".parquet": lambda frame, stream: frame.write_parquet(stream),
@@ -53,14 +54,13 @@ def write_folder(
         check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder):
-            for name, content in files.items():
-                _write_beside(folder / stored[name], content)
-            _write_beside(folder / MANIFEST, text.encode())
+            _write_beside({folder / stored[name]: content for name, content in files.items()})
+            _write_beside({folder / MANIFEST: text.encode()})
             for stale in _written_earlier(folder, files) - set(stored.values()):
                 (folder / stale).unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed.") from error
+        raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed. {ROOM}") from error
 
 
 def check_folder(folder: str | Path) -> None:
@@ -142,28 +142,39 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 def write_file(path: Path, content: bytes) -> None:
     """Write beside and rename: the path holds its old content or all of the new, whatever happens meanwhile."""
     with locked(path.parent):
-        _write_beside(path, content)
+        _write_beside({path: content})
 
 
-def _write_beside(path: Path, content: bytes) -> None:
-    """As `write_file`, by who holds the folder: a partial file of this name was left by a process that was killed."""
-    temporary = path.with_name(f".{path.name[:200]}.partial")
-    temporary.unlink(missing_ok=True)
-    handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+def _write_beside(contents: Mapping[Path, bytes]) -> None:
+    """Write all files, then rename them: a full disk leaves all of the old ones. By who holds the folder.
+
+    So a partial file of such a name was left by a process that was killed.
+    """
+    temporary = {path: path.with_name(f".{path.name[:200]}.partial") for path in contents}
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
+        for path, content in contents.items():
+            temporary[path].unlink(missing_ok=True)
+            handle = os.open(temporary[path], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+        for path in contents:
+            temporary[path].replace(path)
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        for partial in temporary.values():
+            partial.unlink(missing_ok=True)
         raise
 
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file beside and rename it."""
-    _write_output(Path(path), text.encode())
+    write_texts({Path(path): text})
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Write text files of one folder: all of them or none."""
+    _write_output({path: text.encode() for path, text in texts.items()})
 
 
 def check_table_name(path: str | Path) -> None:
@@ -181,15 +192,17 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path}: the table cannot be written in this format ({reason}). Try .parquet.") from None
-    _write_output(Path(path), buffer.getvalue())
+    _write_output({Path(path): buffer.getvalue()})
 
 
-def _write_output(path: Path, content: bytes) -> None:
+def _write_output(contents: Mapping[Path, bytes]) -> None:
+    path = next(iter(contents))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, content)
+        with locked(path.parent):
+            _write_beside(contents)
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
+        raise DataError(f"{path} cannot be written: {error.strerror or error}. {ROOM}") from None
 
 
 def _stored_name(name: str, content: bytes) -> str:

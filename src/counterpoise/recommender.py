@@ -26,7 +26,7 @@ from counterpoise.risks import RISKS
 from counterpoise.saved_parts import check_facts, check_history, check_log_facts, check_numbers, check_seen
 from counterpoise.silence import Silence
 from counterpoise.threads import one_thread
-from counterpoise.training import THREADS_PAY, History, Progress, Training, train
+from counterpoise.training import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
 from counterpoise.vocabulary import Codes, Vocabulary, as_column, gather
 from counterpoise.weights import Uniform, Weights
 from counterpoise.words import Unknown
@@ -52,7 +52,8 @@ class DebiasedRecommender(Part):
     def fit(self, log: FeedbackLog, probe: FeedbackLog | None = None, *, progress: Progress | None = None) -> Self:
         """Learn from a log; `probe` is a small unbiased sample for methods that use one.
 
-        `progress` is called after each epoch with (epochs done, epochs planned, loss).
+        `progress` is called after each epoch with (epochs done, epochs planned, loss). Ctrl-C and a divergence are
+        raised, and leave the last good epoch in the model.
         """
         self.check(log, probe)
         held_out_rows = self.held_out_rows(len(log))
@@ -62,7 +63,12 @@ class DebiasedRecommender(Part):
             learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
-            history = train(learner, batches, judge, self.training, progress)
+            try:
+                history = train(learner, batches, judge, self.training, progress)
+            except (DivergenceError, Interrupted) as stop:
+                if stop.history is not None:
+                    self.keep(learner, stop.history, learner.finish(batches.whole()), log, probe)
+                raise
             return self.keep(learner, history, learner.finish(batches.whole()), log, probe)
 
     def problem(self, log: FeedbackLog, probe: FeedbackLog | None) -> Problem:

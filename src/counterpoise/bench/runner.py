@@ -41,6 +41,7 @@ def run(jobs: Sequence[Job], store: Store, processes: int = 1, watch: Watch | No
         work(todo, store, tell=tell, stack=stack)
     else:
         _run_in_processes(todo, store, processes, tell, stack)
+    store.tidy(jobs)
 
 
 def work(
@@ -101,5 +102,5 @@ def _worker(jobs: Sequence[Job], store: Store, parent: int, stack: bool) -> None
     with suppress(KeyboardInterrupt):  # the parent says so
         try:
             work(jobs, store, parent, stack=stack)
-        except CounterpoiseError as error:
+        except (CounterpoiseError, OSError) as error:
             sys.exit(f"error: {error}")

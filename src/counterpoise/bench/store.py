@@ -68,7 +68,11 @@ class Store:
 
     def write(self, job: Job, row: dict[str, Any]) -> None:
         """Keep the row of a job."""
-        write_file(self.path(job), (json.dumps(row, default=str) + "\n").encode())
+        try:
+            write_file(self.path(job), (json.dumps(row, default=str) + "\n").encode())
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(f"{self.folder} cannot be written: {reason}. Make room: what is done is kept.") from None
 
     def forget_failures(self, jobs: Iterable[Job]) -> None:
         """Delete the rows of fits that failed, so that they are made again."""
@@ -77,9 +81,17 @@ class Store:
             if row is not None and row["failed"] is not None:
                 self.path(job).unlink(missing_ok=True)
 
+    def tidy(self, jobs: Iterable[Job]) -> None:
+        """Remove the locks of processes that were killed when their fits were done."""
+        for job in jobs:
+            if self.path(job).with_suffix(".lock").exists() and self.has(job):
+                with self.claim(job):
+                    pass
+
     @contextmanager
     def claim(self, job: Job) -> Iterator[bool]:
         """Whether this process may fit the job: nobody else is at it, and it is not done."""
+        self.open()  # also where somebody removed the folder meanwhile
         lock = FileLock(self.path(job).with_suffix(".lock"))
         try:
             lock.acquire(timeout=0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.feedback import Dataset, FeedbackLog
-from counterpoise.persistence import MANIFEST, check_writable, write_text
+from counterpoise.persistence import MANIFEST, check_writable, write_texts
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.reports.comparison import comparison_facts
 from counterpoise.reports.comparison_page import comparison_page
@@ -88,9 +88,8 @@ def check_out(out: str | Path) -> None:
 
 
 def write_page(out: str | Path, facts: Mapping[str, Any], page: str) -> None:
-    """The facts first, then the page, each beside and renamed."""
-    write_text(Path(out).with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
-    write_text(out, page)
+    """The page and its facts, beside and renamed."""
+    write_texts({Path(out).with_suffix(".json"): json.dumps(facts, indent=1) + "\n", Path(out): page})
 
 
 def compare(runs: Sequence[str | Path], *, out: str | Path = COMPARISON, test: str | None = None) -> dict[str, Any]:
