@@ -9,13 +9,16 @@ ifneq ($(wildcard ../shared/data),)
 export COUNTERPOISE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test fuzz lint format docs pictures notebook bench results clean
+.PHONY: demo test faults fuzz lint format docs pictures notebook bench results clean
 
 demo: $(VENV)/core
 	$(BIN)/counterpoise demo
 
 test: $(VENV)/dev
 	$(BIN)/pytest -n 2
+
+faults: $(VENV)/dev
+	$(BIN)/python tests/faults.py
 
 fuzz: $(VENV)/dev
 	$(BIN)/python tests/fuzzing.py
