@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export COUNTERPOISE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test faults fuzz lint format docs pictures notebook bench results clean
+.PHONY: demo test faults fuzz lint audit format docs pictures notebook bench results clean
 
 demo: $(VENV)/core
 	$(BIN)/counterpoise demo
@@ -28,6 +28,10 @@ lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit -q -c pyproject.toml -r src
+
+audit: $(VENV)/dev
+	$(BIN)/pip-audit
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

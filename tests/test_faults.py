@@ -31,7 +31,7 @@ from counterpoise.training import DivergenceError
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_kill_leaves_the_old_or_the_new_and_the_next_run_ends_as_if_nothing_was(kind: str) -> None:
-    assert 0 <= kill(kind, times=1) <= 1
+    assert kill(kind, times=1) >= 1
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not folder.is_dir() or not path.is_file():
         raise DataError(f"{folder} is not a saved run: there is no {MANIFEST}. Save a model there first.")
+    if path.is_symlink():
+        raise DataError(f"{path} is a link, and a saved run holds none: it is not read.")
     try:
         manifest = json.loads(_read(path))
     except (ValueError, RecursionError) as error:

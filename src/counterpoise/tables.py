@@ -93,8 +93,12 @@ def _check_readable(file: Path) -> None:
     if file.is_dir():
         raise DataError(f"{file}: is a folder, expected a file.")
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device may never end
+            raise DataError(f"{file}: is no plain file. Write what it gives into one first.")
         with file.open("rb") as stream:
             empty = not stream.read(1)
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{file}: there is no such file.") from None
     except PermissionError:

@@ -56,6 +56,8 @@ class Store:
     def read(self, job: Job) -> dict[str, Any] | None:
         """The row of a job, None where it was not fitted yet."""
         path = self.path(job)
+        if path.is_symlink():
+            raise DataError(f"{path} is a link, and a folder of results holds none: it is not read. Delete it.")
         try:
             row = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
