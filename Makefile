@@ -9,7 +9,7 @@ ifneq ($(wildcard ../shared/data),)
 export COUNTERPOISE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test lint format docs pictures notebook bench results clean
+.PHONY: demo test faults fuzz lint audit format docs pictures notebook bench results clean
 
 demo: $(VENV)/core
 	$(BIN)/counterpoise demo
@@ -17,10 +17,21 @@ demo: $(VENV)/core
 test: $(VENV)/dev
 	$(BIN)/pytest -n 2 --dist loadgroup
 
+faults: $(VENV)/dev
+	$(BIN)/python tests/faults.py
+
+fuzz: $(VENV)/dev
+	$(BIN)/python tests/fuzzing.py
+	COUNTERPOISE_EXAMPLES=500 $(BIN)/pytest tests/test_fuzz.py
+
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/bandit -q -c pyproject.toml -r src
+
+audit: $(VENV)/dev
+	$(BIN)/pip-audit
 
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .

@@ -12,7 +12,7 @@ import counterpoise
 
 PACKAGE = Path(counterpoise.__file__).parent
 ORDER = [
-    *("errors", "words", "console", "options", "parts", "threads"),
+    *("errors", "words", "console", "options", "parts", "threads", "unpacked", "folder_locks"),
     *("vocabulary", "feedback", "fingerprints", "tables", "log_files", "ingest", "shards", "sharding"),
     *("ray_engine", "engines", "streamed_log", "protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "sharded_tilting"),
@@ -20,11 +20,11 @@ ORDER = [
     *("kernels", "population", "selection", "fitted_functions", "functions", "sharded_functions", "features"),
     *("balance_table", "bounds", "predictor_bounds", "diagnostics", "two_samples", "balancer"),
     *("imbalances", "frontier", "text_plots"),
-    *("risks", "gathering", "backbones", "training", "permutations", "streamed_batches", "problems", "stacks"),
-    *("weights", "propensity", "joint_propensity"),
+    *("risks", "gathering", "backbones", "last_good", "training", "permutations", "streamed_batches"),
+    *("problems", "stacks", "weights", "propensity", "joint_propensity"),
     *("exposure", "first_fits", "weight_model", "balancing"),
     *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
-    *("ranking", "persistence", "checkpoints", "recommender", "streamed_fit"),
+    *("ranking", "saved_parts", "persistence", "checkpoints", "recommender", "streamed_fit"),
     *("citations", "compositions", "methods", "making", "many", "explain"),
     *("metrics", "calibration", "evaluation", "validation", "search_space", "study", "tuning", "config", "fitting"),
     *("demo", "balanced_log", "balance_command", "tune_command"),

@@ -23,7 +23,7 @@ from counterpoise.console import (
     show_table,
     working,
 )
-from counterpoise.errors import CounterpoiseError
+from counterpoise.errors import CounterpoiseError, StoppedError
 from counterpoise.options import (
     INTERRUPTED,
     OUT_HELP,
@@ -345,6 +345,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         app(bench.join_lists(given_words) if given_words[:1] == ["bench"] else given_words)
         code = 0
+    except StoppedError as stop:
+        complain(str(stop))
+        return INTERRUPTED
     except CounterpoiseError as error:
         complain(f"error: {error}")
         code = 2
@@ -356,7 +359,7 @@ def main(arguments: list[str] | None = None) -> int:
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0
     if code == INTERRUPTED:
-        complain("stopped before the end")
+        complain("stopped before the end. Nothing was written. The same command starts anew.")
     return code
 
 

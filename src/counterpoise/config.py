@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, shown
 from counterpoise.persistence import read_manifest
 from counterpoise.words import Duplicates, EmptyUsers, EngineName, Protocol
 
@@ -59,7 +59,7 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
     values |= {name: value for name, value in flags.items() if value is not None}
     given = values.get("settings", {})
     if not isinstance(given, dict):
-        raise ConfigError(f"`settings` must be a table of names and values, got {given!r}.")
+        raise ConfigError(f"`settings` must be a table of names and values, got {shown(given)}.")
     values["settings"] = given | settings
     if {"seed", "training__seed"} & set(values["settings"]):
         raise ConfigError("`seed` draws the probe too, so it stands beside the settings: use --seed, or the top level.")
@@ -74,7 +74,7 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
             known = ", ".join(FitConfig.model_fields)
             raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.") from None
         rule = first["msg"].removeprefix("Input should be ")
-        raise ConfigError(f"`{name}` must be {rule}, got {first['input']!r}.") from None
+        raise ConfigError(f"`{name}` must be {rule}, got {shown(first['input'])}.") from None
 
 
 def parse_settings(words: list[str]) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
             raise ConfigError(f"`--set` takes name=value, got {word!r}. For example --set dim=16.")
         try:
             settings[name] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+        except (tomllib.TOMLDecodeError, RecursionError):
             settings[name] = text
     return settings
 
@@ -128,5 +128,5 @@ def _read(source: Path) -> dict[str, Any]:
         return tomllib.loads(source.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not valid TOML: {error}.") from None

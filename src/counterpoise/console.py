@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+LONGEST = 1000  # letters of a complaint
 Update = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
 
 
@@ -17,8 +18,9 @@ def say(text: str) -> None:
 
 
 def complain(text: str) -> None:
-    """One line on standard error."""
-    print(" ".join(text.split()), file=sys.stderr)
+    """One line on standard error, of bounded length: the way out stands at its end."""
+    line = " ".join(text.split())
+    print(line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}", file=sys.stderr)
 
 
 def show_json(facts: Any) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+GO_ON = "the same command goes on from there."
 
 
 class CounterpoiseError(Exception):
@@ -35,8 +38,27 @@ class NotFittedError(CounterpoiseError, AttributeError):
     """A fitted result was asked for before `fit`."""
 
 
+class StoppedError(CounterpoiseError):
+    """Ctrl-C; the message says what is kept and how to go on."""
+
+
+@contextmanager
+def stoppable(advice: str) -> Iterator[None]:
+    """Ctrl-C inside the block is a `StoppedError` with this advice."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped before the end. {advice}") from None
+
+
 class ConvergenceWarning(UserWarning):
     """An iterative method stopped early; the message says what was reached."""
+
+
+def shown(value: Any) -> str:
+    """A value as Python writes it; the middle of a long one is left out."""
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:80]} ... {text[-20:]}"
 
 
 def check_number(
@@ -53,26 +75,34 @@ def check_number(
     bounds = [
         f"{sign} {bound:g}" for sign, bound in ((">", above), (">=", at_least), ("<=", at_most)) if bound is not None
     ]
-    rule = " ".join(["an integer" if integer else "a number", " and ".join(bounds)]).strip()
-    is_number = not isinstance(value, bool) and (
-        hasattr(value, "__index__") if integer else hasattr(value, "__float__") and math.isfinite(value)
-    )
-    in_range = is_number and (
-        (above is None or value > above)
+    is_number = not isinstance(value, bool) and (hasattr(value, "__index__") if integer else _is_finite(value))
+    fits = not (integer and is_number and abs(value) >= 2**63)
+    rule = " ".join(["an integer" if integer else "a number", " and ".join(bounds if fits else ["< 2^63"])]).strip()
+    in_range = (
+        is_number
+        and fits
+        and (above is None or value > above)
         and (at_least is None or value >= at_least)
         and (at_most is None or value <= at_most)
     )
     if not in_range:
-        raise ConfigError(f"`{name}` must be {rule}, got {value!r}. {advice}".rstrip())
+        raise ConfigError(f"`{name}` must be {rule}, got {shown(value)}. {advice}".rstrip())
+
+
+def _is_finite(value: Any) -> bool:
+    try:
+        return hasattr(value, "__float__") and math.isfinite(value)
+    except OverflowError:  # an integer that no float holds
+        return False
 
 
 def check_flag(name: str, value: Any) -> None:
     """Raise `ConfigError` unless `value` is True or False: other values would count as one of them in silence."""
     if not isinstance(value, bool):
-        raise ConfigError(f"`{name}` must be true or false, got {value!r}.")
+        raise ConfigError(f"`{name}` must be true or false, got {shown(value)}.")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raise `ConfigError` unless `value` is one of the words in `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.")
+        raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {shown(value)}.")

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from counterpoise.errors import DataError, RowError, check_choice, check_number
+from counterpoise.errors import DataError, RowError, check_choice, check_number, shown
 from counterpoise.vocabulary import Codes, Vocabulary, as_column, from_native
 from counterpoise.words import Duplicates
 
@@ -178,7 +178,8 @@ class FeedbackLog:
     def labels(self) -> NDArray[np.float32]:
         """1 where rating >= threshold, else 0; the ratings themselves where there is no threshold."""
         values = self.ratings if self.threshold is None else self.ratings >= self.threshold
-        return values.astype(np.float32)
+        with np.errstate(over="ignore"):  # a rating past float32 is no label: whoever asks for labels refuses it
+            return values.astype(np.float32)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -310,7 +311,7 @@ def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
     bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
     if bad.any():
         row = int(bad.arg_max() or 0)
-        raise RowError(name, row, f"expected a finite number, got {column[row]!r}. Correct or drop the row.")
+        raise RowError(name, row, f"expected a finite number, got {shown(column[row])}. Correct or drop the row.")
     return numbers.to_numpy().copy()
 
 
@@ -321,7 +322,8 @@ def _times(values: Any, name: str) -> NDArray[np.int64]:
     times = column.dt.epoch("us") if is_date else column.cast(pl.Int64, strict=False)
     if times.has_nulls():
         row = int(times.is_null().arg_max() or 0)
-        raise RowError(name, row, f"expected a whole number or a date, got {column[row]!r}. Correct or drop the row.")
+        came = column.to_physical()[row] if is_date else column[row]  # a date out of range has no words
+        raise RowError(name, row, f"expected a whole number or a date, got {shown(came)}. Correct or drop the row.")
     return times.to_numpy().copy()
 
 
@@ -341,7 +343,9 @@ def _plain(values: Any, name: str) -> pl.Series:
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
         values = values.astype("datetime64[us]")
     if not hasattr(values, "__iter__"):
-        raise DataError(f"column {name!r}: expected a column of numbers, got {values!r}. Wrap a single one in a list.")
+        raise DataError(
+            f"column {name!r}: expected a column of numbers, got {shown(values)}. Wrap a single one in a list."
+        )
     column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
     if column.dtype == pl.Object:  # a numpy array of mixed objects
         column = pl.Series(name, list(values), strict=False)
@@ -356,7 +360,8 @@ def _features(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.floa
     if values is None:
         return None
     try:
-        table = np.asarray(values, dtype=np.float32)
+        with np.errstate(over="ignore"):
+            table = np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError):
         raise DataError(f"`{name}` must be a table of numbers.") from None
     if table.ndim != 2 or len(table) != rows:
@@ -383,13 +388,16 @@ def _without_duplicates(log: FeedbackLog, rule: Duplicates, names: Mapping[str, 
         raise RowError(
             names["item"],
             first,
-            f"{len(log) - len(starts)} rows repeat a pair, the first is user {user!r}, item {item!r}. "
+            f"{len(log) - len(starts)} rows repeat a pair, the first is user {shown(user)}, item {shown(item)}. "
             'Choose duplicates="last" or duplicates="mean" to keep one row a pair.',
         )
     last = order[np.r_[starts[1:], len(log)] - 1]
     kept = replace(log.take(np.sort(last)), source=None)
     if rule == "last":
         return kept
-    totals = np.add.reduceat(log.ratings[order], starts)
+    with np.errstate(over="ignore"):
+        totals = np.add.reduceat(log.ratings[order], starts)
+    if not np.isfinite(totals).all():
+        raise DataError('the mean of repeated ratings is past the range of numbers. Choose duplicates="last".')
     means = totals / np.diff(np.r_[starts, len(log)])
     return replace(kept, ratings=means[np.argsort(last)])

@@ -16,7 +16,7 @@ from counterpoise.checkpoints import FILE, Checkpoint
 from counterpoise.config import FitConfig
 from counterpoise.datasets import load
 from counterpoise.engines import make_engine
-from counterpoise.errors import ConfigError, DataError
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError
 from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.fingerprints import hash_logs
@@ -29,10 +29,11 @@ from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
 from counterpoise.streamed_fit import fit_streamed
 from counterpoise.streamed_log import StreamedLog, too_long
-from counterpoise.training import Progress
+from counterpoise.training import DivergenceError, Progress
 from counterpoise.words import EmptyUsers, Protocol, Unknown
 
 GLANCE = 2_000_000  # rows
+STOPPED = ".stopped"  # what the folder of a fit that came to no end is called behind its name
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def fit_and_evaluate(
 ) -> Fitted:
     """Load the data, fit the method, and evaluate it where there are unbiased ratings.
 
-    `folder`: where a long fit is written down on the way; `resume`: go on from what is there.
+    `folder`: where a long fit is written down on the way; beside it the last good epoch is saved where training is
+    stopped or diverges. `resume`: go on from what is there.
     """
     model = make(configuration.method, **{"seed": configuration.seed, **configuration.settings})
     dataset = load_data(configuration)
@@ -80,10 +82,17 @@ def fit_and_evaluate(
         binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
     checkpoint = None if folder is None else _checkpoint(configuration, model, dataset, folder, resume)
-    if isinstance(dataset.train, StreamedLog):
-        fit_streamed(model, dataset.train, dataset.probe, progress, checkpoint)
-    else:
-        model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
+    try:
+        if isinstance(dataset.train, StreamedLog):
+            fit_streamed(model, dataset.train, dataset.probe, progress, checkpoint)
+        else:
+            model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
+    except DivergenceError as stop:
+        raise DivergenceError(f"{stop} {_keep_stopped(model, configuration, folder)}") from None
+    except KeyboardInterrupt:
+        kept = _keep_stopped(model, configuration, folder)
+        way = "goes on with --resume" if checkpoint is not None and checkpoint.file.exists() else "fits it anew"
+        raise StoppedError(f"stopped before the end. {kept} The same command {way}.") from None
     seconds = time.perf_counter() - started
     evaluation = None
     if dataset.test is not None:
@@ -107,6 +116,19 @@ def _checkpoint(
     facts = [__version__, model.to_config(), data, configuration.threshold, None if probe is None else len(probe)]
     key = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
     return Checkpoint(folder / FILE, key, resume)
+
+
+def _keep_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: Path | None) -> str:
+    """Save what was learned before training was stopped, beside the folder that a whole fit goes to; what to say."""
+    if folder is None or not hasattr(model, "history_"):
+        return "Nothing was learned that could be kept."
+    place = folder.with_name(folder.name + STOPPED)
+    epoch, epochs = model.history_.best_epoch, model.training.epochs
+    try:
+        model.save(place, fit=configuration.model_dump(), stopped={"epoch": epoch, "epochs": epochs})
+    except CounterpoiseError as error:
+        return f"What was learned could not be kept: {error}"
+    return f"What was learned up to epoch {epoch} of {epochs} is kept as a run in {place}."
 
 
 def load_data(configuration: FitConfig) -> Dataset:

@@ -12,7 +12,6 @@ import io
 import json
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -20,10 +19,12 @@ from typing import IO, Any
 import polars as pl
 
 from counterpoise.errors import ConfigError, DataError
+from counterpoise.folder_locks import locked
 
 MANIFEST = "run.json"
 FORMAT = "counterpoise-run"
 FORMAT_VERSION = 1
+ROOM = "Choose another place, or make room."
 STORED_NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # a file of the folder itself: no path, not hidden
 TABLES: dict[str, Callable[[pl.DataFrame, IO[bytes]], Any]] = {
     ".parquet": lambda frame, stream: frame.write_parquet(stream),
@@ -52,14 +53,14 @@ def write_folder(
     try:
         check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            write_file(folder / stored[name], content)
-        write_file(folder / MANIFEST, text.encode())
-        for stale in _written_earlier(folder, files) - set(stored.values()):
-            (folder / stale).unlink(missing_ok=True)
+        with locked(folder):
+            _write_beside({folder / stored[name]: content for name, content in files.items()})
+            _write_beside({folder / MANIFEST: text.encode()})
+            for stale in _written_earlier(folder, files) - set(stored.values()):
+                (folder / stale).unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed.") from error
+        raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed. {ROOM}") from error
 
 
 def check_folder(folder: str | Path) -> None:
@@ -85,9 +86,22 @@ def check_writable(folder: str | Path) -> None:
 
 
 def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and the content of its files, each checked against its hash."""
+    """The manifest and the content of its files, each checked against its hash.
+
+    Where another process replaces them meanwhile, the new ones are read.
+    """
     folder = Path(folder)
     manifest = read_manifest(folder)
+    while True:
+        try:
+            return manifest, _read_files(folder, manifest)
+        except DataError:
+            before, manifest = manifest, read_manifest(folder)
+            if manifest == before:
+                raise
+
+
+def _read_files(folder: Path, manifest: dict[str, Any]) -> dict[str, bytes]:
     files = {}
     for name, entry in manifest["files"].items():
         path = folder / entry["file"]
@@ -96,7 +110,7 @@ def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
         files[name] = _read(path)
         if hashlib.sha256(files[name]).hexdigest() != entry["sha256"]:
             raise DataError(f"{path} is damaged: its content is not what was saved. Fit and save again.")
-    return manifest, files
+    return files
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
@@ -105,9 +119,11 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not folder.is_dir() or not path.is_file():
         raise DataError(f"{folder} is not a saved run: there is no {MANIFEST}. Save a model there first.")
+    if path.is_symlink():
+        raise DataError(f"{path} is a link, and a saved run holds none: it is not read.")
     try:
         manifest = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path} was not written by counterpoise.")
@@ -127,22 +143,40 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 def write_file(path: Path, content: bytes) -> None:
     """Write beside and rename: the path holds its old content or all of the new, whatever happens meanwhile."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    with locked(path.parent):
+        _write_beside({path: content})
+
+
+def _write_beside(contents: Mapping[Path, bytes]) -> None:
+    """Write all files, then rename them: a full disk leaves all of the old ones. By who holds the folder.
+
+    So a partial file of such a name was left by a process that was killed.
+    """
+    temporary = {path: path.with_name(f".{path.name[:200]}.partial") for path in contents}
     try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(path)
+        for path, content in contents.items():
+            temporary[path].unlink(missing_ok=True)
+            handle = os.open(temporary[path], os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+        for path in contents:
+            temporary[path].replace(path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        for partial in temporary.values():
+            partial.unlink(missing_ok=True)
         raise
 
 
 def write_text(path: str | Path, text: str) -> None:
     """Write a text file beside and rename it."""
-    _write_output(Path(path), text.encode())
+    write_texts({Path(path): text})
+
+
+def write_texts(texts: Mapping[Path, str]) -> None:
+    """Write text files of one folder: all of them or none."""
+    _write_output({path: text.encode() for path, text in texts.items()})
 
 
 def check_table_name(path: str | Path) -> None:
@@ -160,15 +194,17 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path}: the table cannot be written in this format ({reason}). Try .parquet.") from None
-    _write_output(Path(path), buffer.getvalue())
+    _write_output({Path(path): buffer.getvalue()})
 
 
-def _write_output(path: Path, content: bytes) -> None:
+def _write_output(contents: Mapping[Path, bytes]) -> None:
+    path = next(iter(contents))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_file(path, content)
+        with locked(path.parent):
+            _write_beside(contents)
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}.") from None
+        raise DataError(f"{path} cannot be written: {error.strerror or error}. {ROOM}") from None
 
 
 def _stored_name(name: str, content: bytes) -> str:
@@ -181,7 +217,7 @@ def _written_earlier(folder: Path, names: Iterable[str]) -> set[str]:
     """Data files of these names from earlier writes, and partial files of interrupted ones; nobody else's files."""
     parts = [name.rpartition(".") for name in names]
     ours = "|".join(rf"{re.escape(stem)}\.[0-9a-f]{{12}}\.{re.escape(suffix)}" for stem, _, suffix in parts)
-    pattern = re.compile(rf"(?:{ours})|\.(?:{ours}|{re.escape(MANIFEST)})\.[^.]*\.partial")
+    pattern = re.compile(rf"(?:{ours})|\.(?:{ours}|{re.escape(MANIFEST)})(?:\.[^.]*)?\.partial")
     return {path.name for path in folder.iterdir() if pattern.fullmatch(path.name)}
 
 
@@ -194,9 +230,3 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

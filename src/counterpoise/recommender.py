@@ -24,9 +24,10 @@ from counterpoise.persistence import read_folder, write_folder
 from counterpoise.problems import Problem
 from counterpoise.ranking import Seen, shrunken_label_rates, top_items
 from counterpoise.risks import RISKS
+from counterpoise.saved_parts import check_facts, check_history, check_log_facts, check_numbers, check_seen
 from counterpoise.silence import Silence
 from counterpoise.threads import one_thread
-from counterpoise.training import THREADS_PAY, History, Progress, Training, train
+from counterpoise.training import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
 from counterpoise.vocabulary import Codes, Vocabulary, as_column, gather
 from counterpoise.weights import Uniform, Weights
 from counterpoise.words import Unknown
@@ -60,7 +61,8 @@ class DebiasedRecommender(Part):
         """Learn from a log; `probe` is a small unbiased sample for methods that use one.
 
         `progress` is called after each epoch with (epochs done, epochs planned, loss). `checkpoint`: where to write
-        down what was learned on the way, and maybe to go on from.
+        down what was learned on the way, and maybe to go on from. Ctrl-C and a divergence are raised, and leave the
+        last good epoch in the model.
         """
         self.check(log, probe)
         fitted_log, held_out = log, log.take([])
@@ -73,7 +75,12 @@ class DebiasedRecommender(Part):
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
             trained = learner if checkpoint is None else checkpoint.of(learner)
-            history = train(trained, batches, judge, self.training, progress)
+            try:
+                history = train(trained, batches, judge, self.training, progress)
+            except (DivergenceError, Interrupted) as stop:
+                if stop.history is not None:
+                    self.keep(learner, stop.history, learner.finish(batches.final()), log, probe)
+                raise
             return self.keep(learner, history, learner.finish(batches.final()), log, probe)
 
     def problem(self, log: FeedbackLog, probe: FeedbackLog | None) -> Problem:
@@ -104,6 +111,16 @@ class DebiasedRecommender(Part):
 
     def check(self, log: FeedbackLog, probe: FeedbackLog | None) -> None:
         """Raise the first error of the settings or the data, before anything takes time."""
+        self.check_settings()
+        check_log("log", log)
+        _check_labels(log)
+        if probe is not None:
+            check_log("probe", probe)
+            _check_labels(probe, "the probe's labels")
+            Dataset(log, probe)
+
+    def check_settings(self) -> None:
+        """Raise the first error of the settings."""
         for name, kind in (("weights", Weights), ("imputation", Imputation), ("training", Training)):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
@@ -113,12 +130,6 @@ class DebiasedRecommender(Part):
             raise ConfigError(
                 f"`imputation` must be one of errors for risk={self.risk!r}: it is all that is learned from."
             )
-        check_log("log", log)
-        _check_labels(log)
-        if probe is not None:
-            check_log("probe", probe)
-            _check_labels(probe, "the probe's labels")
-            Dataset(log, probe)
 
     def predict(self, users: Any, items: Any, *, unknown: Unknown = "error") -> NDArray[np.float32]:
         """The probability of a positive label for each (user, item), in original ids.
@@ -288,27 +299,31 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         tensors = load(files["tensors.safetensors"])
         model.user_ids_ = Vocabulary.from_parquet(files["users.parquet"])
         model.item_ids_ = Vocabulary.from_parquet(files["items.parquet"])
-        model.log_facts_ = manifest["log"]
-        model.history_ = History(**manifest["history"])
+        model.check_settings()
+        model.log_facts_, model.history_ = check_log_facts(manifest["log"]), check_history(manifest["history"])
         shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
         with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
             scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
         scorer.load_state_dict(state, assign=True)
         model.scorer_ = scorer.requires_grad_(False).to(place)
-        model.item_rates_ = tensors["item_rates"].to(place)
-        model.ratio_, model.facts_ = tensors["ratio"].numpy(), manifest["parts"]
-        model.seen_ = Seen(tensors["seen.starts"], tensors["seen.items"])
-        model.probed_ = Seen(tensors["probed.starts"], tensors["probed.items"])
+        for name, values in state.items():
+            check_numbers(name, values)
+        model.item_rates_ = check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
+        model.ratio_ = check_numbers("ratio", tensors["ratio"], (len(tensors["ratio"]),)).numpy()
+        model.facts_ = check_facts(manifest["parts"])
+        model.seen_ = check_seen("seen", tensors["seen.starts"], tensors["seen.items"], shape)
+        model.probed_ = check_seen("probed", tensors["probed.starts"], tensors["probed.items"], shape)
         model.configuration_ = manifest["configuration"]
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, SafetensorError) as error:
-        reason = " ".join(str(error).split())
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:300]
         raise DataError(f"{folder} cannot be loaded, its parts do not fit together: {reason}") from error
     return model
 
 
 def _check_labels(log: FeedbackLog, what: str = "labels") -> None:
-    low, high = float(log.labels.min()), float(log.labels.max())
+    values = log.ratings if log.threshold is None else log.labels
+    low, high = float(values.min()), float(values.max())
     if low < 0 or high > 1:
         raise DataError(
             f"{what} must lie in [0, 1], got values from {low:g} to {high:g}. "

@@ -105,7 +105,8 @@ class Silence(Imputation):
         log_rate = float(problem.log.labels.mean())
         if not 0 < log_rate < 1:
             raise ConfigError(
-                f"silence needs both labels in the rows trained on, whose mean label is {log_rate:g}. Use a larger log."
+                f"silence needs both labels in the rows trained on, whose mean label is {log_rate:g}. "
+                "Use a larger log, another `threshold`, or another method, such as skb-dr."
             )
         rate = _rate_of_probe(problem, log_rate) if self.rate is None else self.rate
         return _Silence(label_propensities(problem.log.density, log_rate, rate), problem.log.density, self.strength)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from counterpoise.errors import ConfigError
+from counterpoise.errors import GO_ON, ConfigError, DataError
 from counterpoise.making import make
 from counterpoise.search_space import Dimension
 
@@ -136,6 +136,18 @@ class Study:
         """Whether the defaults were proposed."""
         trials = self.study.get_trials(deepcopy=False)
         return any(trial.user_attrs.get("default") and trial.state.name != "FAIL" for trial in trials)
+
+
+@contextmanager
+def reporting_storage(storage: str) -> Iterator[None]:
+    """What goes wrong in the database of a study inside the block, in one line."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(("sqlalchemy", "sqlite3", "optuna")):
+            raise
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise DataError(f"the study in {storage} cannot be used: {reason}. Make room or put it back: {GO_ON}") from None
 
 
 def load_optuna() -> Any:

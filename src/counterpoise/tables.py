@@ -14,7 +14,8 @@ from typing import Any
 
 import polars as pl
 
-from counterpoise.errors import ConfigError, DataError
+from counterpoise.errors import ConfigError, DataError, shown
+from counterpoise.unpacked import check_size, check_unpacked
 
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
@@ -93,8 +94,12 @@ def _check_readable(file: Path) -> None:
     if file.is_dir():
         raise DataError(f"{file}: is a folder, expected a file.")
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device may never end
+            raise DataError(f"{file}: is no plain file. Write what it gives into one first.")
         with file.open("rb") as stream:
             empty = not stream.read(1)
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError(f"{file}: there is no such file.") from None
     except PermissionError:
@@ -103,6 +108,7 @@ def _check_readable(file: Path) -> None:
         raise DataError(f"{file}: cannot be opened ({_brief(error)}).") from None
     if empty:
         raise DataError(f"{file}: the file is empty.")
+    check_unpacked(file)
 
 
 def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.DataFrame:
@@ -112,6 +118,8 @@ def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.Da
         check_columns(file, columns, schema.names())
         if not nested:
             check_plain_types(file, columns, schema)
+        rows = scan.select(pl.len()).collect().item()
+        check_size(str(file), iter([8 * rows * len(columns)]), file.stat().st_size)
         return scan.select(pl.col(name).alias(role) for role, name in columns.items()).collect()
     except FAILURES as error:
         raise broken_parquet(file, error) from None
@@ -191,11 +199,11 @@ def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]
         if f"{name}_duplicated_0" in present:
             raise DataError(f"{file}: column {name!r}, row 1: the header has this name twice. Rename one.")
         if name not in present:
-            shown = ", ".join(map(repr, present[:20])) + (", ..." if len(present) > 20 else "")
+            listed = ", ".join(map(shown, present[:20])) + (", ..." if len(present) > 20 else "")
             way_out = f"Name yours with `{role}_col` (--{role}-col)." if role in ROLES else "Name columns that it has."
             if len(present) == 1 and any(mark in present[0] for mark in ",;|\t "):
                 way_out = "Give the `separator` (--separator) that the file uses."
-            raise DataError(f"{file}: there is no column {name!r}; the columns are {shown}. {way_out}")
+            raise DataError(f"{file}: there is no column {name!r}; the columns are {listed}. {way_out}")
 
 
 def _lines(file: Path, limit: int | None = None) -> pl.Series:

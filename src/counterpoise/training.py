@@ -14,6 +14,7 @@ from torch import Tensor
 
 from counterpoise.errors import ConfigError, CounterpoiseError, check_number
 from counterpoise.feedback import FeedbackLog
+from counterpoise.last_good import LastGood
 from counterpoise.parts import Part
 
 FULL_BATCH_LIMIT = 1 << 18  # rows up to which "auto" takes the whole log as one batch
@@ -29,7 +30,15 @@ Rate = float | Tensor  # what the learning rate is multiplied with; of each of s
 
 
 class DivergenceError(CounterpoiseError):
-    """The loss stopped being a number."""
+    """The loss stopped being a number. `history`: up to the last good epoch, None where there is none."""
+
+    history: History | None = None
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while training, with `history` as above."""
+
+    history: History | None = None
 
 
 @dataclass
@@ -241,11 +250,37 @@ def half_cosine(step: int, total: int | Tensor) -> Rate:
 def train(
     learner: Learner, batches: Batches, held_out: Batch | None, training: Training, progress: Progress | None = None
 ) -> History:
-    """Train for `epochs`, or until the held-out risk stops improving, and leave the best parameters in the learner."""
-    history, started = History(), time.perf_counter()
+    """Train for `epochs`, or until the held-out risk stops improving, and leave the best parameters in the learner.
+
+    A divergence or Ctrl-C leaves those of the last good epoch there, and its history on the error.
+    """
+    history, good = History(), LastGood(learner.state)
+    try:
+        _train(learner, batches, held_out, training, progress, history, good)
+    except (DivergenceError, KeyboardInterrupt) as stop:
+        error = stop if isinstance(stop, DivergenceError) else Interrupted()
+        if good.restore():
+            epochs = slice(good.epochs)
+            kept = History(history.loss[epochs], history.held_out_risk[epochs], history.seconds, good.epochs)
+            error.history = kept
+        raise error from None
+    return history
+
+
+def _train(
+    learner: Learner,
+    batches: Batches,
+    held_out: Batch | None,
+    training: Training,
+    progress: Progress | None,
+    history: History,
+    good: LastGood,
+) -> None:
+    started = time.perf_counter()
     epochs, step = int(torch.as_tensor(training.epochs).max()), 0
     best, best_state = math.inf, [tensor.clone() for tensor in learner.state()] if held_out is not None else []
     for epoch in range(1, epochs + 1):
+        good.begin()
         learner.begin_epoch(epoch)
         losses = torch.zeros((), device=batches.device)
         for batch in batches.epoch():
@@ -259,6 +294,8 @@ def train(
                 f"training diverged in epoch {epoch}: the loss is {mean}. "
                 f"Lower `learning_rate` (now {training.learning_rate}) or raise `l2`."
             )
+        good.confirm(epoch)
+        history.seconds = time.perf_counter() - started
         if progress is not None:
             progress(epoch, epochs, mean)
         if held_out is None or training.patience is None:
@@ -274,9 +311,9 @@ def train(
         if history.held_out_risk[-1] < best:
             best, history.best_epoch = history.held_out_risk[-1], epoch
             torch._foreach_copy_(best_state, learner.state())
+            good.best(best_state, epoch)
         elif epoch - history.best_epoch >= training.patience:
             break
     if held_out is not None:
         torch._foreach_copy_(learner.state(), best_state)
     history.seconds = time.perf_counter() - started
-    return history

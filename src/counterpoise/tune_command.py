@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from counterpoise.console import progress_bar, say, show_json, show_table
+from counterpoise.errors import GO_ON, stoppable
 from counterpoise.options import (
     Address,
     Data,
@@ -85,9 +86,10 @@ def tune(
     configuration = resolve(config, flags, parse_settings(settings or []))
 
     from counterpoise.fitting import load_data
+    from counterpoise.folder_locks import alone
     from counterpoise.persistence import check_folder
     from counterpoise.search_space import parse_words
-    from counterpoise.study import load_optuna
+    from counterpoise.study import load_optuna, reporting_storage
     from counterpoise.tuning import tune as search_settings
 
     load_optuna()
@@ -99,8 +101,16 @@ def tune(
     log, unbiased, name = dataset.train, dataset.probe, dataset.name
     del dataset  # with the test, which has no say in what follows
     out.mkdir(parents=True, exist_ok=True)
-    visible = not (as_json or quiet)
-    with spread_over(configuration) as spread, progress_bar(f"tuning {configuration.method}", visible) as progress:
+    guard = alone(out) if storage is None else nullcontext()
+    own_storage, storage = storage is None, storage or f"sqlite:///{(out / STUDY).as_posix()}"
+    visible, kept = not (as_json or quiet), f"Trials that are done are in {out}: {GO_ON}"
+    with (
+        spread_over(configuration) as spread,
+        progress_bar(f"tuning {configuration.method}", visible) as progress,
+        stoppable(kept),
+        reporting_storage(storage),
+        guard,
+    ):
         found = search_settings(
             log,
             configuration.method,
@@ -112,9 +122,9 @@ def tune(
             folds=folds,
             rounds=rounds,
             seed=configuration.seed,
-            storage=storage or f"sqlite:///{(out / STUDY).as_posix()}",
+            storage=storage,
             name=title,
-            alone=storage is None,
+            alone=own_storage,
             at_once=at_once,
             progress=progress,
             after=lambda done: write_files(out, configuration, done),

@@ -20,6 +20,8 @@ from counterpoise.functions import Functions, KernelFunctions
 from counterpoise.population import Sample
 from counterpoise.results import BalanceResult
 
+LARGEST = 1e150  # of a feature
+
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
@@ -33,6 +35,7 @@ class Standardised:
     @classmethod
     def of(cls, observed: Tensor, population: Tensor, weights: Tensor | None = None) -> Standardised:
         """By the (weighted) moments of the population; a constant column becomes 0."""
+        _check_size(observed, population)
         whole = Sample(population, weights)
         mean = whole.mean(lambda x: x, whole.n_columns)
         spread = whole.mean(lambda x: (x - mean).square_(), whole.n_columns).sqrt()
@@ -163,6 +166,17 @@ def numbers(name: str, table: Any, columns: Sequence[Any] | None = None) -> Tens
         value = float(matrix[row, column])
         raise RowError(label, row, f"expected a finite number in `{name}`, got {value}. Fill it in or drop the row.")
     return matrix
+
+
+def _check_size(*tables: Tensor) -> None:
+    """Raise `DataError` for numbers whose squares no float holds."""
+    for table in tables:
+        large = table.abs().amax(0) > LARGEST
+        if bool(large.any()):
+            column = int(large.nonzero()[0])
+            raise DataError(
+                f"feature {column} (counted from 0) has numbers past {LARGEST:g}. Divide it by its largest."
+            )
 
 
 def _first_names(names: list[str], count: int = 10) -> str:

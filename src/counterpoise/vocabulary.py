@@ -17,7 +17,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from counterpoise.errors import DataError
+from counterpoise.errors import DataError, shown
+from counterpoise.unpacked import check_size
 
 Codes = NDArray[np.int32]
 Column = pl.Series | list[Hashable]
@@ -90,12 +91,12 @@ class Vocabulary:
         if missing.size:
             first = as_column(ids)[int(missing[0])]
             others = f" (and {missing.size - 1} more)" if missing.size > 1 else ""
-            raise DataError(f"unknown {kind} {first!r}{others}: this log has {self.describe(kind)}.")
+            raise DataError(f"unknown {kind} {shown(first)}{others}: this log has {self.describe(kind)}.")
         return codes
 
     def describe(self, kind: str) -> str:
         """For messages: how many ids, and what they look like."""
-        return f"{len(self)} {kind}s" + (f" with ids such as {self._ids[0]!r}" if len(self) else "")
+        return f"{len(self)} {kind}s" + (f" with ids such as {shown(self._ids[0])}" if len(self) else "")
 
     def to_parquet(self) -> bytes:
         """The ids as the content of a Parquet file."""
@@ -112,8 +113,10 @@ class Vocabulary:
     def from_parquet(cls, content: bytes) -> Vocabulary:
         """The vocabulary that `to_parquet` wrote."""
         try:
+            rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
+            check_size("the ids", iter([8 * rows]), len(content))
             return cls(pl.read_parquet(io.BytesIO(content))["id"])
-        except pl.exceptions.PolarsError as error:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise DataError(f"the ids cannot be read: {error}.") from None
 
     @property
@@ -219,7 +222,7 @@ def as_column(values: Any) -> Column:
         column = pl.Series(values)
     else:
         if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-            raise DataError(f"expected a list or a column of ids, got {values!r}. Wrap a single id in a list.")
+            raise DataError(f"expected a list or a column of ids, got {shown(values)}. Wrap a single id in a list.")
         listed = [value.item() if isinstance(value, np.generic) else value for value in values]
         kinds = {type(value) for value in listed if value is not None}
         # one plain type: a column must not quietly turn 1 and "1" into the same id

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from counterpoise.console import counting_bar, say, show_json, show_table
-from counterpoise.errors import ConfigError, check_choice, check_number
+from counterpoise.errors import GO_ON, ConfigError, check_choice, check_number, stoppable
 from counterpoise.options import Address, EngineWord, Json, Quiet, Threshold, words
 from counterpoise.words import BenchBackbone, EngineName, Protocol
 
@@ -274,7 +274,7 @@ def finish(
     store = Store(out)
     if retry:
         store.forget_failures(jobs)
-    with counting_bar("fitting", visible) as watch:
+    with counting_bar("fitting", visible) as watch, stoppable(f"Fits that are done are in {out}: {GO_ON}"):
         run(jobs, store, processes, watch, stack, engine or "local", address)
     return store
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from counterpoise.bench.published import CITATION, Published
 from counterpoise.bench.statistics import Interval
-from counterpoise.errors import DataError
+from counterpoise.errors import DataError, shown
 
 Block = Literal["IPS", "DR", "other"]
 BLOCKS: dict[str, Block] = {"naive": "IPS", "ips": "IPS", "dr": "DR", "imputation": "DR"}  # of each family
@@ -40,6 +41,9 @@ class Fit:
         absent = [name for name in NEEDED if row.get(name) is None]
         if absent:
             raise DataError(f"a row of results must have {', '.join(map(repr, absent))}, got {_shown(row)}.")
+        wrong = [name for name, is_right in RULES.items() if not is_right(row.get(name))]
+        if wrong:
+            raise DataError(f"a row of results has an unusable {wrong[0]!r}: {shown(row.get(wrong[0]))}. Fit it again.")
         return cls(
             **{name: row[name] for name in NEEDED},
             seconds=row.get("seconds"),
@@ -55,7 +59,39 @@ class Fit:
 
 
 def _shown(row: Mapping[str, Any]) -> str:
-    return str({name: row[name] for name in NEEDED if name in row})
+    return shown({name: row[name] for name in NEEDED if name in row})
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    """A finite one, or none where a metric is not defined."""
+    if value is None or isinstance(value, bool):
+        return value is None
+    return isinstance(value, float | int) and abs(value) <= sys.float_info.max
+
+
+def _are_numbers(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(map(_is_number, value.values())))
+
+
+def _are_lists(value: Any) -> bool:
+    lists = value.values() if isinstance(value, Mapping) else []
+    whole = all(isinstance(one, list) and all(map(_is_number, one)) for one in lists)
+    return value is None or (isinstance(value, Mapping) and whole)
+
+
+RULES: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(NEEDED, _is_text),
+    **{"seed": _is_count, "k": _is_count, "seconds": _is_number, "metrics": _are_numbers, "replicates": _are_lists},
+    "failed": lambda value: value is None or isinstance(value, str),
+}
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ def run(
         work(todo, store, tell=tell, stack=stack)
     else:
         _run_in_processes(todo, store, processes, tell, stack)
+    store.tidy(jobs)
 
 
 def work(
@@ -144,5 +145,5 @@ def _worker(jobs: Sequence[Job], store: Store, parent: int, stack: bool) -> None
     with suppress(KeyboardInterrupt):  # the parent says so
         try:
             work(jobs, store, parent, stack=stack)
-        except CounterpoiseError as error:
+        except (CounterpoiseError, OSError) as error:
             sys.exit(f"error: {error}")

@@ -56,17 +56,25 @@ class Store:
     def read(self, job: Job) -> dict[str, Any] | None:
         """The row of a job, None where it was not fitted yet."""
         path = self.path(job)
+        if path.is_symlink():
+            raise DataError(f"{path} is a link, and a folder of results holds none: it is not read. Delete it.")
         try:
             row = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"{path} cannot be read ({error}). Delete it, and the fit is made again.") from None
-        return dict(row)
+        if not isinstance(row, dict):
+            raise DataError(f"{path} is no row of results. Delete it, and the fit is made again.")
+        return row
 
     def write(self, job: Job, row: dict[str, Any]) -> None:
         """Keep the row of a job."""
-        write_file(self.path(job), (json.dumps(row, default=str) + "\n").encode())
+        try:
+            write_file(self.path(job), (json.dumps(row, default=str) + "\n").encode())
+        except OSError as error:
+            reason = error.strerror or error
+            raise DataError(f"{self.folder} cannot be written: {reason}. Make room: what is done is kept.") from None
 
     def forget_failures(self, jobs: Iterable[Job]) -> None:
         """Delete the rows of fits that failed, so that they are made again."""
@@ -75,9 +83,17 @@ class Store:
             if row is not None and row["failed"] is not None:
                 self.path(job).unlink(missing_ok=True)
 
+    def tidy(self, jobs: Iterable[Job]) -> None:
+        """Remove the locks of processes that were killed when their fits were done."""
+        for job in jobs:
+            if self.path(job).with_suffix(".lock").exists() and self.has(job):
+                with self.claim(job):
+                    pass
+
     @contextmanager
     def claim(self, job: Job) -> Iterator[bool]:
         """Whether this process may fit the job: nobody else is at it, and it is not done."""
+        self.open()  # also where somebody removed the folder meanwhile
         lock = FileLock(self.path(job).with_suffix(".lock"))
         try:
             lock.acquire(timeout=0)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from counterpoise.backbones import as_backbone
 from counterpoise.config import FitConfig
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, shown
 from counterpoise.exposure import Exposed
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.fitting import load_data, read_test
@@ -124,9 +124,9 @@ def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[
         return None, ("The run does not say what it was fitted on: what needs the log is left out.",)
     try:
         dataset = load_data(FitConfig(**fitted))
-    except (CounterpoiseError, OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        return None, (f"The log could not be read again, so what needs it is left out: {reason}",)
+    except (CounterpoiseError, OSError, ValueError):  # no word of a file that is not this log goes into a page
+        named = shown(fitted.get("data"))
+        return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
     if not _same_pairs(model, dataset.train):
         return None, (f"{fitted['data']} has changed since the fit, so what needs the log is left out.",)
     return dataset, ()

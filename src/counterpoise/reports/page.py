@@ -43,13 +43,14 @@ def page(title: str, subtitle: str, facts: Mapping[str, Any], sections: Sequence
     environment.globals["slug"] = slug
     folder = files("counterpoise.reports") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
+    ours = Markup(style), Markup(script)  # files of this package  # nosec B704
     return environment.get_template("page.html").render(
         title=title,
         subtitle=subtitle,
         facts=facts,
         sections=sections,
-        style=Markup(style),
-        script=Markup(script),
+        style=ours[0],
+        script=ours[1],
         policy=f"default-src 'none'; img-src data:; style-src {source(style)}; script-src {source(script)}",
     )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.feedback import Dataset, FeedbackLog
-from counterpoise.persistence import MANIFEST, check_writable, write_text
+from counterpoise.persistence import MANIFEST, check_writable, write_texts
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.reports.comparison import comparison_facts
 from counterpoise.reports.comparison_page import comparison_page
@@ -45,7 +46,21 @@ def report(
         out = out or Path(source) / REPORT
         check_out(out)
         material = material_of_run(source, test)
+        with drawing(source):
+            return write_report(material, out, plain)
     return write_report(material, out, plain)
+
+
+@contextmanager
+def drawing(*runs: str | Path) -> Iterator[None]:
+    """Facts of saved runs that cannot be drawn are an error of their data: a manifest may hold anything."""
+    try:
+        yield
+    except CounterpoiseError:
+        raise
+    except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
+        named, reason = " and ".join(map(str, runs)), f"{type(error).__name__}: {error}"
+        raise DataError(f"{named}: the facts kept there cannot be drawn ({reason}). Fit and save again.") from error
 
 
 def write_report(
@@ -73,9 +88,8 @@ def check_out(out: str | Path) -> None:
 
 
 def write_page(out: str | Path, facts: Mapping[str, Any], page: str) -> None:
-    """The facts first, then the page, each beside and renamed."""
-    write_text(Path(out).with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
-    write_text(out, page)
+    """The page and its facts, beside and renamed."""
+    write_texts({Path(out).with_suffix(".json"): json.dumps(facts, indent=1) + "\n", Path(out): page})
 
 
 def compare(runs: Sequence[str | Path], *, out: str | Path = COMPARISON, test: str | None = None) -> dict[str, Any]:
@@ -84,6 +98,7 @@ def compare(runs: Sequence[str | Path], *, out: str | Path = COMPARISON, test: s
     All are judged on `test`, by default that of the first run, without pairs that any of them has seen.
     """
     check_out(out)
-    facts = comparison_facts(runs, test)
-    write_page(out, facts, comparison_page(facts))
+    with drawing(*runs):
+        facts = comparison_facts(runs, test)
+        write_page(out, facts, comparison_page(facts))
     return facts

@@ -1,0 +1,269 @@
+"""Faults of every kind: killed, stopped, out of room, removed, shared. One line, nothing lost."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults import KINDS, Victim, kill, victims
+from test_degenerate import one_line, run
+
+from counterpoise import Dataset, DebiasedRecommender, load_model, make
+from counterpoise.cli import main
+from counterpoise.last_good import LastGood
+from counterpoise.learner import Learner
+from counterpoise.persistence import read_manifest
+from counterpoise.training import DivergenceError
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_kill_leaves_the_old_or_the_new_and_the_next_run_ends_as_if_nothing_was(kind: str) -> None:
+    assert kill(kind, times=1) >= 1
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Victim]]:
+    place = tmp_path_factory.mktemp("faults")
+    return place, victims(place)
+
+
+def words(victim: Victim, out: Path) -> list[str]:
+    return [word.replace("OUT", str(out)) for word in victim.words]
+
+
+def diverge(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Make the loss of this step, and the parameters after the step before, no numbers."""
+    steps, step = iter(range(1, 10**9)), Learner.step
+
+    def breaking(self: Learner, batch: Any, rate: Any) -> Any:
+        number, loss = next(steps), step(self, batch, rate)
+        if number == at - 1:
+            for parameter in self.scorer.parameters():
+                parameter.data.fill_(np.nan)
+        return loss if number < at else loss * np.nan
+
+    monkeypatch.setattr(Learner, "step", breaking)
+
+
+def stopped_in(epoch: int, dataset: Dataset, **settings: Any) -> DebiasedRecommender:
+    """A model whose fit got Ctrl-C after an epoch."""
+
+    def stop(done: int, planned: int, loss: float) -> None:
+        if done == epoch:
+            raise KeyboardInterrupt
+
+    model = make("mf", **settings)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(dataset.train, progress=stop)
+    return model
+
+
+def test_a_divergence_leaves_the_last_epoch_with_a_loss(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = stopped_in(7, dataset)
+    diverge(monkeypatch, at=8)
+    model = make("mf")
+    with pytest.raises(DivergenceError, match=r"diverged in epoch 8: the loss is nan\. Lower `learning_rate`") as error:
+        model.fit(dataset.train)
+    assert error.value.history is model.history_
+    assert model.history_.best_epoch == len(model.history_.loss) == 6  # the seventh left no numbers
+    assert np.array_equal(model.embeddings()[0], expected.embeddings()[0])
+
+
+def test_a_divergence_in_the_first_epochs_keeps_nothing(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    diverge(monkeypatch, at=2)
+    model = make("mf")
+    with pytest.raises(DivergenceError) as error:
+        model.fit(dataset.train)
+    assert error.value.history is None
+    assert not hasattr(model, "scorer_")
+
+
+def test_ctrl_c_with_patience_keeps_the_best_epoch(dataset: Dataset) -> None:
+    whole = make("mf", patience=1000, epochs=60, learning_rate=0.2).fit(dataset.train)
+    model = stopped_in(40, dataset, patience=1000, epochs=60, learning_rate=0.2)
+    assert whole.history_.best_epoch < 39
+    assert model.history_.best_epoch == whole.history_.best_epoch
+    assert np.array_equal(model.embeddings()[1], whole.embeddings()[1])
+
+
+def test_a_divergence_is_told_with_the_epoch_the_setting_and_the_place(
+    small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    diverge(monkeypatch, at=9)
+    code, _, err = run("fit", small[0] / "data", "--method", "mf", "--epochs", 50, "--out", tmp_path / "run")
+    assert code == 2
+    assert one_line(err)
+    assert "diverged in epoch 9: the loss is nan. Lower `learning_rate` (now 0.05) or raise `l2`." in err
+    assert f"up to epoch 7 of 50 is kept as a run in {tmp_path / 'run.stopped'}" in err
+    assert not (tmp_path / "run").exists()
+    assert read_manifest(tmp_path / "run.stopped")["stopped"] == {"epoch": 7, "epochs": 50}
+    assert load_model(tmp_path / "run.stopped").recommend(k=1)["score"].is_not_nan().all()
+
+
+@contextlib.contextmanager
+def ctrl_c(when: Callable[[], bool]) -> Iterator[list[float]]:
+    """Ctrl-C as soon as something holds; the moment of it."""
+    moment: list[float] = []
+
+    def press() -> None:
+        while not when():
+            time.sleep(0.005)
+        moment.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=press, daemon=True)
+    thread.start()
+    yield moment
+    thread.join()
+
+
+def test_ctrl_c_stops_a_fit_and_keeps_its_last_epoch(
+    small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    epochs: list[int] = []
+    confirm = LastGood.confirm
+    monkeypatch.setattr(LastGood, "confirm", lambda self, epoch: (epochs.append(epoch), confirm(self, epoch))[1])
+    fit = ["fit", small[0] / "data", "--method", "mf", "--epochs", 1_000_000, "--out", tmp_path / "run"]
+    with ctrl_c(lambda: len(epochs) > 20) as moment:
+        code, _, err = run(*fit)
+        assert time.monotonic() - moment[0] < 2
+    assert code == 130
+    assert err.count("\n") == 1
+    assert f"is kept as a run in {tmp_path / 'run.stopped'}. The same command fits it anew." in err
+    assert not (tmp_path / "run").exists()
+    assert len(load_model(tmp_path / "run.stopped").history_.loss) >= 19
+
+
+@pytest.mark.parametrize(("kind", "sign"), [("bench", "fits/*.json"), ("tune", "trials.csv")])
+def test_ctrl_c_stops_a_long_search_and_says_how_to_go_on(
+    kind: str, sign: str, small: tuple[Path, dict[str, Victim]], tmp_path: Path
+) -> None:
+    victim, out = small[1][kind], tmp_path / "out"
+    longer = ["--seeds", "99"] if kind == "bench" else ["--trials", "99"]
+    with ctrl_c(lambda: bool(list(out.glob(sign)))) as moment:
+        code, _, err = run(*words(victim, out), *longer)
+        assert time.monotonic() - moment[0] < 2
+    assert code == 130
+    assert err.count("\n") == 1
+    assert f"done are in {out}: the same command goes on from there." in err
+    victim.holds(out)
+
+
+def limited(arguments: list[str], file_size: int, answer: Any) -> None:
+    """In a process of its own: a command where no file may be larger than this, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, resource.RLIM_INFINITY))
+    complained = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(complained):
+        code = main(arguments)
+    answer.send((code, complained.getvalue()))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "save"])
+def test_without_room_the_old_state_stays(kind: str, small: tuple[Path, dict[str, Victim]], tmp_path: Path) -> None:
+    victim, out = small[1][kind], tmp_path / "out"
+    victim.begin(out)
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    context = multiprocessing.get_context("forkserver")
+    answer, sender = context.Pipe(duplex=False)
+    process = context.Process(target=limited, args=(words(victim, out), 1000, sender))
+    process.start()
+    code, err = answer.recv()
+    process.join()
+    assert code == 2
+    assert one_line(err)
+    assert "File too large" in err or "disk I/O error" in err
+    left = {path: path.read_bytes() for path in out.rglob("*") if path.is_file() and path.stat().st_size}
+    assert left == before
+
+
+@pytest.mark.parametrize("kind", ["fit", "balance", "bench", "tune"])
+def test_a_place_that_cannot_be_written_is_one_line(kind: str, small: tuple[Path, dict[str, Victim]]) -> None:
+    code, _, err = run(*words(small[1][kind], Path("/proc/nowhere")))
+    assert code == 2
+    assert one_line(err)
+    assert "/proc/nowhere" in err
+
+
+def test_a_folder_that_may_not_be_written_is_refused_before_the_fit(
+    small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.access", lambda place, mode: False)  # as it is for all but the superuser
+    monkeypatch.setattr("counterpoise.training.train", pytest.fail)
+    code, _, err = run(*words(small[1]["fit"], tmp_path / "run"))
+    assert code == 2
+    assert "no permission to write there. Choose another folder." in err
+
+
+def test_a_folder_that_is_removed_meanwhile_comes_back(
+    small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = small[1]
+    out, train = tmp_path / "out", LastGood.confirm
+
+    def removing(self: LastGood, epoch: int) -> None:
+        shutil.rmtree(out, ignore_errors=True)
+        train(self, epoch)
+
+    monkeypatch.setattr(LastGood, "confirm", removing)
+    known["fit"].begin(out)
+    assert run(*words(known["fit"], out))[0] == 0
+    known["fit"].holds(out)
+    shutil.rmtree(out)
+    code, _, err = run(*words(known["bench"], out))
+    assert code == 2 or len(known["bench"].result(out)) == 6
+    code, _, err = run(*words(known["tune"], out))
+    assert code == 2
+    assert one_line(err)
+    assert "cannot be used" in err
+
+
+def save_often(source: str, out: str) -> None:
+    model = load_model(source)
+    for _ in range(40):
+        model.save(out)
+
+
+def test_two_processes_that_save_into_one_folder_leave_a_whole_run(
+    small: tuple[Path, dict[str, Victim]], tmp_path: Path
+) -> None:
+    place, out = small[0], tmp_path / "run"
+    context = multiprocessing.get_context("forkserver")
+    writers = [context.Process(target=save_often, args=(str(place / name), str(out))) for name in ("old", "new")]
+    for writer in writers:
+        writer.start()
+    loaded = 0
+    while any(writer.is_alive() for writer in writers):
+        if (out / "run.json").exists():
+            assert load_model(out).scorer_ is not None
+            loaded += 1
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    assert loaded > 0
+    assert len(list(out.iterdir())) == 4
+    configurations = [json.loads((place / name / "run.json").read_text())["configuration"] for name in ("old", "new")]
+    assert read_manifest(out)["configuration"] in configurations
+
+
+def test_a_second_search_in_one_folder_is_refused(small: tuple[Path, dict[str, Victim]], tmp_path: Path) -> None:
+    from counterpoise.folder_locks import alone
+
+    out = tmp_path / "out"
+    out.mkdir()
+    with alone(out):
+        code, _, err = run(*words(small[1]["tune"], out))
+    assert code == 2
+    assert one_line(err)
+    assert "belongs to another process" in err
+    assert list(out.iterdir()) == []

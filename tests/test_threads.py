@@ -1,0 +1,40 @@
+"""The number of threads changes the time, not the results."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_limits
+
+from counterpoise import make, simulate
+
+
+@pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
+def test_results_do_not_depend_on_threads_beyond_rounding(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.recommender.THREADS_PAY", 0)  # else a log as small as this gets one
+    data = simulate(n_users=300, n_items=250, density=0.5, seed=0).dataset  # enough rows for work to be shared
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            with threadpool_limits(threads):
+                model = make(method, epochs=8, dim=8).fit(data.train, data.probe)
+            assert torch.get_num_threads() == threads
+            found.append((model.predict_log(data.train), model.ratio_))
+    finally:
+        torch.set_num_threads(before)
+    assert np.abs(found[0][0] - found[1][0]).max() < 1e-4
+    assert np.allclose(found[0][1], found[1][1], rtol=1e-3)
+
+
+def test_a_small_fit_uses_one_thread_and_gives_the_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, seen = torch.get_num_threads(), []
+    try:
+        torch.set_num_threads(2)
+        log = simulate(n_users=20, n_items=20, density=0.3, seed=0).dataset.train
+        make("mf", epochs=2).fit(log, progress=lambda *_: seen.append(torch.get_num_threads()))
+        assert seen == [1, 1]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
