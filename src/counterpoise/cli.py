@@ -57,9 +57,7 @@ from counterpoise.words import Duplicates, Protocol
 
 # Modules that need torch or a data-frame library are imported by the commands that use them: `--help` stays quick.
 
-os.environ.setdefault(
-    "OMP_WAIT_POLICY", "PASSIVE"
-)  # waiting threads sleep: spinning, they take the cores of others
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep: spinning, they take the cores of others
 
 app = typer.Typer(
     name="counterpoise",
