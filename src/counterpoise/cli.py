@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -61,6 +62,8 @@ from counterpoise.tune_command import tune
 from counterpoise.words import Duplicates, Protocol
 
 # Modules that need torch or a data-frame library are imported by the commands that use them: `--help` stays quick.
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep: spinning, they take the cores of others
 
 app = typer.Typer(
     name="counterpoise",

@@ -71,10 +71,10 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """A finite one, or none where a metric is not defined."""
+    """A finite one, or none or nan where a metric is not defined."""
     if value is None or isinstance(value, bool):
         return value is None
-    return isinstance(value, float | int) and abs(value) <= sys.float_info.max
+    return isinstance(value, float | int) and (value != value or abs(value) <= sys.float_info.max)
 
 
 def _are_numbers(value: Any) -> bool:
