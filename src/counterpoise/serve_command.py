@@ -10,7 +10,7 @@ import typer
 from counterpoise.errors import ConfigError
 from counterpoise.options import Quiet, Run, UnknownUsers
 
-TOKEN_HELP = "File with a token that every request must carry."
+GUARD_HELP = "File with a token that every request must carry."
 PLAIN_HELP = "A run of mf on the same log, to show beside it on the page."
 
 
@@ -20,7 +20,7 @@ def serve(
         str, typer.Option(help="Address to listen at; others than this machine's need a token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at, 0 for any.")] = 8000,
-    token_file: Annotated[Path | None, typer.Option(help=TOKEN_HELP, show_default="none")] = None,
+    token_file: Annotated[Path | None, typer.Option(help=GUARD_HELP, show_default="none")] = None,
     plain: Annotated[Path | None, typer.Option(help=PLAIN_HELP, show_default="none")] = None,
     unknown: UnknownUsers = "error",
     quiet: Quiet = False,
