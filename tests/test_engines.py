@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,28 @@ def test_the_folds_of_a_search_are_tasks_of_ray_with_the_same_results(dataset: D
     there = tune(dataset.train, "mf", 3, **settings, spread=Tasks(ray))
     for first, second in zip(here.trials, there.trials, strict=True):
         assert (first.settings, first.state, first.risk) == (second.settings, second.state, second.risk)
+
+
+def test_only_tasks_that_nobody_waited_for_are_cancelled() -> None:
+    cancelled: list[int] = []
+
+    class Calls:
+        """What `Tasks` asks of Ray: every task is its own result."""
+
+        exceptions = SimpleNamespace(RayTaskError=ZeroDivisionError)
+        cancel = staticmethod(cancelled.append)
+        get = staticmethod(list)
+
+        @staticmethod
+        def remote(**_: Any) -> Any:
+            return lambda function: SimpleNamespace(remote=function)
+
+    assert list(Tasks(Calls)(abs, [(-1,), (2,), (-3,)])) == [1, 2, 3]
+    assert cancelled == []
+    some = Tasks(Calls)(abs, [(-1,), (2,), (-3,)])
+    assert next(some) == 1  # type: ignore[call-overload]
+    some.close()  # type: ignore[attr-defined]
+    assert cancelled == [2, 3]
 
 
 def test_ray_that_is_not_installed_is_asked_for(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:

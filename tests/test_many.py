@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -94,6 +96,22 @@ def test_what_cannot_stand_side_by_side_is_fitted_one_by_one(
 ) -> None:
     check(cp.fit_many(cp.make("counterpoise", **FAST), dataset.train, dataset.probe, configs=points), dataset)
     assert stacked == []
+
+
+def test_weights_of_a_shorter_fit_stand_still_at_its_end(dataset: Dataset, stacked: list[int]) -> None:
+    model = cp.make("akb-dr", refresh=2)
+    found = cp.fit_many(model, dataset.train, dataset.probe, configs=[{"epochs": 5}, {"epochs": 12}])
+    assert stacked == [2]
+    check(found, dataset)
+
+
+@pytest.mark.parametrize("name", ["biases", "side_features"])
+def test_fits_of_other_parameters_are_fitted_one_by_one(name: str, dataset: Dataset, stacked: list[int]) -> None:
+    settings: dict[str, object] = {"weights": cp.Uniform(), **FAST}
+    log = dataclasses.replace(dataset.train, user_features=np.eye(dataset.train.shape[0], 2, dtype=np.float32))
+    found = cp.fit_many(cp.make("mf", **settings), log, configs=[{name: True}, {name: False}])
+    assert stacked == []
+    assert [getattr(model.backbone, name) for model in found] == [True, False]
 
 
 def test_patience_is_a_matter_of_each_fit(dataset: Dataset, stacked: list[int]) -> None:

@@ -17,6 +17,7 @@ from counterpoise import Dataset, DebiasedRecommender, load_model, make
 from counterpoise.cli import main
 from counterpoise.datasets import load
 from counterpoise.errors import ConfigError
+from counterpoise.log_files import title_of
 from counterpoise.permutations import permuted
 from counterpoise.sharding import shard_log
 from counterpoise.streamed_batches import StreamedBatches
@@ -156,6 +157,31 @@ def test_fit_and_evaluate_take_a_folder_and_a_glob(
     monkeypatch.setattr("counterpoise.streamed_log.IN_MEMORY_ROW", 10**9)
     assert main(["evaluate", out, str(folder / "log"), "--memory", "100MB"]) == 2
     assert "more rows than fit into the `memory` of 100MB" in capsys.readouterr().err
+
+
+def test_a_streamed_fit_is_reported_beside_a_plain_one(folder: Path, streaming: None, tmp_path: Path) -> None:
+    words = ["--epochs", "2", "--test", str(folder / "test.csv"), "--memory", "100MB", "--quiet", "--report"]
+    assert main(["fit", str(folder / "log" / "*.parquet"), *words, "--out", str(tmp_path / "run")]) == 0
+    facts = json.loads((tmp_path / "run" / "report.json").read_text())
+    assert "log: 601 ratings" in facts["summary"][0]["text"]
+    assert "plain MF" in facts["summary"][-1]["text"]
+
+
+def test_ctrl_c_keeps_the_last_epoch_of_a_streamed_fit(log: StreamedLog) -> None:
+    def stop(epoch: int, planned: int, loss: float) -> None:
+        if epoch == 3:
+            raise KeyboardInterrupt
+
+    model = make("mf", epochs=9)
+    with pytest.raises(KeyboardInterrupt):
+        fit_streamed(model, log, progress=stop)
+    assert model.history_.best_epoch == 2
+    assert model.has_seen(log.take([0, 1])).all()
+
+
+def test_a_glob_is_called_by_what_it_has_of_a_name() -> None:
+    names = {"big/*.parquet": "big", "a/ratings-*.csv": "a", "*.csv": "log", "a/b.csv.gz": "b", "coat": "coat"}
+    assert {path: title_of(path) for path in names} == names
 
 
 def test_a_fit_in_memory_takes_a_folder_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

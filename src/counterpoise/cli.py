@@ -167,10 +167,11 @@ def fit(
     from counterpoise.checkpoints import FILE
     from counterpoise.explain import fit_lines, truth_line
     from counterpoise.fitting import fit_and_evaluate
+    from counterpoise.log_files import title_of
     from counterpoise.persistence import check_folder
     from counterpoise.text_plots import love_lines
 
-    out = out or Path("runs") / f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
+    out = out or Path("runs") / f"{title_of(configuration.data)}-{configuration.method}"
     check_folder(out)
     with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
         fitted = fit_and_evaluate(configuration, progress, out, resume)

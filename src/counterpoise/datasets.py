@@ -14,7 +14,7 @@ import numpy as np
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.ingest import AnyPath, read_logs
-from counterpoise.log_files import is_many
+from counterpoise.log_files import is_many, title_of
 from counterpoise.protocols import apply_protocol
 from counterpoise.sources import SOURCES, Reader, Source
 from counterpoise.streamed_log import read_streamed, too_long
@@ -94,7 +94,7 @@ def load(
         else:
             logs = read_logs(files, threshold=threshold, **options)
         about = {"source": str(name), "threshold": threshold}
-        return split.dataset(Path(name).stem, logs["train"], logs.get("test"), logs.get("probe"), about)
+        return split.dataset(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
     source = SOURCES[str(name)]
     if test is not None or probe is not None:
         raise ConfigError(f"`test` and `probe` go with files of your own; {source.name!r} has its own.")

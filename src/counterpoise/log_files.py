@@ -24,6 +24,13 @@ def is_many(path: str | PathLike[str]) -> bool:
     return place.is_dir() or (glob.has_magic(str(place)) and not place.exists())
 
 
+def title_of(path: str | PathLike[str]) -> str:
+    """What a log is called: its file or folder without ending; of a glob, the last part that is no pattern."""
+    place = Path(path).expanduser()
+    plain = [part for part in place.parts if not glob.has_magic(part)] if is_many(place) else [place.name]
+    return plain[-1].split(".")[0].strip("/") or "log" if plain else "log"
+
+
 def files_of(path: str | PathLike[str]) -> list[Path]:
     """The files of a log in the order of their names; of a folder those at any depth, but none that begin with . or _.
 

@@ -113,7 +113,7 @@ def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[Learner
     optimizer = Adam(scorer.parameters(), stack.training.learning_rate)
     stacked = Learner(
         scorer,
-        _SideBySide(weighings),
+        _SideBySide(weighings, [model.training.epochs for model in models]),
         imputings[0].stack(imputings, problems[0].device),
         risk,
         optimizer,
@@ -126,10 +126,10 @@ def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[Learner
 class _SideBySide(Weighing):
     """Weights that never change, or that each member solves for itself at the beginning of an epoch."""
 
-    def __init__(self, members: Sequence[Weighing]) -> None:
+    def __init__(self, members: Sequence[Weighing], epochs: Sequence[int]) -> None:
         if not all(map(_is_still, members)):
             raise NotAlikeError
-        self.members = members
+        self.members, self.epochs = members, epochs
         self._gather()
 
     def _gather(self) -> None:
@@ -141,7 +141,8 @@ class _SideBySide(Weighing):
         if all(type(member).refresh is Weighing.refresh for member in self.members):
             return
         for number, member in enumerate(self.members):
-            member.refresh(epoch, _of_member(current, number))
+            if epoch <= self.epochs[number]:  # a shorter fit stands still at its end, and so do its weights
+                member.refresh(epoch, _of_member(current, number))
         self._gather()
 
 

@@ -132,8 +132,10 @@ class Tasks:
         task = self.ray.remote(num_cpus=1)(function)
         waiting = [task.remote(*(self._reference(argument) for argument in call)) for call in calls]
         try:
-            for reference in waiting:
-                yield results(self.ray, [reference])[0]
+            while waiting:
+                result = results(self.ray, waiting[:1])[0]
+                del waiting[0]  # Ray may abort this process where a task is cancelled that has just ended
+                yield result
         finally:
             for reference in waiting:
                 self.ray.cancel(reference)

@@ -64,14 +64,14 @@ def stack_scorers(members: Sequence[Scorer]) -> Scorer:
         stacked = deepcopy(members[0])
         for name, module in stacked.named_modules():
             twins = [member.get_submodule(name) for member in members]
+            if isinstance(module, Scorer):  # first: members of other settings may have other parameters
+                module.part = stack_parts([twin.part for twin in twins], next(members[0].parameters()).device)
             for key, parameter in module._parameters.items():
                 if parameter is not None:
                     tensors = stack_tensors([twin.get_parameter(key) for twin in twins])
                     module._parameters[key] = nn.Parameter(tensors)
             for key in module._buffers:
                 module._buffers[key] = stack_tensors([twin.get_buffer(key) for twin in twins])
-            if isinstance(module, Scorer):
-                module.part = stack_parts([twin.part for twin in twins], next(stacked.parameters()).device)
     return stacked
 
 

@@ -19,7 +19,7 @@ from counterpoise.silence import Silence
 from counterpoise.streamed_batches import StreamedBatches
 from counterpoise.streamed_log import StreamedLog
 from counterpoise.threads import one_thread
-from counterpoise.training import THREADS_PAY, Progress, train
+from counterpoise.training import THREADS_PAY, DivergenceError, Interrupted, Progress, train
 from counterpoise.weights import Itself, NaiveBayes, Uniform, Weights
 
 WEIGHTS: tuple[type[Weights], ...] = (Uniform, Itself, NaiveBayes, Popularity, Balancing)
@@ -42,7 +42,12 @@ def fit_streamed(
         batches = problem.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
         trained = learner if checkpoint is None else checkpoint.of(learner)
-        history = train(trained, batches, None, model.training, progress)
+        try:
+            history = train(trained, batches, None, model.training, progress)
+        except (DivergenceError, Interrupted) as stop:
+            if stop.history is not None:
+                model.keep(learner, stop.history, _facts(learner, batches), log, probe)
+            raise
         return model.keep(learner, history, _facts(learner, batches), log, probe)
 
 

@@ -87,6 +87,7 @@ def tune(
 
     from counterpoise.fitting import load_data
     from counterpoise.folder_locks import alone
+    from counterpoise.log_files import title_of
     from counterpoise.persistence import check_folder
     from counterpoise.search_space import parse_words
     from counterpoise.study import load_optuna, reporting_storage
@@ -94,7 +95,7 @@ def tune(
 
     load_optuna()
     own = parse_words(search or [])
-    title = f"{Path(configuration.data).name.split('.')[0]}-{configuration.method}"
+    title = f"{title_of(configuration.data)}-{configuration.method}"
     out = out or Path("runs") / f"tune-{title}"
     check_folder(out)
     dataset = load_data(configuration)

@@ -24,6 +24,8 @@ from counterpoise.making import configure, make, short_names
 from counterpoise.persistence import read_manifest
 from counterpoise.ranking import Seen
 from counterpoise.recommender import DebiasedRecommender, load_model
+from counterpoise.streamed_fit import fit_streamed
+from counterpoise.streamed_log import StreamedLog
 from counterpoise.weights import Uniform
 from counterpoise.words import EmptyUsers
 
@@ -167,7 +169,8 @@ def with_plain(material: Material, plain: str | Path | DebiasedRecommender | Non
         return replace(material, plain=plain)
     if material.train is None:
         return material
-    return replace(material, plain=plain_model(material).fit(material.train))
+    model, log = plain_model(material), material.train
+    return replace(material, plain=fit_streamed(model, log) if isinstance(log, StreamedLog) else model.fit(log))
 
 
 def plain_model(material: Material) -> DebiasedRecommender:
