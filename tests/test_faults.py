@@ -12,7 +12,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -113,33 +113,46 @@ def test_a_divergence_is_told_with_the_epoch_the_setting_and_the_place(
     assert load_model(tmp_path / "run.stopped").recommend(k=1)["score"].is_not_nan().all()
 
 
-@contextlib.contextmanager
-def ctrl_c(when: Callable[[], bool]) -> Iterator[list[float]]:
-    """Ctrl-C as soon as something holds; the moment of it."""
-    moment: list[float] = []
+def captured(arguments: list[str]) -> tuple[int, str]:
+    """(exit code, standard error) of a command."""
+    complained = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(complained):
+        code = main(arguments)
+    return code, complained.getvalue()
+
+
+def stopped(arguments: list[str], folder: str, sign: str | None, answer: Any) -> None:
+    """In a process of its own: a command, and Ctrl-C when the sign is in the folder, or after some epochs of a fit."""
+    epochs: list[int] = []
+    confirm, moment = LastGood.confirm, [np.inf]
+    LastGood.confirm = lambda self, epoch: (epochs.append(epoch), confirm(self, epoch))[1]  # type: ignore[method-assign]
 
     def press() -> None:
-        while not when():
+        while not (list(Path(folder).glob(sign)) if sign else len(epochs) > 20):
             time.sleep(0.005)
-        moment.append(time.monotonic())
+        moment[0] = time.monotonic()
         os.kill(os.getpid(), signal.SIGINT)
 
-    thread = threading.Thread(target=press, daemon=True)
-    thread.start()
-    yield moment
-    thread.join()
+    threading.Thread(target=press, daemon=True).start()
+    found = captured(arguments)
+    answer.send((*found, time.monotonic() - moment[0]))
 
 
-def test_ctrl_c_stops_a_fit_and_keeps_its_last_epoch(
-    small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    epochs: list[int] = []
-    confirm = LastGood.confirm
-    monkeypatch.setattr(LastGood, "confirm", lambda self, epoch: (epochs.append(epoch), confirm(self, epoch))[1])
-    fit = ["fit", small[0] / "data", "--method", "mf", "--epochs", 1_000_000, "--out", tmp_path / "run"]
-    with ctrl_c(lambda: len(epochs) > 20) as moment:
-        code, _, err = run(*fit)
-        assert time.monotonic() - moment[0] < 2
+def apart(work: Callable[..., None], *arguments: Any) -> Any:
+    """What some work in a fresh process answers."""
+    context = multiprocessing.get_context("forkserver")
+    answer, sender = context.Pipe(duplex=False)
+    process = context.Process(target=work, args=(*arguments, sender))
+    process.start()
+    found = answer.recv()
+    process.join()
+    return found
+
+
+def test_ctrl_c_stops_a_fit_and_keeps_its_last_epoch(small: tuple[Path, dict[str, Victim]], tmp_path: Path) -> None:
+    fit = ["fit", str(small[0] / "data"), "--method", "mf", "--epochs", "1000000", "--out", str(tmp_path / "run")]
+    code, err, seconds = apart(stopped, fit, "", None)
+    assert seconds < 2
     assert code == 130
     assert err.count("\n") == 1
     assert f"is kept as a run in {tmp_path / 'run.stopped'}. The same command fits it anew." in err
@@ -153,9 +166,8 @@ def test_ctrl_c_stops_a_long_search_and_says_how_to_go_on(
 ) -> None:
     victim, out = small[1][kind], tmp_path / "out"
     longer = ["--seeds", "99"] if kind == "bench" else ["--trials", "99"]
-    with ctrl_c(lambda: bool(list(out.glob(sign)))) as moment:
-        code, _, err = run(*words(victim, out), *longer)
-        assert time.monotonic() - moment[0] < 2
+    code, err, seconds = apart(stopped, [*words(victim, out), *longer], str(out), sign)
+    assert seconds < 2
     assert code == 130
     assert err.count("\n") == 1
     assert f"done are in {out}: the same command goes on from there." in err
@@ -165,10 +177,7 @@ def test_ctrl_c_stops_a_long_search_and_says_how_to_go_on(
 def limited(arguments: list[str], file_size: int, answer: Any) -> None:
     """In a process of its own: a command where no file may be larger than this, as on a full disk."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, resource.RLIM_INFINITY))
-    complained = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(complained):
-        code = main(arguments)
-    answer.send((code, complained.getvalue()))
+    answer.send(captured(arguments))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "save"])
@@ -176,12 +185,7 @@ def test_without_room_the_old_state_stays(kind: str, small: tuple[Path, dict[str
     victim, out = small[1][kind], tmp_path / "out"
     victim.begin(out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
-    context = multiprocessing.get_context("forkserver")
-    answer, sender = context.Pipe(duplex=False)
-    process = context.Process(target=limited, args=(words(victim, out), 1000, sender))
-    process.start()
-    code, err = answer.recv()
-    process.join()
+    code, err = apart(limited, words(victim, out), 1000)
     assert code == 2
     assert one_line(err)
     assert "File too large" in err or "disk I/O error" in err
