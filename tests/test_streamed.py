@@ -13,10 +13,10 @@ import torch
 from hypothesis import given, strategies
 from scipy.stats import chisquare
 
-from counterpoise import Dataset, DebiasedRecommender, load_model, make
+from counterpoise import Dataset, DebiasedRecommender, load_model, make, tune
 from counterpoise.cli import main
 from counterpoise.datasets import load
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, DataError
 from counterpoise.log_files import title_of
 from counterpoise.permutations import permuted
 from counterpoise.sharding import shard_log
@@ -182,6 +182,11 @@ def test_ctrl_c_keeps_the_last_epoch_of_a_streamed_fit(log: StreamedLog) -> None
 def test_a_glob_is_called_by_what_it_has_of_a_name() -> None:
     names = {"big/*.parquet": "big", "a/ratings-*.csv": "a", "*.csv": "log", "a/b.csv.gz": "b", "coat": "coat"}
     assert {path: title_of(path) for path in names} == names
+
+
+def test_a_search_says_that_it_needs_a_log_in_memory(log: StreamedLog) -> None:
+    with pytest.raises(DataError, match="a search needs a log in memory, got one of 601 rows that is streamed"):
+        tune(log, "mf", 1)
 
 
 def test_a_fit_in_memory_takes_a_folder_too(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from counterpoise.making import make
 from counterpoise.many import fit_side_by_side
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.search_space import search_space
+from counterpoise.streamed_log import StreamedLog
 from counterpoise.study import Proposal, Study, Trial, load_optuna
 from counterpoise.training import DivergenceError, Progress
 from counterpoise.validation import Errors, Estimate, Fold, Spread, Validation, debiased_risk, errors_in, pooled
@@ -147,6 +148,11 @@ def tune(
     log, fixed = data.train if isinstance(data, Dataset) else data, dict(settings or {})
     if not isinstance(log, FeedbackLog):
         raise DataError(f"`data` must be a FeedbackLog or a Dataset, got {type(data).__name__}.")
+    if isinstance(log, StreamedLog):
+        raise DataError(
+            f"a search needs a log in memory, got one of {len(log):,} rows that is streamed. "
+            "Tune on some of its files, or raise `memory` in the file of --config."
+        )
     dimensions = search_space(method, fixed, len(log), space, search)
     load_optuna()  # an error now, not after the weights
     judges = replace(Validation.of(data, probe, folds=folds, rounds=rounds, seed=seed), spread=spread)
