@@ -82,6 +82,11 @@ def test_configurations_may_differ_in_numbers_length_and_width(dataset: Dataset,
     assert [len(model.history_.loss) for model in found] == [3, 6, 6]
 
 
+def test_whole_numbers_are_numbers(dataset: Dataset, stacked: list[int]) -> None:
+    check(cp.fit_many("mf", dataset.train, configs=[{"l2": 4, **FAST}, {"l2": 16, **FAST}]), dataset)
+    assert stacked == [2]
+
+
 def test_a_learned_imputation_may_differ_in_numbers_too(dataset: Dataset, stacked: list[int]) -> None:
     points = [{"learning_rate": 0.02, "dim": 3, "epochs": 3}, {"backbone__l2": 9.0, "dim": 6, "epochs": 5}]
     check(cp.fit_many("dr-jl", dataset.train, dataset.probe, configs=points), dataset)
@@ -164,6 +169,8 @@ def test_nothing_to_fit_is_no_fit(dataset: Dataset) -> None:
         ({"seeds": [0, 1], "probe": [None]}, "got 1"),
         ({"configs": [{"wings": 2}]}, "wings"),
         ({"seeds": [-1]}, "seed"),
+        ({"seeds": 3}, "`seeds` must be a list"),
+        ({"configs": {"l2": 1.0}}, "`configs` must be a list"),
     ],
 )
 def test_what_cannot_be_meant_is_named(arguments: dict[str, object], message: str, dataset: Dataset) -> None:

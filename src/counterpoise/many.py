@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -38,6 +38,9 @@ def fit_many(
     """
     if (seeds is None) == (configs is None):
         raise ConfigError("either `seeds` or `configs` must be given to fit_many, and not both.")
+    for name, given in (("seeds", seeds), ("configs", configs)):
+        if given is not None and (isinstance(given, str | Mapping) or not isinstance(given, Iterable)):
+            raise ConfigError(f"`{name}` must be a list, one entry for each fit, got {given!r}.")
     base = make(model) if isinstance(model, str) else model
     points = [{"seed": seed} for seed in seeds] if seeds is not None else list(configs or ())
     models = [configure(deepcopy(base), **point) for point in points]

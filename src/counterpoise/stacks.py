@@ -43,8 +43,8 @@ def stack_parts(parts: Sequence[Any], device: torch.device) -> Any:
         values = [getattr(part, field.name) for part in parts]
         if is_dataclass(values[0]):
             setattr(first, field.name, stack_parts(values, device))
-        elif all(isinstance(value, float) for value in values):
-            setattr(first, field.name, stack_numbers(values, device))
+        elif "float" in str(field.type) and all(type(value) in (int, float) for value in values):
+            setattr(first, field.name, stack_numbers([float(value) for value in values], device))
         elif field.name not in MAY_DIFFER and any(value != values[0] for value in values):
             raise NotAlikeError
     return first
