@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,6 +19,23 @@ from counterpoise.cli import main
 settings.register_profile("counterpoise", deadline=None)  # a busy machine is no failure
 settings.load_profile("counterpoise")
 torch.set_num_threads(1)  # on arrays as small as these a second thread waits; tests of threads set their own number
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The Chromium of this machine, or a skip that says why."""
+    reason = "playwright is not installed: pip install -e '.[dev]'"
+    playwright = pytest.importorskip("playwright.sync_api", reason=reason)
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"there is no browser: none of {', '.join(BROWSERS)} was found")
+    with playwright.sync_playwright() as started:
+        opened = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield opened
+        opened.close()
 
 
 @pytest.fixture(scope="session")

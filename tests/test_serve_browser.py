@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Thread
@@ -12,26 +11,13 @@ from conftest import IMAGE_ID, SCRIPT_ID
 
 uvicorn = pytest.importorskip("uvicorn", reason="serving is not installed: pip install -e '.[serve]'")
 pytest.importorskip("fastapi", reason="serving is not installed: pip install -e '.[serve]'")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e '.[dev]'")
 
 from counterpoise.serving.endpoints import make_app  # noqa: E402
 from counterpoise.serving.guard import Guard  # noqa: E402
 from counterpoise.serving.served import Served  # noqa: E402
 from counterpoise.serving.server import address, open_socket  # noqa: E402
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
 USER = f"{SCRIPT_ID}7"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    found = next(filter(None, map(shutil.which, NAMES)), None)
-    if found is None:
-        pytest.skip(f"there is no browser: none of {', '.join(NAMES)} was found")
-    with playwright.sync_playwright() as started:
-        opened = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -89,11 +89,8 @@ def _fit_stack(
     with one_thread(rows < THREADS_PAY):
         learner, members = _begin(stack, models)
         history = train(learner, stack.batches(learner.uses_pairs), None, stack.training, progress)
-        hand_back(learner.scorer, [member.scorer for member in members])
-        for number, member in enumerate(members):
-            for own, stacked in zip(member.imputing.state(), learner.imputing.state(), strict=True):
-                values = stacked[number]
-                own.copy_(values[..., : own.shape[-1]] if own.ndim else values)
+        hand_back(learner.scorer.state_dict().values(), [member.scorer.state_dict().values() for member in members])
+        hand_back(learner.imputing.state(), [member.imputing.state() for member in members])
         for number, (model, member, problem) in enumerate(zip(models, members, stack.members, strict=True)):
             facts = member.finish(problem.batches(member.uses_pairs).final())
             model.keep(member, _own_history(history, number, model, len(models)), facts, log, probes[number])

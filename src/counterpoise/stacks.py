@@ -7,7 +7,7 @@ alone, so that it ends where it would have ended alone, up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -75,12 +75,10 @@ def stack_scorers(members: Sequence[Scorer]) -> Scorer:
     return stacked
 
 
-def hand_back(stacked: Scorer, members: Sequence[Scorer]) -> None:
-    """Copy what a stack has learned into its members."""
-    state = stacked.state_dict()
+def hand_back(stacked: Collection[Tensor], members: Iterable[Iterable[Tensor]]) -> None:
+    """Copy what a stack has learned into the tensors of its members, which come in the same order."""
     for number, member in enumerate(members):
-        for name, own in member.state_dict().items():
-            values = state[name][number]
+        for own, values in zip(member, (tensor[number] for tensor in stacked), strict=True):
             own.copy_(values[..., : own.shape[-1]] if own.ndim else values)
 
 
