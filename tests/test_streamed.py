@@ -217,3 +217,10 @@ def test_a_budget_that_no_fit_can_keep_and_options_that_need_memory_are_refused(
     monkeypatch.setattr("counterpoise.streamed_log.STREAMED_ROW", 10**9)
     assert main(words) == 2
     assert "`memory` must be at least 601.0GB to fit 601 rows" in capsys.readouterr().err
+
+
+def test_a_mistyped_size_is_an_error_also_for_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text("user_id,item_id,rating\na,x,1\nb,y,0\n")
+    assert main(["fit", str(tmp_path / "log.csv"), "--memory", "abc", "--out", str(tmp_path / "run")]) == 2
+    assert "`memory` must be a size" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -89,7 +89,8 @@ class StreamedLog(FeedbackLog):
 
 def too_long(path: AnyPath, memory: str | float) -> bool:
     """Whether the log in a folder or a glob would take more than `memory` as a log in memory."""
-    return is_many(path) and count_rows(files_of(path)) * IN_MEMORY_ROW > as_bytes(memory)
+    budget = as_bytes(memory)  # also where one file is read whole: a mistyped size is an error
+    return is_many(path) and count_rows(files_of(path)) * IN_MEMORY_ROW > budget
 
 
 def read_streamed(
