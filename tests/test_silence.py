@@ -225,6 +225,16 @@ def test_the_backbone_inside_can_be_any(dataset: Dataset, tmp_path: Path) -> Non
     assert np.array_equal(cp.load_model(tmp_path / "run").predict_log(dataset.test), model.predict_log(dataset.test))
 
 
+def test_a_backbone_that_brings_its_own_exposure_takes_the_place_of_the_whole() -> None:
+    given = cp.make("counterpoise", backbone=Exposed(cp.MatrixFactorization(dim=8), exposure_dim=2))
+    assert given.to_config() == cp.make("counterpoise", dim=8, exposure_dim=2).to_config()
+
+
+def test_exposure_is_not_told_twice(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="must not be an Exposed itself"):
+        cp.make("mf", backbone=Exposed(Exposed())).fit(dataset.train)
+
+
 @pytest.mark.parametrize("settings", [{"rate": 0.0}, {"strength": -1.0}, {"exposure_dim": 0}, {"l2_voices": -1.0}])
 def test_settings_out_of_range_are_named(settings: dict[str, float], dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match=f"`{next(iter(settings))}` must be"):

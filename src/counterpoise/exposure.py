@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
-from counterpoise.errors import check_number
+from counterpoise.errors import ConfigError, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.gathering import lookup
 from counterpoise.propensity import fit_observation
@@ -45,6 +45,8 @@ class Exposed(Backbone):
         """The backbone's own scorer, which has not been told of exposure yet."""
         check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
         check_number("l2_voices", self.l2_voices, at_least=0)
+        if isinstance(self.backbone, Exposed):
+            raise ConfigError("`backbone` of Exposed must not be an Exposed itself: give it the backbone inside, or 'mf'.")
         own, width = deepcopy(as_backbone(self.backbone)).build(log, generator, rate), self.exposure_dim + 1
         return _Exposed(self, own, torch.zeros(log.shape[0], width), torch.zeros(log.shape[1], width))
 
