@@ -46,7 +46,7 @@ class Exposed(Backbone):
         check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
         check_number("l2_voices", self.l2_voices, at_least=0)
         if isinstance(self.backbone, Exposed):
-            raise ConfigError("`backbone` of Exposed must not be an Exposed itself: give it the backbone inside, or 'mf'.")
+            raise ConfigError("`backbone` of Exposed must not be an Exposed itself: name the one inside.")
         own, width = deepcopy(as_backbone(self.backbone)).build(log, generator, rate), self.exposure_dim + 1
         return _Exposed(self, own, torch.zeros(log.shape[0], width), torch.zeros(log.shape[1], width))
 
