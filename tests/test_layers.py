@@ -23,7 +23,7 @@ ORDER = [
     *("risks", "gathering", "backbones", "last_good", "training", "permutations", "streamed_batches"),
     *("problems", "stacks", "weights", "propensity", "joint_propensity"),
     *("exposure", "first_fits", "weight_model", "balancing"),
-    *("imputation", "silence", "calibrated", "learner", "agreement", "choices"),
+    *("imputation", "silence", "calibrated", "learner", "hedging", "agreement", "choices"),
     *("ranking", "saved_parts", "persistence", "checkpoints", "recommender", "streamed_fit"),
     *("citations", "compositions", "methods", "making", "many", "explain"),
     *("metrics", "calibration", "evaluation", "validation", "search_space", "study", "tuning", "config", "fitting"),

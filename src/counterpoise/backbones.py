@@ -111,22 +111,25 @@ class MatrixFactorization(Backbone):
     """logit = mean + user bias + item bias + <user factors, item factors> [+ x_u' W y_i with side features].
 
     `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
-    parameters over the number of observed rows. So they mean the same for a log of any size.
+    parameters over the number of observed rows. So they mean the same for a log of any size. `l2_features` is that of
+    x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
+    `side_features`: "auto" for where the log has any.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
     """
 
     dim: int = 32
     biases: bool = True
-    side_features: bool = False
+    side_features: bool | str = False
     l2: float = 4.0
     l2_biases: float = 2.0
-    l2_features: float = 100.0
+    l2_features: float = 6.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
         """Factors from a narrow normal distribution, biases 0, the mean at the log odds of the log's label rate."""
         check_number("dim", self.dim, at_least=1, integer=True)
         check_flag("biases", self.biases)
-        check_flag("side_features", self.side_features)
+        if self.side_features != "auto":
+            check_flag("side_features", self.side_features, advice='Or "auto": where the log has any.')
         for name in ("l2", "l2_biases", "l2_features"):
             check_number(name, getattr(self, name), at_least=0)
         scorer = self.empty(*log.shape, n_columns=log.feature_columns)
@@ -134,7 +137,7 @@ class MatrixFactorization(Backbone):
         _draw(scorer.item_factors.weight, generator)
         if self.biases:
             scorer.mean.data.fill_(_log_odds(float(log.labels.mean()) if rate is None else rate))
-        if self.side_features:
+        if scorer.sided:
             scorer.user_features, scorer.item_features = _side_features(log)
         return scorer
 
@@ -157,7 +160,8 @@ class _Factors(Scorer):
             self.mean = nn.Parameter(torch.zeros(()))
             self.user_bias = _table(n_users, 1)
             self.item_bias = _table(n_items, 1)
-        if part.side_features:
+        self.sided = any(n_columns) if part.side_features == "auto" else bool(part.side_features)
+        if self.sided:
             shape = n_columns[0] + 1, n_columns[1] + 1  # a column of ones beside the features
             self.register_buffer("user_features", torch.zeros(n_users, shape[0]))
             self.register_buffer("item_features", torch.zeros(n_items, shape[1]))
@@ -170,7 +174,7 @@ class _Factors(Scorer):
             one_user, one_item = torch.ones_like(self.user_bias.weight), torch.ones_like(self.item_bias.weight)
             users += [self.user_bias.weight + self.mean[..., None, None], one_user]
             items += [one_item, self.item_bias.weight]
-        if self.part.side_features:
+        if self.sided:
             users.append(self.user_features @ self.feature_weights)
             items.append(self.item_features)
         return torch.cat(users, dim=-1), torch.cat(items, dim=-1)
@@ -186,8 +190,9 @@ class _Factors(Scorer):
         total = part.l2 * (squares(self.user_factors.weight) + squares(self.item_factors.weight))
         if part.biases:
             total = total + part.l2_biases * (squares(self.user_bias.weight) + squares(self.item_bias.weight))
-        if part.side_features:
-            total = total + part.l2_features * squares(self.feature_weights)
+        if self.sided:
+            count = math.prod(self.feature_weights.shape[-2:])
+            total = total + part.l2_features * count * squares(self.feature_weights)
         return total / 2
 
     def embeddings(self) -> tuple[Tensor, Tensor]:

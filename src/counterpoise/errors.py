@@ -96,10 +96,10 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def check_flag(name: str, value: Any) -> None:
+def check_flag(name: str, value: Any, advice: str = "") -> None:
     """Raise `ConfigError` unless `value` is True or False: other values would count as one of them in silence."""
     if not isinstance(value, bool):
-        raise ConfigError(f"`{name}` must be true or false, got {shown(value)}.")
+        raise ConfigError(f"`{name}` must be true or false, got {shown(value)}.{advice and ' ' + advice}")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:

@@ -25,6 +25,7 @@ class Imputing:
     """An imputation during one fit."""
 
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
+    speaks: bool = True  # whether it says anything of pairs that were not observed
     offset: float | Tensor = (
         0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
     )
@@ -74,10 +75,14 @@ class Nothing(Imputation):
 
     def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
         """Nothing to learn."""
-        return _Zero()
+        return Zero()
 
 
-class _Zero(Imputing):
+class Zero(Imputing):
+    """Imputed errors of 0."""
+
+    speaks = False
+
     def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
         return self
 

@@ -95,20 +95,11 @@ class Learner:
         own = [parameter.data for parameter in self.scorer.parameters()]
         return own + self.weighing.state() + self.imputing.state()
 
-    @torch.no_grad()
-    def finish(self, batch: Batch) -> dict[str, Any]:
-        """JSON-able: what the parts have to say, and the risk reached on the whole log, which `batch` is."""
-        weighing = self.weighing
-        weighing.settle()
-        logits, pair_logits = self._logits(batch)
-        errors = self._errors(batch, logits)
-        imputed = self.imputing.errors(batch, logits, pair_logits, errors)
-        return {
-            "weights": weighing.facts() | weight_facts(weighing.ratio.cpu().numpy()),
-            "imputation": self.imputing.facts(),
-            "risk": float(self._risk(errors, weighing.ratio, *imputed)),
-            "error_on_log": float(errors.mean()),
-        }
+    def facts(self) -> dict[str, Any]:
+        """JSON-able: what weights and imputation have to say after training."""
+        self.weighing.settle()
+        weights = self.weighing.facts() | weight_facts(self.weighing.ratio.cpu().numpy())
+        return {"weights": weights, "imputation": self.imputing.facts()}
 
     def risk_on_log(self, batch: Batch) -> tuple[float, float]:
         """(the risk, the mean error) on some rows of the log, with the weights that they have."""
@@ -153,3 +144,11 @@ class Learner:
         logits = self.scorer(batch.users, batch.items)
         errors = self._errors(batch, logits)
         return errors - self.imputing.errors(batch, logits, logits[..., :0], errors)[0]
+
+
+@torch.no_grad()
+def finish(learner: Any, batch: Batch) -> dict[str, Any]:
+    """JSON-able: what the parts have to say after training, and the risk reached on the whole log, which `batch` is."""
+    facts = learner.facts()  # first: it lets the weights settle
+    risk, errors = learner.risk_on_log(batch)
+    return {**facts, "risk": risk, "error_on_log": errors}

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
-from counterpoise.learner import Learner
+from counterpoise.hedging import HedgedLearner, hedged
+from counterpoise.learner import Learner, finish
 from counterpoise.making import configure, make
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.stacks import NotAlikeError, Stack, hand_back
@@ -19,6 +20,7 @@ from counterpoise.threads import one_thread
 from counterpoise.training import THREADS_PAY, Adam, DivergenceError, History, Progress, train
 from counterpoise.weights import Current, Weighing
 
+AnyLearner = Learner | HedgedLearner
 AT_ONCE = 1 << 25  # logits of a step that are held in memory at a time; more fits than that are taken in turn
 
 
@@ -92,7 +94,7 @@ def _fit_stack(
         hand_back(learner.scorer.state_dict().values(), [member.scorer.state_dict().values() for member in members])
         hand_back(learner.imputing.state(), [member.imputing.state() for member in members])
         for number, (model, member, problem) in enumerate(zip(models, members, stack.members, strict=True)):
-            facts = member.finish(problem.batches(member.uses_pairs).final())
+            facts = finish(member, problem.batches(member.uses_pairs).final())
             model.keep(member, _own_history(history, number, model, len(models)), facts, log, probes[number])
 
 
@@ -100,10 +102,10 @@ def _frame(model: DebiasedRecommender) -> tuple[Any, ...]:
     """What must be the same for all: what decides the shape of a step."""
     training = model.training
     parts = type(model.weights), type(model.imputation)
-    return *parts, model.risk, training.batch_size, training.pairs, training.device, training.patience
+    return *parts, model.risk, model.hedge, training.batch_size, training.pairs, training.device, training.patience
 
 
-def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[Learner, list[Learner]]:
+def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[AnyLearner, list[AnyLearner]]:
     """(the learner of the stack, those of its members), in the order in which one alone would draw its numbers."""
     problems, risk = stack.members, models[0].risk
     scorer, scorers = stack.build_each([problem.backbone for problem in problems])
@@ -120,7 +122,9 @@ def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[Learner
         stack.batches(),
     )
     parts = zip(scorers, weighings, imputings, problems, strict=True)
-    return stacked, [Learner(s, w, i, risk, optimizer, problem.batches()) for s, w, i, problem in parts]
+    members = [Learner(s, w, i, risk, optimizer, problem.batches()) for s, w, i, problem in parts]
+    probes, hedge = [problem.probe for problem in problems], models[0].hedge
+    return hedged(stacked, None, hedge), [hedged(one, probe, hedge) for one, probe in zip(members, probes, strict=True)]
 
 
 class _SideBySide(Weighing):
