@@ -62,7 +62,7 @@ def test_side_features_are_taken_by_themselves_where_there_are_any(dataset: Data
     asked = MatrixFactorization(side_features="auto")
     assert hasattr(asked.build(log, torch.Generator()), "feature_weights")
     assert not hasattr(asked.build(bare, torch.Generator()), "feature_weights")
-    with pytest.raises(ConfigError, match='`side_features` must be true or false.*"auto"'):
+    with pytest.raises(ConfigError, match=r'`side_features` must be true or false.*"auto"'):
         MatrixFactorization(side_features="always").build(log, torch.Generator())
 
 
