@@ -1,4 +1,4 @@
-"""What does each part bring? The backbone alone, and with weights, imputation, silence, exposure, a hedge and side features.
+"""What does each part bring? The backbone alone, and with weights, imputation, silence, exposure, hedge, side features.
 
     python benchmarks/ablation.py [--seeds 10] [--only coat mixed] [--protocol honest|paper]
     python benchmarks/ablation.py --ratings FILE [--alpha 0.25]

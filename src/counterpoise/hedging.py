@@ -87,6 +87,11 @@ class HedgedLearner:
         self.doubter = Learner(scorer, _Borrowed(believer.weighing), Zero(), risk, optimizer, believer.log)
         self.scorer = Hedged(believer.scorer, scorer)
 
+    @property
+    def still(self) -> bool:
+        """As the first: the second has nothing of its own that moves."""
+        return self.believer.still
+
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
         self.believer.begin_epoch(epoch)

@@ -25,6 +25,7 @@ class Imputing:
     """An imputation during one fit."""
 
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
+    still: bool = False  # whether all that steps change are tensors, changed in place
     speaks: bool = True  # whether it says anything of pairs that were not observed
     offset: float | Tensor = (
         0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
@@ -81,7 +82,7 @@ class Nothing(Imputation):
 class Zero(Imputing):
     """Imputed errors of 0."""
 
-    speaks = False
+    still, speaks = True, False
 
     def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
         return self
@@ -160,6 +161,8 @@ class Learned(Imputation):
 
 
 class _Learned(Imputing):
+    still = True
+
     def __init__(self, part: Learned, problem: Problem) -> None:
         self.part, self.rows, self.density = part, len(problem.log), problem.log.density
         self.scorer = problem.build(deepcopy(as_backbone(part.backbone or problem.backbone)))

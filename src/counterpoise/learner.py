@@ -57,6 +57,11 @@ class Learner:
         """Whether the risk or the weights look at the predictor's logits there."""
         return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs
 
+    @property
+    def still(self) -> bool:
+        """Whether a step does the same to any batch, with no number that the host must know (`graphs`)."""
+        return self.weighing.still and self.imputing.still
+
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
         self.weighing.refresh(epoch, Current(self._residuals, self.scorer.features))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
+from counterpoise.graphs import recorded
 from counterpoise.hedging import HedgedLearner, hedged
 from counterpoise.learner import Learner, finish
 from counterpoise.making import configure, make
@@ -90,7 +91,8 @@ def _fit_stack(
     rows = _logits_a_step(models[0], log) * len(models)
     with one_thread(rows < THREADS_PAY):
         learner, members = _begin(stack, models)
-        history = train(learner, stack.batches(learner.uses_pairs), None, stack.training, progress)
+        trained, batches = recorded(learner, models[0].training), stack.batches(learner.uses_pairs)
+        history = train(trained, batches, None, stack.training, progress)
         hand_back(learner.scorer.state_dict().values(), [member.scorer.state_dict().values() for member in members])
         hand_back(learner.imputing.state(), [member.imputing.state() for member in members])
         for number, (model, member, problem) in enumerate(zip(models, members, stack.members, strict=True)):
@@ -133,7 +135,7 @@ class _SideBySide(Weighing):
     def __init__(self, members: Sequence[Weighing], epochs: Sequence[int]) -> None:
         if not all(map(_is_still, members)):
             raise NotAlikeError
-        self.members, self.epochs = members, epochs
+        self.members, self.epochs, self.still = members, epochs, all(member.still for member in members)
         self._gather()
 
     def _gather(self) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from counterpoise.backbones import Backbone, Scorer
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
+from counterpoise.graphs import recorded
 from counterpoise.risks import error
 from counterpoise.streamed_batches import StreamedBatches
 from counterpoise.streamed_log import StreamedLog
@@ -58,7 +59,7 @@ class Problem:
 
     def plainly_trained(self) -> Problem:
         """The same fit with the default training, for models that do not follow the predictor's."""
-        return replace(self, training=Training())
+        return replace(self, training=Training(graph=self.training.graph))
 
     def deal(self, folds: int) -> Iterator[tuple[Tensor, Problem]]:
         """For cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each of so many folds.
@@ -90,6 +91,7 @@ class _Alone:
     loss_of: LossOf
     optimizer: Adam
     rows: int
+    still: bool = True  # for `graphs`
 
     def begin_epoch(self, epoch: int) -> None:
         pass
@@ -113,7 +115,7 @@ def fit_alone(
     scorer = problem.build(backbone, rate)
     optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
     learner = _Alone(scorer, loss_of, optimizer, len(problem.log))
-    train(learner, problem.batches(pairs), None, problem.training)
+    train(recorded(learner, problem.training), problem.batches(pairs), None, problem.training)
     return scorer.requires_grad_(False)
 
 

@@ -17,6 +17,7 @@ from counterpoise.backbones import Backbone, MatrixFactorization, as_backbone
 from counterpoise.checkpoints import Checkpoint
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
+from counterpoise.graphs import recorded
 from counterpoise.hedging import Hedged, HedgedLearner, begin
 from counterpoise.imputation import Imputation, Nothing
 from counterpoise.learner import Learner, finish
@@ -77,7 +78,8 @@ class DebiasedRecommender(Part):
             learner = begin(problem, self.weights, self.risk, self.imputation, self.hedge)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
-            trained = learner if checkpoint is None else checkpoint.of(learner)
+            stepped = recorded(learner, self.training)
+            trained = stepped if checkpoint is None else checkpoint.of(stepped)
             try:
                 history = train(trained, batches, judge, self.training, progress)
             except (DivergenceError, Interrupted) as stop:

@@ -127,6 +127,8 @@ def _log_odds(rate: float) -> float:
 
 
 class _Silence(Imputing):
+    still = True
+
     def __init__(self, of: Propensities, density: float, strength: float) -> None:
         self.of, self.density, self.strength = of, density, strength
         self.offset = of.contrast if abs(of.contrast) > 1e-9 else 0.0

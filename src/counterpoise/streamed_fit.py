@@ -10,6 +10,7 @@ from counterpoise.balancing import Balancing
 from counterpoise.checkpoints import Checkpoint
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
+from counterpoise.graphs import recorded
 from counterpoise.hedging import HedgedLearner, begin
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing
 from counterpoise.learner import Learner
@@ -41,7 +42,8 @@ def fit_streamed(
         learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge)
         batches = problem.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
-        trained = learner if checkpoint is None else checkpoint.of(learner)
+        stepped = recorded(learner, model.training)
+        trained = stepped if checkpoint is None else checkpoint.of(stepped)
         try:
             history = train(trained, batches, None, model.training, progress)
         except (DivergenceError, Interrupted) as stop:

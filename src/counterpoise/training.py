@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.errors import ConfigError, CounterpoiseError, check_number
+from counterpoise.errors import ConfigError, CounterpoiseError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.last_good import LastGood
 from counterpoise.parts import Part
@@ -52,6 +52,7 @@ class Training(Part):
     trains all epochs on the whole log. `validation` is the share of the log held out, only when there is patience.
     `pairs`: the uniform pairs of D a step for each observed row, for methods that look at unobserved pairs; "all" for
     D itself, so that means over D are exact; or "auto": all up to a million pairs if the batch is full, else 2 a row.
+    `graph`: replay steps as a CUDA graph where the device is a GPU and the method allows it.
     """
 
     epochs: int = 150
@@ -62,6 +63,7 @@ class Training(Part):
     pairs: int | str = "auto"
     device: str = "auto"
     seed: int = 0
+    graph: bool = True
 
     def check(self) -> None:
         """Raise `ConfigError` for the first setting that breaks its rule."""
@@ -75,6 +77,7 @@ class Training(Part):
         if self.pairs not in ("all", "auto"):
             check_number("pairs", self.pairs, at_least=1, integer=True, advice='Or use "all" or "auto".')
         check_number("seed", self.seed, at_least=0, at_most=2**63 - 1, integer=True)
+        check_flag("graph", self.graph)
 
     def rows_a_step(self, rows: int) -> int:
         """The batch size for a log of so many rows."""
@@ -183,7 +186,7 @@ class Adam:
     def __init__(self, parameters: Iterable[Tensor], learning_rate: Rate) -> None:
         self.parameters = list(parameters)
         self.learning_rate = learning_rate
-        self.steps = 0
+        self.steps: int | Tensor = 0  # a tensor where steps are replayed (`graphs`)
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
 
@@ -194,7 +197,7 @@ class Adam:
         """
         gradients = torch.autograd.grad(loss.sum(), self.parameters)
         self.steps += 1
-        scale = math.sqrt(1 - 0.999**self.steps)
+        scale = (1 - 0.999**self.steps) ** 0.5
         size = rate * self.learning_rate * scale / (1 - 0.9**self.steps)
         with torch.no_grad():
             torch._foreach_lerp_(self.first, gradients, 0.1)
@@ -204,10 +207,16 @@ class Adam:
             torch._foreach_add_(spread, 1e-8 * scale)
             if isinstance(size, Tensor):
                 torch._foreach_reciprocal_(spread)
-                torch._foreach_mul_(spread, [size.view(-1, *[1] * (p.ndim - 1)) for p in self.parameters])
+                torch._foreach_mul_(spread, [_beside(size, p) for p in self.parameters])
                 torch._foreach_addcmul_(self.parameters, self.first, spread, -1.0)
             else:
                 torch._foreach_addcdiv_(self.parameters, self.first, spread, -size)
+
+
+def _beside(size: Tensor, parameter: Tensor) -> Tensor:
+    """Of each fit, or of one, in the shape of its parameters and their precision."""
+    shaped = size.view(-1, *[1] * (parameter.ndim - 1)) if size.ndim else size
+    return shaped.to(parameter.dtype)
 
 
 class Learner(Protocol):

@@ -39,6 +39,7 @@ class Weighing:
     """Weights during one fit. Those that never change set `ratio` and answer `at`; the others learn on the way."""
 
     needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
+    still: bool = False  # whether `ratio` stays the same tensor throughout
     ratio: Tensor  # (rows,) of the log that is trained on, on the device of the fit
 
     def refresh(self, epoch: int, current: Current) -> None:
@@ -95,6 +96,8 @@ class Itself(Weights):
 
 
 class _Same(Weighing):
+    still = True
+
     def __init__(self, problem: Problem, ratio: float) -> None:
         self.ratio = torch.full((len(problem.log),), ratio, device=problem.device)
         self._shape = problem.log.shape
