@@ -204,19 +204,21 @@ class Adam:
             torch._foreach_mul_(self.second, 0.999)
             torch._foreach_addcmul_(self.second, gradients, gradients, 0.001)
             spread = torch._foreach_sqrt(self.second)
-            torch._foreach_add_(spread, 1e-8 * scale)
+            torch._foreach_add_(spread, _beside(1e-8 * scale, self.parameters))
             if isinstance(size, Tensor):
                 torch._foreach_reciprocal_(spread)
-                torch._foreach_mul_(spread, [_beside(size, p) for p in self.parameters])
+                torch._foreach_mul_(spread, _beside(size, self.parameters))
                 torch._foreach_addcmul_(self.parameters, self.first, spread, -1.0)
             else:
                 torch._foreach_addcdiv_(self.parameters, self.first, spread, -size)
 
 
-def _beside(size: Tensor, parameter: Tensor) -> Tensor:
-    """Of each fit, or of one, in the shape of its parameters and their precision."""
-    shaped = size.view(-1, *[1] * (parameter.ndim - 1)) if size.ndim else size
-    return shaped.to(parameter.dtype)
+def _beside(number: Rate, parameters: list[Tensor]) -> Any:
+    """A number as it is; a tensor of one, or of one for each fit, in the shape and precision of each parameter."""
+    if not isinstance(number, Tensor):
+        return number
+    shaped = (number.view(-1, *[1] * (p.ndim - 1)) if number.ndim else number for p in parameters)
+    return [own.to(parameter.dtype) for own, parameter in zip(shaped, parameters, strict=True)]
 
 
 class Learner(Protocol):
