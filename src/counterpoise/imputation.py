@@ -109,6 +109,7 @@ class Constant(Imputation):
 @dataclass
 class _Constant(Imputing):
     label: float | Tensor
+    still = True
 
     def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
         return _Constant(torch.tensor([[member.label] for member in members], device=device))
@@ -121,7 +122,7 @@ class _Constant(Imputing):
 
 
 def _error_of(label: float | Tensor, logits: Tensor) -> Tensor:
-    return error(torch.as_tensor(label, dtype=logits.dtype, device=logits.device), logits)
+    return error(label if isinstance(label, Tensor) else logits.new_full((), label), logits)
 
 
 def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5) -> Tensor:

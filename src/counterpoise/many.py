@@ -135,8 +135,12 @@ class _SideBySide(Weighing):
     def __init__(self, members: Sequence[Weighing], epochs: Sequence[int]) -> None:
         if not all(map(_is_still, members)):
             raise NotAlikeError
-        self.members, self.epochs, self.still = members, epochs, all(member.still for member in members)
+        self.members, self.epochs = members, epochs
         self._gather()
+
+    @property
+    def still(self) -> bool:
+        return all(member.still for member in self.members)
 
     def _gather(self) -> None:
         ratios = [member.ratio for member in self.members]
@@ -144,7 +148,7 @@ class _SideBySide(Weighing):
         self.ratio = ratios[0] if same else torch.stack(ratios)
 
     def refresh(self, epoch: int, current: Current) -> None:
-        if all(type(member).refresh is Weighing.refresh for member in self.members):
+        if self.still:
             return
         for number, member in enumerate(self.members):
             if epoch <= self.epochs[number]:  # a shorter fit stands still at its end, and so do its weights

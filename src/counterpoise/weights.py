@@ -39,8 +39,12 @@ class Weighing:
     """Weights during one fit. Those that never change set `ratio` and answer `at`; the others learn on the way."""
 
     needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
-    still: bool = False  # whether `ratio` stays the same tensor throughout
     ratio: Tensor  # (rows,) of the log that is trained on, on the device of the fit
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing happens to the weights in training."""
+        return all(getattr(type(self), name) is getattr(Weighing, name) for name in ("refresh", "step", "extra_loss"))
 
     def refresh(self, epoch: int, current: Current) -> None:
         """At the beginning of an epoch, counted from 1, look at the whole log."""
@@ -96,8 +100,6 @@ class Itself(Weights):
 
 
 class _Same(Weighing):
-    still = True
-
     def __init__(self, problem: Problem, ratio: float) -> None:
         self.ratio = torch.full((len(problem.log),), ratio, device=problem.device)
         self._shape = problem.log.shape
