@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Adam, Rate
 from counterpoise.errors import ConfigError
 from counterpoise.persistence import write_file
-from counterpoise.training import Adam, Batch, Learner, Rate
+from counterpoise.training import Batch, Learner
 
 FILE = "checkpoint.safetensors"
 SECONDS = 30.0  # between two checkpoints, so that short fits write none
