@@ -10,9 +10,10 @@ import torch
 
 import counterpoise as cp
 from counterpoise import Dataset
+from counterpoise.adam import Adam
 from counterpoise.graphs import Recorded, optimizers, recorded
 from counterpoise.hedging import begin
-from counterpoise.training import Adam, Training
+from counterpoise.training import Training
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 RECORDED = ("mf", "ips", "eib", "dr-jl", "mnar", "counterpoise")

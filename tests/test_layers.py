@@ -20,7 +20,7 @@ ORDER = [
     *("kernels", "population", "selection", "fitted_functions", "functions", "sharded_functions", "features"),
     *("balance_table", "bounds", "predictor_bounds", "diagnostics", "two_samples", "balancer"),
     *("imbalances", "frontier", "text_plots"),
-    *("risks", "gathering", "backbones", "last_good", "training", "graphs", "permutations", "streamed_batches"),
+    *("risks", "gathering", "backbones", "last_good", "adam", "training", "graphs", "permutations", "streamed_batches"),
     *("problems", "stacks", "weights", "propensity", "joint_propensity"),
     *("exposure", "first_fits", "weight_model", "balancing"),
     *("imputation", "silence", "calibrated", "learner", "hedging", "agreement", "choices"),

@@ -13,10 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Rate
 from counterpoise.errors import ConfigError
 from counterpoise.graphs import optimizers
 from counterpoise.persistence import write_file
-from counterpoise.training import Batch, Learner, Rate
+from counterpoise.training import Batch, Learner
 
 FILE = "checkpoint.safetensors"
 SECONDS = 30.0  # between two checkpoints, so that short fits write none

@@ -113,8 +113,8 @@ class _Exposed(Scorer):
         of_users, of_items = self._tables()
         return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.mT
 
-    def penalty(self) -> Tensor:
-        return self.inner.penalty() + self.part.l2_voices * self.voices.square().sum(-1) / 2
+    def precision(self, name: str) -> float | Tensor:
+        return self.part.l2_voices if name == "voices" else self.inner.precision(name.removeprefix("inner."))
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.inner.embeddings()

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from counterpoise.training import Adam, Batch, Learner, Rate, Training
+from counterpoise.adam import Adam, Rate
+from counterpoise.training import Batch, Learner, Training
 
 WARM = 3  # steps before the first is recorded: libraries make their workspaces in them
 

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from counterpoise import risks
+from counterpoise.adam import Adam, Rate
 from counterpoise.backbones import Scorer
 from counterpoise.feedback import FeedbackLog
 from counterpoise.imputation import Imputation, Zero
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.silence import cautious
-from counterpoise.training import Adam, Batch, Rate
+from counterpoise.training import Batch
 from counterpoise.weights import Weighing, Weights
 
 HALVINGS = 50  # of an interval of log odds
@@ -38,7 +39,7 @@ class Hedged(Scorer):
         super().__init__()
         self.believing, self.doubting = believing, doubting
         self.n_users, self.n_items, self.stackable = believing.n_users, believing.n_items, believing.stackable
-        self.register_buffer("level", torch.zeros_like(believing.penalty()).detach())
+        self.register_buffer("level", torch.zeros(believing.embeddings()[0].shape[:-2]))
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         logits: Tensor = (self.believing(users, items) + self.doubting(users, items)) / 2 + self.level[..., None]
@@ -48,9 +49,10 @@ class Hedged(Scorer):
         """As each, halfway between both."""
         return (self.believing.grid(users) + self.doubting.grid(users)) / 2 + self.level[..., None, None]
 
-    def penalty(self) -> Tensor:
-        """Of both."""
-        return self.believing.penalty() + self.doubting.penalty()
+    def precision(self, name: str) -> float | Tensor:
+        """That of the one whose parameter it is."""
+        member, _, own = name.partition(".")
+        return self.get_submodule(member).precision(own)  # type: ignore[no-any-return, operator]
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         """Of both, side by side."""
@@ -83,7 +85,7 @@ class HedgedLearner:
         self.weighing, self.imputing, self.uses_pairs = believer.weighing, believer.imputing, believer.uses_pairs
         risk = "ips" if believer.risk_name in risks.NEED_IMPUTATION else believer.risk_name
         scorer = deepcopy(believer.scorer)
-        optimizer = Adam(scorer.parameters(), believer.optimizer.learning_rate)
+        optimizer = Adam.of(scorer, believer.optimizer.learning_rate, len(believer.log.labels))
         self.doubter = Learner(scorer, _Borrowed(believer.weighing), Zero(), risk, optimizer, believer.log)
         self.scorer = Hedged(believer.scorer, scorer)
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from counterpoise import risks
+from counterpoise.adam import Adam, Rate
 from counterpoise.backbones import Scorer
 from counterpoise.diagnostics import weight_facts
 from counterpoise.gathering import take
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
-from counterpoise.training import Adam, Batch, Batches, Rate
+from counterpoise.training import Batch, Batches
 from counterpoise.weights import Current, View, Weighing, Weights
 
 
@@ -44,18 +45,19 @@ class Learner:
         scorer = problem.build(problem.backbone)  # first, so that all methods start from the same draw
         weighing = weights.begin(problem)
         imputing = imputation.begin(problem, weighing)
-        optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
+        optimizer = Adam.of(scorer, problem.training.learning_rate, len(problem.log))
         return cls(scorer, weighing, imputing, risk, optimizer, problem.batches())
 
     @property
     def uses_pairs(self) -> bool:
         """Whether a step looks at pairs of D."""
-        return self.scores_pairs or self.imputing.needs_pairs
+        return self.scores_pairs or self.weighing.needs_pairs or self.imputing.needs_pairs
 
     @property
     def scores_pairs(self) -> bool:
         """Whether the risk or the weights look at the predictor's logits there."""
-        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs
+        weighing = self.weighing
+        return self.risk_name in risks.NEED_IMPUTATION or (weighing.needs_pairs and weighing.needs_pair_logits)
 
     @property
     def still(self) -> bool:
@@ -75,11 +77,12 @@ class Learner:
         imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         risk = self._risk(errors, self._ratio(batch), imputed, imputed_on_pairs)
-        loss = risk + self.scorer.penalty() / len(self.log.labels)
         extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)
-        loss = sum((extra for extra in extras if extra is not None), loss)
+        loss = sum((extra for extra in extras if extra is not None), risk)
+        with torch.no_grad():
+            penalty = self.optimizer.penalty(loss.ndim)
         self.optimizer.step(loss, rate)
-        return loss.detach()
+        return loss.detach() + penalty
 
     def risk(self, batch: Batch) -> Tensor:
         """The risk on rows that were held out.
@@ -118,7 +121,7 @@ class Learner:
 
     def _told_and_own(self, batch: Batch) -> Logits:
         own_scorer, pairs = self.scorer.own(), (batch.pair_users, batch.pair_items)
-        if not self.uses_pairs:
+        if not (self.scores_pairs or self.imputing.needs_pairs):
             logits = self.scorer(batch.users, batch.items)
             return Logits(logits, logits[..., :0], logits, logits[..., :0])
         own = own_scorer.rows_and_pairs(batch.users, batch.items, *pairs)

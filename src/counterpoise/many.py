@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Adam
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.graphs import recorded
@@ -18,7 +19,7 @@ from counterpoise.making import configure, make
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.stacks import NotAlikeError, Stack, hand_back
 from counterpoise.threads import one_thread
-from counterpoise.training import THREADS_PAY, Adam, DivergenceError, History, Progress, train
+from counterpoise.training import THREADS_PAY, DivergenceError, History, Progress, train
 from counterpoise.weights import Current, Weighing
 
 AnyLearner = Learner | HedgedLearner
@@ -114,7 +115,7 @@ def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[AnyLear
     weighings = [model.weights.begin(problem) for model, problem in zip(models, problems, strict=True)]
     triples = zip(models, problems, weighings, strict=True)
     imputings = [model.imputation.begin(problem, weighing) for model, problem, weighing in triples]
-    optimizer = Adam(scorer.parameters(), stack.training.learning_rate)
+    optimizer = Adam.of(scorer, stack.training.learning_rate, len(stack.log))
     stacked = Learner(
         scorer,
         _SideBySide(weighings, [model.training.epochs for model in models]),

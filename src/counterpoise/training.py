@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Rate
 from counterpoise.errors import ConfigError, CounterpoiseError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.last_good import LastGood
@@ -26,7 +27,6 @@ PAIRS_A_ROW = 2  # uniform pairs of D for each observed row, where not all are l
 THREADS_PAY = 1 << 17  # rows a step from which a second thread pays
 
 Progress = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
-Rate = float | Tensor  # what the learning rate is multiplied with; of each of several fits side by side
 
 
 class DivergenceError(CounterpoiseError):
@@ -175,50 +175,6 @@ class Batches:
             for high in self.shape
         )
         return users, items
-
-
-class Adam:
-    """Adam (Kingma and Ba 2015) with its default betas.
-
-    The same arithmetic as torch.optim.Adam, whose construction imports torch's compiler: longer than a whole fit.
-    """
-
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: Rate) -> None:
-        self.parameters = list(parameters)
-        self.learning_rate = learning_rate
-        self.steps: int | Tensor = 0  # a tensor where steps are replayed (`graphs`)
-        self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
-
-    def step(self, loss: Tensor, rate: Rate = 1.0) -> None:
-        """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate.
-
-        Fits side by side have a loss each, and a rate each where it is a tensor; their parameters a leading axis.
-        """
-        gradients = torch.autograd.grad(loss.sum(), self.parameters)
-        self.steps += 1
-        scale = (1 - 0.999**self.steps) ** 0.5
-        size = rate * self.learning_rate * scale / (1 - 0.9**self.steps)
-        with torch.no_grad():
-            torch._foreach_lerp_(self.first, gradients, 0.1)
-            torch._foreach_mul_(self.second, 0.999)
-            torch._foreach_addcmul_(self.second, gradients, gradients, 0.001)
-            spread = torch._foreach_sqrt(self.second)
-            torch._foreach_add_(spread, _beside(1e-8 * scale, self.parameters))
-            if isinstance(size, Tensor):
-                torch._foreach_reciprocal_(spread)
-                torch._foreach_mul_(spread, _beside(size, self.parameters))
-                torch._foreach_addcmul_(self.parameters, self.first, spread, -1.0)
-            else:
-                torch._foreach_addcdiv_(self.parameters, self.first, spread, -size)
-
-
-def _beside(number: Rate, parameters: list[Tensor]) -> Any:
-    """A number as it is; a tensor of one, or of one for each fit, in the shape and precision of each parameter."""
-    if not isinstance(number, Tensor):
-        return number
-    shaped = (number.view(-1, *[1] * (p.ndim - 1)) if number.ndim else number for p in parameters)
-    return [own.to(parameter.dtype) for own, parameter in zip(shaped, parameters, strict=True)]
 
 
 class Learner(Protocol):
