@@ -86,9 +86,7 @@ class Adam:
     def _move(self, gradients: Sequence[Tensor], speed: Rate) -> None:
         """By torch's own kernel, one pass over each parameter; it wants gradients that lie in memory as they do."""
         count, device = self.steps, gradients[0].device
-        steps = (
-            count.float() if isinstance(count, Tensor) else torch.full((), count, dtype=torch.float32, device=device)
-        )
+        steps = count.float() if isinstance(count, Tensor) else torch.full((), float(count), device=device)
         speed = speed.float() if isinstance(speed, Tensor) else speed
         for precision, group in self._groups.items():
             torch._fused_adam_(
