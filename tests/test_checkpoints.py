@@ -73,7 +73,7 @@ def test_the_command_resumes_and_cleans_up(
     words = ["fit", str(tmp_path / "log.csv"), "--method", "mf", "--epochs", "9", "--quiet"]
     assert main([*words, "--out", str(tmp_path / "whole")]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("counterpoise.cli.progress_bar", dying)
+        patch.setattr("counterpoise.fit_command.progress_bar", dying)
         with pytest.raises(Stopped):
             main([*words, "--out", str(tmp_path / "run")])
     assert (tmp_path / "run" / FILE).exists()

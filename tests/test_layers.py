@@ -37,7 +37,7 @@ ORDER = [
     *("reports.model_facts", "reports.list_facts", "reports.summary", "reports.facts", "reports.comparison"),
     *("reports.svg", "reports.charts", "reports.blocks", "reports.log_section", "reports.balance_section"),
     *("reports.weights_section", "reports.model_section", "reports.lists_section", "reports.configuration_section"),
-    *("reports.page", "reports.comparison_page", "reports.writing", "report_command"),
+    *("reports.page", "reports.comparison_page", "reports.writing", "report_command", "fit_command"),
     *("serving.ids", "serving.lists", "serving.served", "serving.schema", "serving.guard", "serving.heads"),
     *("serving.looking", "serving.endpoints", "serving.server", "serve_command"),
     *("drawing", "balance_plots", "model_plots", "study_plots", "plots", "bench.figures"),
