@@ -85,7 +85,7 @@ def fit(
 
     from counterpoise.checkpoints import FILE
     from counterpoise.explain import fit_lines, truth_line
-    from counterpoise.fitting import fit_and_evaluate
+    from counterpoise.fitting import drop_stopped, fit_and_evaluate
     from counterpoise.log_files import title_of
     from counterpoise.persistence import check_folder
     from counterpoise.text_plots import love_lines
@@ -96,6 +96,7 @@ def fit(
         fitted = fit_and_evaluate(configuration, progress, out, resume)
     fitted.model.save(out, **fitted.facts())
     (out / FILE).unlink(missing_ok=True)
+    drop_stopped(configuration, out)
     shown = not (as_json or quiet)
     page = report_beside(out, fitted.model, fitted.dataset, wanted=shown) if report else None
     if as_json:

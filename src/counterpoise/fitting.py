@@ -23,7 +23,7 @@ from counterpoise.fingerprints import hash_logs
 from counterpoise.imbalances import Imbalance, imbalances, log_balance
 from counterpoise.ingest import read_log
 from counterpoise.making import make
-from counterpoise.persistence import read_manifest
+from counterpoise.persistence import read_manifest, remove_folder
 from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
@@ -129,6 +129,17 @@ def _keep_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: 
     except CounterpoiseError as error:
         return f"What was learned could not be kept: {error}"
     return f"What was learned up to epoch {epoch} of {epochs} is kept as a run in {place}."
+
+
+def drop_stopped(configuration: FitConfig, folder: Path) -> None:
+    """Remove what a stopped fit of the same configuration left beside the folder of the whole one."""
+    place = folder.with_name(folder.name + STOPPED)
+    try:
+        manifest = read_manifest(place)
+    except DataError:
+        return  # there is none, or it is not ours
+    if "stopped" in manifest and manifest.get("fit") == configuration.model_dump():
+        remove_folder(place)
 
 
 def load_data(configuration: FitConfig) -> Dataset:
