@@ -13,6 +13,7 @@ import pytest
 import counterpoise as cp
 from counterpoise import Dataset
 from counterpoise.cli import main
+from counterpoise.command_words import in_options
 from counterpoise.making import configure, short_names
 from counterpoise.parts import Part
 
@@ -132,6 +133,23 @@ def test_one_text_id_does_not_make_the_others_unknown(tmp_path: Path, capsys: py
         main(["recommend", run, "--users", "1, new", "--unknown", "popular", "--k", "1", "--keep-seen", "--json"]) == 0
     )
     assert printed_json(capsys)[0]["score"] == pytest.approx(cp.load_model(run).recommend([1], 1, False)["score"][0])
+
+
+def test_errors_speak_of_options_where_the_command_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = tmp_path / "twice.csv"
+    twice.write_text("user_id,item_id,rating\n1,1,0\n1,2,1\n1,1,1\n")
+    assert main(["fit", str(twice), "--out", str(tmp_path / "run")]) == 2
+    assert "Choose --duplicates last or --duplicates mean to keep one row a pair." in capsys.readouterr().err
+    options = {"user_col": "--user-col", "unknown": "--unknown", "settings": "--set"}
+    for text, said in {
+        "`user_col` must be one": "`--user-col` must be one",
+        "`user_ids` must be one": "`user_ids` must be one",
+        'Use unknown="popular".': "Use --unknown popular.",
+        "such as weights='propensity', or strength=0.": "such as --set weights=propensity, or --set strength=0.",
+        "For example --set dim=16.": "For example --set dim=16.",
+    }.items():
+        assert in_options(text, options) == said
+    assert in_options("Use strength=0.", {}) == "Use strength=0."
 
 
 def test_nested_tables_of_a_configuration_are_settings(
@@ -412,7 +430,7 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         (["fit", "{files}/train.csv", "--config", "{files}/settings.toml"], "`settings` must be a table"),
         (["fit", "{files}/train.csv", "--epochs", "0"], "`epochs` must be an integer >= 1, got 0"),
         (["fit", "{files}/train.csv", "--device", "cuda:99"], "`device`"),
-        (["fit", "{files}/train.csv", "--batch-size", "some"], "`batch_size`"),
+        (["fit", "{files}/train.csv", "--batch-size", "some"], "`--batch-size` must be an integer >= 1, got 'some'"),
         (["fit", "{files}/train.csv", "--rating-col", "stars"], "'stars'"),
         (["fit", "{files}/train.csv", "--config", "{files}/none.toml"], "cannot be read"),
         (["fit", "--config", "{files}/train.csv"], "is not valid TOML"),

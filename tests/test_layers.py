@@ -12,7 +12,7 @@ import counterpoise
 
 PACKAGE = Path(counterpoise.__file__).parent
 ORDER = [
-    *("errors", "words", "console", "options", "parts", "threads", "unpacked", "folder_locks"),
+    *("errors", "words", "command_words", "console", "options", "parts", "threads", "unpacked", "folder_locks"),
     *(
         "vocabulary",
         "columns",

@@ -81,7 +81,7 @@ def balance(
         if users is None or items is None or population is not None:
             raise ConfigError("a log is balanced against all pairs: give --users and --items, and no POPULATION.")
         if max_weight is not None or features is not None:
-            raise ConfigError("`max_weight` and `features` go with a POPULATION, not with a log and --users, --items.")
+            raise ConfigError("--max-weight and --features go with a POPULATION, not with a log and --users, --items.")
         reading = given(user_col=user_col, item_col=item_col, separator=separator, memory=memory, cache=cache)
         prices = {"tolerance": tolerance, "strength": strength, "seed": seed}
         tables = str(observed), users, items

@@ -13,6 +13,7 @@ import typer
 from counterpoise import __version__
 from counterpoise.balance_command import balance
 from counterpoise.bench import commands as bench
+from counterpoise.command_words import in_options, spelling
 from counterpoise.console import (
     complain,
     progress_bar,
@@ -257,7 +258,7 @@ def main(arguments: list[str] | None = None) -> int:
         complain(str(stop))
         return INTERRUPTED
     except CounterpoiseError as error:
-        complain(f"error: {error}")
+        complain(f"error: {in_options(str(error), spelling(typer.main.get_command(app), given_words))}")
         code = 2
     except (MemoryError, RuntimeError, OSError) as error:
         if not (isinstance(error, OSError | MemoryError) or "memory" in str(error)):
