@@ -152,6 +152,28 @@ def test_errors_speak_of_options_where_the_command_has_them(tmp_path: Path, caps
     assert in_options("Use strength=0.", {}) == "Use strength=0."
 
 
+def test_ids_that_hold_a_comma_are_named_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pl.DataFrame({"user_id": ["Poe, E.", " a"] * 3, "item_id": ["1,5", "1,5", "x", "x", "y", "y"]})
+    frame.with_columns(rating=pl.Series([0, 1, 1, 0, 1, 1])).write_csv(tmp_path / "log.csv")
+    run, asked = str(tmp_path / "run"), tmp_path / "ids.txt"
+    assert main(["fit", str(tmp_path / "log.csv"), "--method", "mf", "--epochs", "2", "--out", run, "--quiet"]) == 0
+    asked.write_bytes("\ufeff a\r\nPoe, E.\r\n\r\n".encode())
+    (tmp_path / "items.txt").write_text("1,5\n")
+    among = ["--candidates-file", str(tmp_path / "items.txt"), "--keep-seen", "--json"]
+    assert main(["recommend", run, "--users-file", str(asked), *among]) == 0
+    assert [(row["user_id"], row["item_id"]) for row in printed_json(capsys)] == [(" a", "1,5"), ("Poe, E.", "1,5")]
+    assert main(["recommend", run, "--users-file", str(asked), "--users", "Poe"]) == 2
+    assert "`--users` and `--users-file` name the same: give one of them." in capsys.readouterr().err
+    asked.write_text("\n \n")
+    assert main(["recommend", run, "--users-file", str(asked)]) == 2
+    assert "holds no ids: `--users-file` takes one a line." in capsys.readouterr().err
+    asked.write_bytes(b"\xff\xfe")
+    assert main(["recommend", run, "--users-file", str(asked)]) == 2
+    assert "cannot be read: it is not UTF-8 text." in capsys.readouterr().err
+    assert main(["recommend", run, "--users-file", str(tmp_path / "none")]) == 2
+    assert "cannot be read: No such file or directory." in capsys.readouterr().err
+
+
 def test_nested_tables_of_a_configuration_are_settings(
     files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,6 +30,7 @@ from counterpoise.options import (
     OUT_HELP,
     Empty,
     Folder,
+    IdFile,
     ItemCol,
     Json,
     Memory,
@@ -41,7 +42,7 @@ from counterpoise.options import (
     UnknownUsers,
     UserCol,
     given,
-    words,
+    ids,
 )
 from counterpoise.report_command import report, report_beside
 from counterpoise.serve_command import serve
@@ -179,7 +180,9 @@ def recommend(
     out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default="print")] = None,
     k: Annotated[int, typer.Option("--k", help="Items for each user.")] = 10,
     users: Annotated[str | None, typer.Option(help="Ids, separated by commas.", show_default="all users")] = None,
+    users_file: IdFile = None,
     candidates: Annotated[str | None, typer.Option(help="Item ids, separated by commas.", show_default="all")] = None,
+    candidates_file: IdFile = None,
     keep_seen: Annotated[bool, typer.Option("--keep-seen", help="Also recommend what the user already rated.")] = False,
     unknown: UnknownUsers = "error",
     as_json: Json = False,
@@ -191,10 +194,9 @@ def recommend(
 
     if out is not None:
         check_table_name(out)
+    asked, among = ids("users", users, users_file), ids("candidates", candidates, candidates_file)
     with working("recommending", not (as_json or quiet)):
-        frame = load_model(run).recommend(
-            words(users), k=k, filter_seen=not keep_seen, candidates=words(candidates), unknown=unknown
-        )
+        frame = load_model(run).recommend(asked, k=k, filter_seen=not keep_seen, candidates=among, unknown=unknown)
     if out is not None:
         write_table(frame, out)
         _report_rows(len(frame), out, as_json, quiet)
