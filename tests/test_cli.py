@@ -469,7 +469,7 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         (["fit", "{files}/train.csv", "--method", "ips"], "Or put others in their place, such as 'propensity'"),
         (["fit", "{files}/train.csv", "--method", "eib"], "Or give the `label`"),
         (["fit", "{files}/train.csv", "--propensity-col", "chance"], "'chance'"),
-        (["fit", "coat", "--propensity-col", "chance"], "does not take 'propensity_col'"),
+        (["fit", "coat", "--propensity-col", "chance"], "does not take `--propensity-col`"),
         (["demo", "--seed", "-1"], "`seed`"),
     ],
 )
