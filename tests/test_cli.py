@@ -14,6 +14,7 @@ import counterpoise as cp
 from counterpoise import Dataset
 from counterpoise.cli import main
 from counterpoise.command_words import in_options
+from counterpoise.demo import run_demo
 from counterpoise.making import configure, short_names
 from counterpoise.parts import Part
 
@@ -56,11 +57,15 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == cp.__version__
 
 
-def test_demo_compares_with_the_truth_and_saves_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_compares_with_the_truth_and_saves_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run_demo()
+    monkeypatch.setattr("counterpoise.demo.run_demo", lambda seed, progress: found)  # once for both
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
     text = capsys.readouterr().out
     assert "loss on all pairs (truth)" in text
-    assert "Recommendations for five users" in text
+    assert "Recommendations of counterpoise for five users" in text
     assert "Try next" in text
     assert len(cp.load_model(tmp_path / "demo").recommend([0], k=3)) == 3
     assert main(["demo", "--out", str(tmp_path / "demo"), "--json"]) == 0
@@ -68,6 +73,10 @@ def test_demo_compares_with_the_truth_and_saves_a_run(tmp_path: Path, capsys: py
     truth, naive = rows["the true preference"], rows["mf"]
     assert truth["loss_on_all_pairs"] < naive["loss_on_all_pairs"]
     assert naive["loss_on_log"] < naive["loss_on_all_pairs"] - 0.1  # the log flatters the model
+    ours = rows["counterpoise"]
+    assert naive["loss_on_log"] < ours["loss_on_log"]  # by the log nobody would choose it
+    assert ours["loss_on_all_pairs"] < naive["loss_on_all_pairs"] - 0.05
+    assert naive["auc"] + 0.05 < ours["auc"] < truth["auc"]
 
 
 def test_fit_evaluates_and_keeps_its_configuration(run: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -93,8 +93,12 @@ def demo(
         ["predictor", "loss on the log", "loss on all pairs (truth)", "AUC, unbiased test", "NDCG@5, unbiased test"],
         [[row.predictor, row.loss_on_log, row.loss_on_all_pairs, row.auc, row.ndcg] for row in result.rows],
     )
-    say("What the log says of a model (first column) is not how good it is (second column).\n")
-    say("Recommendations for five users:")
+    say(
+        "mf learns the log as it is. skb-ips weights it, so that it resembles all pairs. counterpoise, the default,\n"
+        "learns what was observed beside what is liked.\n"
+        "What the log says of a model (first column) is not how good it is (the others).\n"
+    )
+    say("Recommendations of counterpoise for five users:")
     show_frame(result.model.recommend(list(range(5)), k=3))
     say(
         f"\nSaved in {out}; look at {page} in a browser. Try next:\n"
