@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import counterpoise
@@ -70,6 +71,7 @@ def imported(module: Path) -> set[str]:
     return found & set(modules())
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of this package by its dotted name, those of its subpackages included."""
     files = {path.relative_to(PACKAGE).with_suffix(""): path for path in PACKAGE.rglob("*.py")}
