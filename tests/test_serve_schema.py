@@ -14,6 +14,7 @@ from counterpoise.serving.endpoints import make_app  # noqa: E402
 from counterpoise.serving.guard import Guard  # noqa: E402
 from counterpoise.serving.served import Served  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("schema")  # they share one server
 TOKEN = {"Authorization": "Bearer a-token-of-enough-letters"}
 OPERATIONS = [("/recommend", "GET"), ("/recommend", "POST"), ("/similar", "GET"), ("/health", "GET"), ("/model", "GET")]
 RIGHT = schemathesis.GenerationMode.POSITIVE
