@@ -107,7 +107,7 @@ def test_a_divergence_is_told_with_the_epoch_the_setting_and_the_place(
     code, _, err = run("fit", small[0] / "data", "--method", "mf", "--epochs", 50, "--out", tmp_path / "run")
     assert code == 2
     assert one_line(err)
-    assert "diverged in epoch 9: the loss is nan. Lower `learning_rate` (now 0.05) or raise `l2`." in err
+    assert "diverged in epoch 9: the loss is nan. Lower `--learning-rate` (now 0.05) or raise `l2`." in err
     assert f"up to epoch 7 of 50 is kept as a run in {tmp_path / 'run.stopped'}" in err
     assert not (tmp_path / "run").exists()
     assert read_manifest(tmp_path / "run.stopped")["stopped"] == {"epoch": 7, "epochs": 50}
