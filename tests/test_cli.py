@@ -137,7 +137,9 @@ def test_one_text_id_does_not_make_the_others_unknown(tmp_path: Path, capsys: py
         scores[name] = pl.read_parquet(out)["score"][0]
     assert scores["plain"] == scores["mixed"]
     assert main(["predict", run, str(tmp_path / "mixed.csv"), "--out", str(tmp_path / "x.csv")]) == 2
-    assert "unknown user 'new':" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "unknown user 'new':" in error
+    assert "Use --unknown popular to score new users by the items alone." in error
     assert (
         main(["recommend", run, "--users", "1, new", "--unknown", "popular", "--k", "1", "--keep-seen", "--json"]) == 0
     )
@@ -153,6 +155,7 @@ def test_errors_speak_of_options_where_the_command_has_them(tmp_path: Path, caps
     for text, said in {
         "`user_col` must be one": "`--user-col` must be one",
         "`user_ids` must be one": "`user_ids` must be one",
+        "Name it with `user_col` (--user-col).": "Name it with `--user-col`.",
         'Use unknown="popular".': "Use --unknown popular.",
         "such as weights='propensity', or strength=0.": "such as --set weights=propensity, or --set strength=0.",
         "For example --set dim=16.": "For example --set dim=16.",
@@ -440,6 +443,10 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         (
             ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--tolerance", "-1"],
             "`tolerance` must be a number >= 0, got -1.0",
+        ),
+        (
+            ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--n-functions", "0"],
+            "`--n-functions` must be an integer >= 1, got 0",
         ),
         (["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--out", "w.csv"], "the column 'weight' has the name"),
         (

@@ -74,6 +74,9 @@ def balance(
     from counterpoise.two_samples import balance_samples
 
     check_number("seed", seed, at_least=0, integer=True)
+    check_number("n_functions", n_functions, at_least=1, integer=True)
+    if moments is not None:
+        check_number("moments", moments, at_least=1, integer=True)
     if out is None:
         raise ConfigError("`out` must be given (--out): where the weights go.")
     chosen = Moments(moments) if moments is not None else KernelFunctions(KERNELS[kernel](), n_functions, select)

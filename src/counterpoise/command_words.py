@@ -34,4 +34,5 @@ def in_options(text: str, options: Mapping[str, str]) -> str:
             return f"{options[found[1]]} {chosen}"
         return f"--set {found[1]}={chosen}" if options.get("settings") == "--set" else found[0]
 
-    return re.sub(VALUE, value, re.sub(NAME, name, text))
+    told = re.sub(VALUE, value, re.sub(NAME, name, text))
+    return re.sub(r"`(--[a-z-]+)` \(\1\)", r"`\1`", told)  # some messages name the option themselves
