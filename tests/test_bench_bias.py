@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from counterpoise import ConfigError, DataError, FeedbackLog, make, simulate
 from counterpoise.bench import bias
+from counterpoise.bench.kept_rows import KeptRows
 from counterpoise.bench.known_selection import (
     MARGINALS,
     Draw,
@@ -411,12 +412,17 @@ def test_a_study_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
     assert main([*words, out]) == 0
     assert json.loads(capsys.readouterr().out)["sheets"] == whole
     assert measured == ["ips"]
+
+
+def test_measurements_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    kept = KeptRows(tmp_path)
+    rows = bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
+    assert bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15) == rows
+    (file,) = tmp_path.glob("fit-mf.*")
     for content, why in {"[": "cannot be read", "{}": "holds no rows", '[{"a": 1}]': "holds other rows"}.items():
-        next(place.glob("fit-ips.*")).write_text(content)
-        assert main([*words, out]) == 2
-        error = capsys.readouterr().err
-        assert f"{why}" in error
-        assert "Delete it, and it is measured again." in error
+        file.write_text(content)
+        with pytest.raises(DataError, match=f"{file.name}.*{why}.*Delete it, and it is measured again."):
+            bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
 
 
 def test_a_file_with_columns_of_its_own_gives_the_same_study(
