@@ -2,7 +2,7 @@
 
     python benchmarks/results.py [--jobs 2] [--out results]
 
-Runs the commands below, which go on where they were stopped and repeat no fit (but for `bias`, five minutes), and puts
+Runs the commands below, which go on where they were stopped and repeat no fit, and puts
 what they wrote between the marks of those pages. The words between the tables are written by people: read them again
 when numbers move.
 """

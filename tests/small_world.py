@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -56,12 +57,16 @@ class Observed:
         self.rows, self.density = len(self.users), float(mask.mean())
         pairs = torch.from_numpy(self.users), torch.from_numpy(self.items)
         self.batch = Batch(torch.arange(self.rows), *pairs, self.at(world.labels), None, None)
-        everyone, everything = (np.arange(size) for size in world.shape)
+
+    @cached_property
+    def problem(self) -> Problem:
+        """What parts begin with; thousands of draws are looked at without it."""
+        everyone, everything = (np.arange(size) for size in self.world.shape)
         log = FeedbackLog.from_arrays(
-            self.users, self.items, world.labels[mask], user_ids=everyone, item_ids=everything
+            self.users, self.items, self.world.labels[self.mask], user_ids=everyone, item_ids=everything
         )
         settings = MatrixFactorization(dim=3), Training(epochs=5)
-        self.problem = Problem(log, None, *settings, torch.device("cpu"), torch.Generator().manual_seed(0))
+        return Problem(log, None, *settings, torch.device("cpu"), torch.Generator().manual_seed(0))
 
     def at(self, table: Table) -> Tensor:
         """The observed values of a table. (rows,)"""

@@ -122,7 +122,7 @@ def test_what_is_missing_or_wrong_is_said(
     [
         (["--memory", "lots"], "`memory` must be a size of at least 64 MiB"),
         (["--workers", "0"], "`workers` must be an integer >= 1"),
-        (["--max-weight", "0.1"], "`max_weight` and `features` go with a POPULATION"),
+        (["--max-weight", "0.1"], "--max-weight and --features go with a POPULATION"),
     ],
 )
 def test_settings_that_break_their_rule_are_refused(

@@ -118,11 +118,7 @@ def test_before_the_first_solution_weights_are_the_prior(dataset: Dataset) -> No
 def test_the_kept_weights_are_those_of_the_best_epoch(dataset: Dataset) -> None:
     """With patience the ratios go back with the parameters."""
     part = Balancing(KernelFunctions(n=3, select="adaptive"), refresh=1, **SIDE)
-    training = Training(epochs=30, patience=3, learning_rate=0.3)
-    model = DebiasedRecommender(part, training=training).fit(dataset.train)
-    best = model.history_.best_epoch
-    assert best < len(model.history_.loss)
-    again = DebiasedRecommender(part, training=Training(epochs=30, patience=30, learning_rate=0.3))
+    model = DebiasedRecommender(part, training=Training(epochs=30, patience=3, learning_rate=0.3))
     ratios: dict[int, np.ndarray] = {}
     original = Learner.step
 
@@ -132,8 +128,11 @@ def test_the_kept_weights_are_those_of_the_best_epoch(dataset: Dataset) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Learner, "step", step)
-        again.fit(dataset.train)
+        model.fit(dataset.train)
+    best = model.history_.best_epoch
+    assert best < len(model.history_.loss) == len(ratios)
     assert np.array_equal(model.ratio_, ratios[best])
+    assert not np.array_equal(model.ratio_, ratios[len(ratios)])
 
 
 def test_algorithm_1_starts_from_its_prior_and_fits_the_residual(dataset: Dataset) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from counterpoise import ConfigError, DataError, FeedbackLog, make, simulate
 from counterpoise.bench import bias
+from counterpoise.bench.kept_rows import KeptRows
 from counterpoise.bench.known_selection import (
     MARGINALS,
     Draw,
@@ -386,3 +387,58 @@ def test_the_command_writes_both_tables_with_one_fact_a_row_for_machines(
     for wrong in (["--estimators", "guess"], ["--methods", "guess"], ["--repeats", "0"], ["--error", "cubic"]):
         assert main([*arguments, *wrong]) == 2
         assert capsys.readouterr().err.startswith("error: `")
+
+
+def test_a_study_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["bench", "bias", "--estimators", "naive", "--matrices", "rotate", "--repeats", "2", "--seeds", "1"]
+    words += ["--methods", "mf", "ips", "--json", "--out"]
+    assert main([*words, str(tmp_path / "whole")]) == 0
+    whole = json.loads(capsys.readouterr().out)["sheets"]
+    measured, draw, fit = [], bias.measure, bias.measure_fit
+
+    def stopped_at_ips(method: str, seed: int) -> list[bias.Row]:
+        if method == "ips":
+            raise KeyboardInterrupt
+        return fit(method, seed)
+
+    out, place = str(tmp_path / "out"), tmp_path / "out" / "measurements"
+    monkeypatch.setattr(bias, "measure_fit", stopped_at_ips)
+    assert main([*words, out]) == 130
+    assert f"What is measured is in {place}: the same command goes on from there." in capsys.readouterr().err
+    monkeypatch.setattr(bias, "measure", lambda *how: measured.append("draw") or draw(*how))
+    monkeypatch.setattr(bias, "measure_fit", lambda method, seed: measured.append(method) or fit(method, seed))
+    assert main([*words, out]) == 0
+    assert json.loads(capsys.readouterr().out)["sheets"] == whole
+    assert measured == ["ips"]
+
+
+def test_measurements_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    kept = KeptRows(tmp_path)
+    rows = bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
+    assert bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15) == rows
+    (file,) = tmp_path.glob("fit-mf.*")
+    for content, why in {"[": "cannot be read", "{}": "holds no rows", '[{"a": 1}]': "holds other rows"}.items():
+        file.write_text(content)
+        with pytest.raises(DataError, match=f"{file.name}.*{why}.*Delete it, and it is measured again."):
+            bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
+
+
+def test_a_file_with_columns_of_its_own_gives_the_same_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(user, item, 1 + (user * item) % 5) for user in range(8) for item in range(6)]
+    named, own = tmp_path / "named.csv", tmp_path / "own.csv"
+    named.write_text("user_id,item_id,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
+    own.write_text("who;what;stars\n" + "".join(f"{u};{i};{r}\n" for u, i, r in rows))
+    words = ["bench", "bias", "--estimators", "naive", "--matrices", "rotate", "--repeats", "1", "--methods", "none"]
+    words += ["--json", "--out", str(tmp_path / "out")]
+    columns = ["--user-col", "who", "--item-col", "what", "--rating-col", "stars", "--separator", ";"]
+    found = []
+    for more in (["--data", str(named)], ["--data", str(own), *columns]):
+        assert main([*words, *more]) == 0
+        found.append([sheet["rows"] for sheet in json.loads(capsys.readouterr().out)["sheets"]])
+    assert found[0] == found[1]
+    assert main([*words, *columns[:2]]) == 2
+    assert "`--user-col`: columns are of a file, name it with --data." in capsys.readouterr().err

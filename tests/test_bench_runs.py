@@ -404,3 +404,19 @@ def test_the_worst_case_and_silence_have_no_place_on_the_axis_of_gamma(small: st
     for method in ("wkb-ips-gau", "counterpoise", "mf"):
         assert [value for _, value in swept(Job(small, method, 0), "strength", (1, 2))] == [None]
     assert [job.settings for job, _ in swept(Job(small, "mb-ips", 0), "strength", (1,))] == [{"weights__strength": 1}]
+
+
+def test_a_table_reads_columns_as_fit_does(small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for file in Path(small).glob("*.csv"):
+        text = file.read_text().replace("user_id,item_id,rating", "who,what,stars").replace(",", ";")
+        (folder / file.name).write_text(text)
+    words = ["bench", "table", "--methods", "mf", "--seeds", "1", "--set", "epochs=3", "--quiet"]
+    columns = ["--user-col", "who", "--item-col", "what", "--rating-col", "stars", "--separator", ";"]
+    for data, more in ((small, []), (str(folder), columns)):
+        assert main([*words, "--datasets", data, "--out", str(tmp_path / "results"), *more]) == 0
+    first, second = [json.loads(file.read_text()) for file in (tmp_path / "results" / "fits").glob("*.json")]
+    assert first["metrics"] == second["metrics"]
+    assert main([*words, "--datasets", "coat-like", *columns[:2], "--out", str(tmp_path / "results")]) == 2
+    assert "`--user-col`: columns are of files of your own, and `datasets` names none." in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from counterpoise import Dataset, load_model, make
 from counterpoise.checkpoints import FILE, Checkpoint
 from counterpoise.cli import main
 from counterpoise.errors import ConfigError
+from counterpoise.persistence import read_manifest
 
 
 class Stopped(Exception):
@@ -73,7 +75,7 @@ def test_the_command_resumes_and_cleans_up(
     words = ["fit", str(tmp_path / "log.csv"), "--method", "mf", "--epochs", "9", "--quiet"]
     assert main([*words, "--out", str(tmp_path / "whole")]) == 0
     with monkeypatch.context() as patch:
-        patch.setattr("counterpoise.cli.progress_bar", dying)
+        patch.setattr("counterpoise.fit_command.progress_bar", dying)
         with pytest.raises(Stopped):
             main([*words, "--out", str(tmp_path / "run")])
     assert (tmp_path / "run" / FILE).exists()
@@ -86,6 +88,27 @@ def test_the_command_resumes_and_cleans_up(
     assert np.array_equal(*runs)
     assert main([*words, "--out", str(tmp_path / "run"), "--resume", "--patience", "2"]) == 2
     assert "`resume` does not go with patience" in capsys.readouterr().err
+
+
+def test_a_stop_while_old_epochs_are_passed_names_the_epoch_that_was_reached(
+    tmp_path: Path, often: None, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dataset.train.to_frame().write_csv(tmp_path / "log.csv")
+    words = ["fit", str(tmp_path / "log.csv"), "--method", "mf", "--epochs", "9", "--quiet", "--out"]
+    words.append(str(tmp_path / "run"))
+    monkeypatch.setattr("counterpoise.fit_command.progress_bar", dying)
+    with pytest.raises(Stopped):
+        main(words)  # five epochs are written down
+    monkeypatch.setattr("counterpoise.fit_command.progress_bar", lambda *_: nullcontext(press_at_three))
+    assert main([*words, "--resume"]) == 130
+    place = tmp_path / "run.stopped"
+    assert f"up to epoch 5 of 9 is kept as a run in {place}. The same command goes on" in capsys.readouterr().err
+    assert read_manifest(place)["stopped"] == {"epoch": 5, "epochs": 9}
+
+
+def press_at_three(epoch: int, planned: int, loss: float) -> None:
+    if epoch == 3:
+        raise KeyboardInterrupt
 
 
 class dying:

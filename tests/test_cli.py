@@ -13,6 +13,8 @@ import pytest
 import counterpoise as cp
 from counterpoise import Dataset
 from counterpoise.cli import main
+from counterpoise.command_words import in_options
+from counterpoise.demo import run_demo
 from counterpoise.making import configure, short_names
 from counterpoise.parts import Part
 
@@ -55,11 +57,15 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == cp.__version__
 
 
-def test_demo_compares_with_the_truth_and_saves_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_compares_with_the_truth_and_saves_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run_demo()
+    monkeypatch.setattr("counterpoise.demo.run_demo", lambda seed, progress: found)  # once for both
     assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
     text = capsys.readouterr().out
     assert "loss on all pairs (truth)" in text
-    assert "Recommendations for five users" in text
+    assert "Recommendations of counterpoise for five users" in text
     assert "Try next" in text
     assert len(cp.load_model(tmp_path / "demo").recommend([0], k=3)) == 3
     assert main(["demo", "--out", str(tmp_path / "demo"), "--json"]) == 0
@@ -67,6 +73,10 @@ def test_demo_compares_with_the_truth_and_saves_a_run(tmp_path: Path, capsys: py
     truth, naive = rows["the true preference"], rows["mf"]
     assert truth["loss_on_all_pairs"] < naive["loss_on_all_pairs"]
     assert naive["loss_on_log"] < naive["loss_on_all_pairs"] - 0.1  # the log flatters the model
+    ours = rows["counterpoise"]
+    assert naive["loss_on_log"] < ours["loss_on_log"]  # by the log nobody would choose it
+    assert ours["loss_on_all_pairs"] < naive["loss_on_all_pairs"] - 0.05
+    assert naive["auc"] + 0.05 < ours["auc"] < truth["auc"]
 
 
 def test_fit_evaluates_and_keeps_its_configuration(run: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,11 +137,53 @@ def test_one_text_id_does_not_make_the_others_unknown(tmp_path: Path, capsys: py
         scores[name] = pl.read_parquet(out)["score"][0]
     assert scores["plain"] == scores["mixed"]
     assert main(["predict", run, str(tmp_path / "mixed.csv"), "--out", str(tmp_path / "x.csv")]) == 2
-    assert "unknown user 'new':" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "unknown user 'new':" in error
+    assert "Use --unknown popular to score new users by the items alone." in error
     assert (
         main(["recommend", run, "--users", "1, new", "--unknown", "popular", "--k", "1", "--keep-seen", "--json"]) == 0
     )
     assert printed_json(capsys)[0]["score"] == pytest.approx(cp.load_model(run).recommend([1], 1, False)["score"][0])
+
+
+def test_errors_speak_of_options_where_the_command_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = tmp_path / "twice.csv"
+    twice.write_text("user_id,item_id,rating\n1,1,0\n1,2,1\n1,1,1\n")
+    assert main(["fit", str(twice), "--out", str(tmp_path / "run")]) == 2
+    assert "Choose --duplicates last or --duplicates mean to keep one row a pair." in capsys.readouterr().err
+    options = {"user_col": "--user-col", "unknown": "--unknown", "settings": "--set"}
+    for text, said in {
+        "`user_col` must be one": "`--user-col` must be one",
+        "`user_ids` must be one": "`user_ids` must be one",
+        "Name it with `user_col` (--user-col).": "Name it with `--user-col`.",
+        'Use unknown="popular".': "Use --unknown popular.",
+        "such as weights='propensity', or strength=0.": "such as --set weights=propensity, or --set strength=0.",
+        "For example --set dim=16.": "For example --set dim=16.",
+    }.items():
+        assert in_options(text, options) == said
+    assert in_options("Use strength=0.", {}) == "Use strength=0."
+
+
+def test_ids_that_hold_a_comma_are_named_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pl.DataFrame({"user_id": ["Poe, E.", " a"] * 3, "item_id": ["1,5", "1,5", "x", "x", "y", "y"]})
+    frame.with_columns(rating=pl.Series([0, 1, 1, 0, 1, 1])).write_csv(tmp_path / "log.csv")
+    run, asked = str(tmp_path / "run"), tmp_path / "ids.txt"
+    assert main(["fit", str(tmp_path / "log.csv"), "--method", "mf", "--epochs", "2", "--out", run, "--quiet"]) == 0
+    asked.write_bytes("\ufeff a\r\nPoe, E.\r\n\r\n".encode())
+    (tmp_path / "items.txt").write_text("1,5\n")
+    among = ["--candidates-file", str(tmp_path / "items.txt"), "--keep-seen", "--json"]
+    assert main(["recommend", run, "--users-file", str(asked), *among]) == 0
+    assert [(row["user_id"], row["item_id"]) for row in printed_json(capsys)] == [(" a", "1,5"), ("Poe, E.", "1,5")]
+    assert main(["recommend", run, "--users-file", str(asked), "--users", "Poe"]) == 2
+    assert "`--users` and `--users-file` name the same: give one of them." in capsys.readouterr().err
+    asked.write_text("\n \n")
+    assert main(["recommend", run, "--users-file", str(asked)]) == 2
+    assert "holds no ids: `--users-file` takes one a line." in capsys.readouterr().err
+    asked.write_bytes(b"\xff\xfe")
+    assert main(["recommend", run, "--users-file", str(asked)]) == 2
+    assert "cannot be read: it is not UTF-8 text." in capsys.readouterr().err
+    assert main(["recommend", run, "--users-file", str(tmp_path / "none")]) == 2
+    assert "cannot be read: No such file or directory." in capsys.readouterr().err
 
 
 def test_nested_tables_of_a_configuration_are_settings(
@@ -392,6 +444,10 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
             ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--tolerance", "-1"],
             "`tolerance` must be a number >= 0, got -1.0",
         ),
+        (
+            ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--n-functions", "0"],
+            "`--n-functions` must be an integer >= 1, got 0",
+        ),
         (["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--out", "w.csv"], "the column 'weight' has the name"),
         (
             ["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--features", "age", "--out", "w.csv"],
@@ -412,7 +468,7 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         (["fit", "{files}/train.csv", "--config", "{files}/settings.toml"], "`settings` must be a table"),
         (["fit", "{files}/train.csv", "--epochs", "0"], "`epochs` must be an integer >= 1, got 0"),
         (["fit", "{files}/train.csv", "--device", "cuda:99"], "`device`"),
-        (["fit", "{files}/train.csv", "--batch-size", "some"], "`batch_size`"),
+        (["fit", "{files}/train.csv", "--batch-size", "some"], "`--batch-size` must be an integer >= 1, got 'some'"),
         (["fit", "{files}/train.csv", "--rating-col", "stars"], "'stars'"),
         (["fit", "{files}/train.csv", "--config", "{files}/none.toml"], "cannot be read"),
         (["fit", "--config", "{files}/train.csv"], "is not valid TOML"),
@@ -429,7 +485,7 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         (["fit", "{files}/train.csv", "--method", "ips"], "Or put others in their place, such as 'propensity'"),
         (["fit", "{files}/train.csv", "--method", "eib"], "Or give the `label`"),
         (["fit", "{files}/train.csv", "--propensity-col", "chance"], "'chance'"),
-        (["fit", "coat", "--propensity-col", "chance"], "does not take 'propensity_col'"),
+        (["fit", "coat", "--propensity-col", "chance"], "does not take `--propensity-col`"),
         (["demo", "--seed", "-1"], "`seed`"),
     ],
 )

@@ -136,7 +136,7 @@ def test_labels_can_be_learned(name: str) -> None:
     users, items = np.divmod(np.arange(40 * 40), 40)
     board = FeedbackLog.from_arrays(users, items, (users + items) % 2)
     held_back, log = board.split(0.1, np.random.default_rng(0))
-    model = cp.make(name, dim=4, epochs=200).fit(log, probe=held_back)
+    model = cp.make(name, dim=4, epochs=120).fit(log, probe=held_back)
     assert cp.evaluate(model, held_back, bootstrap=0).auc > 0.99
 
 
@@ -147,7 +147,7 @@ def test_kernel_methods_have_two_kernels_and_two_solvers(
 ) -> None:
     same = {"batch_size": settings.get("batch_size", "auto")}
     plain, other = (
-        cp.make(name, **FAST, **options).fit(dataset.train).predict_log(dataset.test)  # type: ignore[arg-type]
+        cp.make(name, epochs=2, **options).fit(dataset.train).predict_log(dataset.test)  # type: ignore[arg-type]
         for options in (same, settings)
     )
     assert np.isfinite(other).all()

@@ -26,6 +26,7 @@ from counterpoise.cli import main
 from counterpoise.last_good import LastGood
 from counterpoise.learner import Learner
 from counterpoise.persistence import read_manifest
+from counterpoise.reports.comparison import comparison_facts
 from counterpoise.training import DivergenceError
 
 
@@ -106,11 +107,32 @@ def test_a_divergence_is_told_with_the_epoch_the_setting_and_the_place(
     code, _, err = run("fit", small[0] / "data", "--method", "mf", "--epochs", 50, "--out", tmp_path / "run")
     assert code == 2
     assert one_line(err)
-    assert "diverged in epoch 9: the loss is nan. Lower `learning_rate` (now 0.05) or raise `l2`." in err
+    assert "diverged in epoch 9: the loss is nan. Lower `--learning-rate` (now 0.05) or raise `l2`." in err
     assert f"up to epoch 7 of 50 is kept as a run in {tmp_path / 'run.stopped'}" in err
     assert not (tmp_path / "run").exists()
     assert read_manifest(tmp_path / "run.stopped")["stopped"] == {"epoch": 7, "epochs": 50}
     assert load_model(tmp_path / "run.stopped").recommend(k=1)["score"].is_not_nan().all()
+
+
+def test_a_stopped_run_says_so_in_its_report_and_goes_when_the_fit_is_whole(
+    small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit = ("fit", small[0] / "data", "--method", "mf", "--epochs", 50, "--out", tmp_path / "run", "--quiet")
+    with monkeypatch.context() as patched:
+        diverge(patched, at=9)
+        run(*fit)
+    kept = tmp_path / "run.stopped"
+    code, out, _ = run("report", kept, "--plain", "none")
+    assert code == 0
+    said = "run.stopped was stopped after epoch 7 of 50: it has learned less than the whole fit would have."
+    assert f"Not a whole fit: This run {said.partition(' ')[2]}" in out
+    assert "This run was stopped" in (kept / "report.html").read_text(encoding="utf-8")
+    assert run(*fit, "--learning-rate", 0.04)[0] == 0
+    assert kept.exists()  # it is of another fit
+    assert said in comparison_facts([tmp_path / "run", kept])["notes"]
+    assert run(*fit)[0] == 0
+    assert sorted(path.name for path in kept.iterdir()) == ["report.html", "report.json"]  # somebody asked for them
+    assert "Not a whole fit" not in run("report", tmp_path / "run", "--plain", "none")[1]
 
 
 def captured(arguments: list[str]) -> tuple[int, str]:

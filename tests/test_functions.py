@@ -21,6 +21,7 @@ from counterpoise.rows import matrix_rows
 from counterpoise.selection import largest, ridge_coefficients, solve, worst_function
 from counterpoise.solver import entropy_balance, worst_case_balance
 
+SEEDS = 4  # benchmarks/selection.py has more
 RECIPES = [
     Moments(2),
     GivenFunctions(lambda x: torch.stack([x[:, 0], x.sum(1).sin()], 1)),
@@ -167,7 +168,7 @@ def test_an_error_in_the_span_is_estimated_without_bias_by_ips_and_dr():
 @pytest.mark.parametrize(("main_effects", "limit"), [(0, 0.01), (1, 0.02)])
 def test_spectral_functions_remove_nine_tenths_of_the_bias(main_effects, limit):
     unweighted, spectral = [], []
-    for seed in range(8):
+    for seed in range(SEEDS):
         log = design(seed, main_effects)
         unweighted.append(relative_error(log, torch.ones(len(log.errors)).double()))
         weights = balanced(log, KernelFunctions(Gaussian(3.0), 10, "spectral", 300), seed).weights
@@ -177,7 +178,7 @@ def test_spectral_functions_remove_nine_tenths_of_the_bias(main_effects, limit):
 
 
 def test_few_spectral_functions_beat_as_many_random_kernels():
-    logs = [design(seed, 0) for seed in range(8)]
+    logs = [design(seed, 0) for seed in range(SEEDS)]
     for size in (1, 3):
         errors = {
             rule: [
@@ -192,7 +193,7 @@ def test_few_spectral_functions_beat_as_many_random_kernels():
 
 def test_spectral_functions_are_not_worse_than_random_kernels_beyond_the_noise():
     """At J = 10, 30 and 100, within one standard error of the two means together."""
-    logs = [design(seed, 0) for seed in range(8)]
+    logs = [design(seed, 0) for seed in range(SEEDS)]
     for size in (10, 30, 100):
         errors = {
             rule: np.array(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import os
 import re
 from pathlib import Path
 
@@ -380,7 +381,8 @@ def test_a_pair_that_occurs_twice_is_named_with_the_count_and_the_row(tmp_path: 
 
 # ---- properties
 
-quiet = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+EXAMPLES = int(os.environ.get("COUNTERPOISE_EXAMPLES", "50"))  # `make fuzz` asks for more
+quiet = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @quiet

@@ -269,7 +269,7 @@ def test_every_part_moves_and_the_ratios_are_the_models_own(
 
 def test_the_penalties_reach_their_aim(dataset: Dataset) -> None:
     def gap(parts: tuple[object, ...], name: str) -> float:
-        fitted = DebiasedRecommender(*parts, training=Training(epochs=150)).fit(dataset.train)
+        fitted = DebiasedRecommender(*parts, training=Training(epochs=80)).fit(dataset.train)
         return abs(fitted.facts_["weights"][name])
 
     free, tied = (gap((BalancedPropensity(balance=weight), "ips"), "balance_gap") for weight in (0.0, 30.0))

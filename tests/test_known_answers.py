@@ -176,6 +176,7 @@ def _squared_error(row: str, world: cp.World) -> float:
     return float(np.mean((model.predict(users, items) - np.asarray(world.preference).ravel()) ** 2))
 
 
+@pytest.mark.xdist_group("squared errors")  # they share fits
 @pytest.mark.parametrize("row", ["skb-ips", "skb-dr"])
 @pytest.mark.parametrize("other", ["mf", "logistic", "mb-ips"])
 def test_kernel_balancing_on_known_features_beats(other: str, row: str) -> None:
@@ -183,16 +184,19 @@ def test_kernel_balancing_on_known_features_beats(other: str, row: str) -> None:
     assert squared_error(row) < 0.9 * squared_error(other)
 
 
+@pytest.mark.xdist_group("squared errors")  # they share fits
 @pytest.mark.parametrize("row", ["skb-ips", "skb-dr"])
 def test_kernel_balancing_on_known_features_is_as_good_as_true_propensities(row: str) -> None:
     assert squared_error(row) < 1.1 * squared_error("true propensities")
 
 
+@pytest.mark.xdist_group("squared errors")  # they share fits
 @pytest.mark.parametrize(("other", "factor"), [("mf", 0.95), ("logistic on activity", 1.0)])
 def test_kernel_balancing_on_learned_features_beats(other: str, factor: float) -> None:
     assert squared_error("skb-ips, learned features") < factor * squared_error(other)
 
 
+@pytest.mark.xdist_group("squared errors")  # they share fits
 @pytest.mark.parametrize("row", ["skb-ips, learned features", "skb-dr, learned features"])
 def test_where_ratings_are_missing_at_random_kernel_balancing_costs_nothing(row: str) -> None:
     """Half as dense, at 5 %, the imputation of skb-dr costs 1.2 %, that of dr-jl with true propensities 0.8 %."""

@@ -6,14 +6,26 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import counterpoise
 
 PACKAGE = Path(counterpoise.__file__).parent
 ORDER = [
-    *("errors", "words", "console", "options", "parts", "threads", "unpacked", "folder_locks"),
-    *("vocabulary", "feedback", "fingerprints", "tables", "log_files", "ingest", "shards", "sharding"),
+    *("errors", "words", "command_words", "console", "options", "parts", "threads", "unpacked", "folder_locks"),
+    *(
+        "vocabulary",
+        "columns",
+        "pairs",
+        "feedback",
+        "fingerprints",
+        "tables",
+        "log_files",
+        "ingest",
+        "shards",
+        "sharding",
+    ),
     *("ray_engine", "engines", "streamed_log", "protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "sharded_tilting"),
     *("newton", "results", "solver"),
@@ -26,18 +38,20 @@ ORDER = [
     *("imputation", "silence", "calibrated", "learner", "hedging", "agreement", "choices"),
     *("ranking", "saved_parts", "persistence", "checkpoints", "recommender", "streamed_fit"),
     *("citations", "compositions", "methods", "making", "many", "explain"),
-    *("metrics", "calibration", "evaluation", "validation", "search_space", "study", "tuning", "config", "fitting"),
+    *("metrics", "calibration", "evaluation", "validation", "search_space", "study", "tuned", "tuning"),
+    *("config", "fitting"),
     *("demo", "balanced_log", "balance_command", "tune_command"),
     *("bench.published", "bench.entries", "bench.grounds", "bench.jobs", "bench.store", "bench.runner"),
     *("bench.statistics", "bench.records", "bench.runs", "bench.summary"),
     *("bench.wording", "bench.grids", "bench.latex", "bench.layouts", "bench.sheets"),
-    *("bench.sweep", "bench.protocol"),
+    *("bench.sweep", "bench.protocol", "bench.kept_rows"),
     *("bench.prediction_matrices", "bench.known_selection", "bench.risk_estimators", "bench.bias", "bench.bias_tables"),
+    *("bench.planning", "bench.showing", "bench.bias_command"),
     *("reports.definitions", "reports.material", "reports.log_facts", "reports.balance_facts", "reports.weight_facts"),
     *("reports.model_facts", "reports.list_facts", "reports.summary", "reports.facts", "reports.comparison"),
     *("reports.svg", "reports.charts", "reports.blocks", "reports.log_section", "reports.balance_section"),
     *("reports.weights_section", "reports.model_section", "reports.lists_section", "reports.configuration_section"),
-    *("reports.page", "reports.comparison_page", "reports.writing", "report_command"),
+    *("reports.page", "reports.comparison_page", "reports.writing", "report_command", "fit_command"),
     *("serving.ids", "serving.lists", "serving.served", "serving.schema", "serving.guard", "serving.heads"),
     *("serving.looking", "serving.endpoints", "serving.server", "serve_command"),
     *("drawing", "balance_plots", "model_plots", "study_plots", "plots", "bench.figures"),
@@ -57,6 +71,7 @@ def imported(module: Path) -> set[str]:
     return found & set(modules())
 
 
+@cache
 def modules() -> dict[str, Path]:
     """Every module of this package by its dotted name, those of its subpackages included."""
     files = {path.relative_to(PACKAGE).with_suffix(""): path for path in PACKAGE.rglob("*.py")}

@@ -55,8 +55,8 @@ def vars_of(model: cp.DebiasedRecommender) -> dict[str, object]:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_seeds_side_by_side_end_where_they_end_alone(name: str, dataset: Dataset, stacked: list[int]) -> None:
-    found = cp.fit_many(cp.make(name, **FAST), dataset.train, dataset.probe, seeds=[0, 1, 5])
-    assert stacked == ([3] if name in SIDE_BY_SIDE else [])
+    found = cp.fit_many(cp.make(name, **FAST), dataset.train, dataset.probe, seeds=[0, 5])
+    assert stacked == ([2] if name in SIDE_BY_SIDE else [])
     check(found, dataset)
 
 
@@ -105,7 +105,7 @@ def test_what_cannot_stand_side_by_side_is_fitted_one_by_one(
 
 def test_weights_of_a_shorter_fit_stand_still_at_its_end(dataset: Dataset, stacked: list[int]) -> None:
     model = cp.make("akb-dr", refresh=2)
-    found = cp.fit_many(model, dataset.train, dataset.probe, configs=[{"epochs": 5}, {"epochs": 12}])
+    found = cp.fit_many(model, dataset.train, dataset.probe, configs=[{"epochs": 3}, {"epochs": 6}])
     assert stacked == [2]
     check(found, dataset)
 

@@ -23,7 +23,8 @@ from counterpoise.making import make
 from counterpoise.methods import METHODS
 from counterpoise.search_space import Dimension, parse, parse_words, search_space
 from counterpoise.study import Trial
-from counterpoise.tuning import Tuning, is_behind
+from counterpoise.tuned import Tuning
+from counterpoise.tuning import is_behind
 from counterpoise.validation import Errors, Estimate, Validation, debiased_risk
 
 optuna = pytest.importorskip("optuna")
@@ -139,6 +140,33 @@ def test_a_search_at_once_goes_on_where_it_was_stopped(dataset: cp.Dataset, tmp_
     assert outcome(broken) == outcome(cp.tune(dataset, "mf", 7, at_once=3, **QUICK))
 
 
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_settings_that_were_tried_are_not_fitted_again(
+    at_once: int, dataset: cp.Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+    seen: list[int] = []
+
+    def counted(method: str, **settings: Any) -> cp.DebiasedRecommender:
+        made.append(settings.get("l2_biases"))
+        return make(method, **settings)
+
+    monkeypatch.setattr("counterpoise.tuning.make", counted)
+    search = {"space": "own", "search": {"l2_biases": [2.0, 3.0]}}  # 2 is the default
+    found = cp.tune(dataset, "mf", 9, at_once=at_once, progress=lambda done, *_: seen.append(done), **search, **QUICK)
+    assert seen[-1] == 9 * 2 * 100
+    assert len(found.trials) == 9
+    first = {trial.settings.get("l2_biases", 2.0): trial for trial in reversed(found.trials)}
+    assert set(first) == {2.0, 3.0}
+    for trial in found.trials:
+        twin = first[trial.settings.get("l2_biases", 2.0)]
+        assert (trial.state, trial.risk) == (twin.state, twin.risk)
+        assert trial is twin or trial.seconds == 0
+    fits = [sum(value in asked for value in made) for asked in ((None, 2.0), (3.0,))]
+    assert fits[0] == 2  # one a fold
+    assert 1 <= fits[1] <= 2  # it may be given up after the first
+
+
 def test_one_that_diverges_does_not_take_the_others_along(dataset: cp.Dataset) -> None:
     tried = cp.tune(dataset, "mf", 5, at_once=4, search={"learning_rate": [0.05, 1e30]}, space="own", **QUICK)
     failed = {trial.settings.get("learning_rate"): trial.state == "failed" for trial in tried.trials[1:]}
@@ -162,7 +190,7 @@ def test_whatever_goes_wrong_with_drawn_settings_is_a_failure_of_that_trial(
         return make(method, **settings)
 
     monkeypatch.setattr("counterpoise.tuning.make", breaking)
-    tried = cp.tune(dataset, "mf", 3, space="own", search={"l2": [4.0, 5.0]}, **QUICK)
+    tried = cp.tune(dataset, "mf", 3, space="own", search={"l2": [5.0, 6.0]}, **QUICK)
     assert [trial.state for trial in tried.trials] == ["complete", "failed", "failed"]
     assert "The last failure: ZeroDivisionError: by chance" in tried.summary()
 
@@ -185,7 +213,9 @@ def test_behind_means_by_two_standard_errors_of_the_paired_difference() -> None:
 
 def test_the_gain_of_the_best_of_many_must_be_larger_to_be_clear() -> None:
     def tuning(trials: int, gain: float) -> Tuning:
-        tried = tuple(Trial(n, "complete", 0.6 - (gain if n == 1 else 0), {}, 0.1, n == 0, None) for n in range(trials))
+        tried = tuple(
+            Trial(n, "complete", 0.6 - (gain if n == 1 else 0), {"l2": n}, 0.1, n == 0, None) for n in range(trials)
+        )
         return Tuning("mf", 0, {}, tried, Estimate(0.6, 0.1), Estimate(0.6 - gain, 0.1), Estimate(gain, 0.01), {})
 
     assert tuning(2, 0.02).noise == pytest.approx(0.0196, rel=1e-3)
@@ -194,6 +224,8 @@ def test_the_gain_of_the_best_of_many_must_be_larger_to_be_clear() -> None:
     assert not tuning(21, 0.02).clear
     assert "within noise" in tuning(21, 0.02).summary()
     assert "more than noise" in tuning(21, 0.04).summary()
+    twice = replace(tuning(2, 0.02), trials=tuning(2, 0.02).trials * 3)  # the same settings, proposed again
+    assert twice.noise == tuning(2, 0.02).noise
 
 
 def test_what_the_user_set_for_optuna_comes_back(dataset: cp.Dataset) -> None:
@@ -205,7 +237,7 @@ def test_what_the_user_set_for_optuna_comes_back(dataset: cp.Dataset) -> None:
 def test_progress_goes_up_to_the_end(dataset: cp.Dataset) -> None:
     seen: list[tuple[int, int, float]] = []
     tried = cp.tune(
-        dataset, "mf", 2, progress=lambda *step: seen.append(step), space="own", search={"l2": [4.0, 5.0]}, **QUICK
+        dataset, "mf", 2, progress=lambda *step: seen.append(step), space="own", search={"l2": [5.0, 6.0]}, **QUICK
     )
     assert [step[0] for step in seen] == sorted(step[0] for step in seen)
     assert seen[-1][:2] == (400, 400)

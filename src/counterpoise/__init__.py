@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from counterpoise.simulation import World, simulate
     from counterpoise.solver import entropy_balance, worst_case_balance
     from counterpoise.training import History, Training
-    from counterpoise.tuning import Tuning, tune
+    from counterpoise.tuned import Tuning
+    from counterpoise.tuning import tune
     from counterpoise.two_samples import balance_samples
     from counterpoise.weights import Given, Itself, NaiveBayes, Uniform
 
@@ -74,7 +75,8 @@ _HOMES = {
     "simulation": ("World", "simulate"),
     "solver": ("entropy_balance", "worst_case_balance"),
     "training": ("History", "Training"),
-    "tuning": ("Tuning", "tune"),
+    "tuned": ("Tuning",),
+    "tuning": ("tune",),
     "two_samples": ("balance_samples",),
     "weights": ("Given", "Itself", "NaiveBayes", "Uniform"),
 }

@@ -74,6 +74,9 @@ def balance(
     from counterpoise.two_samples import balance_samples
 
     check_number("seed", seed, at_least=0, integer=True)
+    check_number("n_functions", n_functions, at_least=1, integer=True)
+    if moments is not None:
+        check_number("moments", moments, at_least=1, integer=True)
     if out is None:
         raise ConfigError("`out` must be given (--out): where the weights go.")
     chosen = Moments(moments) if moments is not None else KernelFunctions(KERNELS[kernel](), n_functions, select)
@@ -81,7 +84,7 @@ def balance(
         if users is None or items is None or population is not None:
             raise ConfigError("a log is balanced against all pairs: give --users and --items, and no POPULATION.")
         if max_weight is not None or features is not None:
-            raise ConfigError("`max_weight` and `features` go with a POPULATION, not with a log and --users, --items.")
+            raise ConfigError("--max-weight and --features go with a POPULATION, not with a log and --users, --items.")
         reading = given(user_col=user_col, item_col=item_col, separator=separator, memory=memory, cache=cache)
         prices = {"tolerance": tolerance, "strength": strength, "seed": seed}
         tables = str(observed), users, items

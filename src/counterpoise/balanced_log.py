@@ -12,10 +12,10 @@ import numpy as np
 import polars as pl
 import torch
 
+from counterpoise.columns import finite_numbers, whole_ids
 from counterpoise.engines import Engine
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.features import Table, standardised
-from counterpoise.feedback import finite_numbers, whole_ids
 from counterpoise.functions import Functions
 from counterpoise.ingest import AnyPath, as_plain_ids, read_beside
 from counterpoise.log_files import files_of

@@ -13,48 +13,36 @@ import typer
 from counterpoise import __version__
 from counterpoise.balance_command import balance
 from counterpoise.bench import commands as bench
+from counterpoise.command_words import in_options, spelling
 from counterpoise.console import (
-    canvas,
     complain,
     progress_bar,
     say,
     show_frame,
     show_json,
-    show_picture,
     show_table,
     working,
 )
 from counterpoise.errors import CounterpoiseError, StoppedError
+from counterpoise.fit_command import fit
 from counterpoise.options import (
     INTERRUPTED,
     OUT_HELP,
-    Address,
-    Cache,
-    Data,
     Empty,
-    EngineWord,
     Folder,
+    IdFile,
     ItemCol,
     Json,
     Memory,
-    Method,
-    ProbeFile,
-    ProbeFraction,
-    PropensityCol,
     Quiet,
     RatingCol,
-    Repeated,
     Run,
     Separator,
-    Split,
-    Threshold,
-    TimestampCol,
     TopK,
     UnknownUsers,
     UserCol,
-    Workers,
     given,
-    words,
+    ids,
 )
 from counterpoise.report_command import report, report_beside
 from counterpoise.serve_command import serve
@@ -105,8 +93,12 @@ def demo(
         ["predictor", "loss on the log", "loss on all pairs (truth)", "AUC, unbiased test", "NDCG@5, unbiased test"],
         [[row.predictor, row.loss_on_log, row.loss_on_all_pairs, row.auc, row.ndcg] for row in result.rows],
     )
-    say("What the log says of a model (first column) is not how good it is (second column).\n")
-    say("Recommendations for five users:")
+    say(
+        "mf learns the log as it is. skb-ips weights it, so that it resembles all pairs. counterpoise, the default,\n"
+        "learns what was observed beside what is liked.\n"
+        "What the log says of a model (first column) is not how good it is (the others).\n"
+    )
+    say("Recommendations of counterpoise for five users:")
     show_frame(result.model.recommend(list(range(5)), k=3))
     say(
         f"\nSaved in {out}; look at {page} in a browser. Try next:\n"
@@ -116,89 +108,7 @@ def demo(
     )
 
 
-@app.command()
-def fit(
-    data: Data = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for the run.", show_default="runs/DATA-METHOD")] = None,
-    method: Method = None,
-    probe: ProbeFile = None,
-    test: Annotated[str | None, typer.Option(help="File with unbiased ratings to evaluate on.")] = None,
-    config: Annotated[Path | None, typer.Option(help="TOML file, or a run to repeat; flags override it.")] = None,
-    path: Folder = None,
-    protocol: Split = None,
-    threshold: Threshold = None,
-    duplicates: Repeated = None,
-    user_col: UserCol = None,
-    item_col: ItemCol = None,
-    rating_col: RatingCol = None,
-    timestamp_col: TimestampCol = None,
-    propensity_col: PropensityCol = None,
-    separator: Separator = None,
-    probe_fraction: ProbeFraction = None,
-    seed: Annotated[int | None, typer.Option(help="Draws probe, start and batches.", show_default="0")] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the log.")] = None,
-    batch_size: Annotated[str | None, typer.Option(help="Rows a step, full or auto.", show_default="auto")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Adam's.")] = None,
-    patience: Annotated[int | None, typer.Option(help="Stop early after so many worse epochs.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.", show_default="auto")] = None,
-    backbone: Annotated[str | None, typer.Option(help="mf or ncf.", show_default="mf")] = None,
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Any other setting, as name=value.")] = None,
-    k: TopK = None,
-    empty_users: Empty = None,
-    report: Annotated[bool, typer.Option("--report", help="Also write OUT/report.html.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a long fit that was stopped.")] = False,
-    memory: Memory = None,
-    engine: EngineWord = None,
-    workers: Workers = None,
-    address: Address = None,
-    cache: Cache = None,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Train a recommender on a biased log, evaluate it on unbiased ratings where there are some, and save it."""
-    from counterpoise.config import FitConfig, parse_settings, resolve
-
-    arguments = locals()
-    shortcuts = ("epochs", "batch_size", "learning_rate", "patience", "device", "backbone")
-    given = [f"{name}={arguments[name]}" for name in shortcuts if arguments[name] is not None]
-    flags = {name: arguments[name] for name in FitConfig.model_fields if name in arguments and name != "settings"}
-    configuration = resolve(config, flags, parse_settings([*(settings or []), *given]))
-
-    from counterpoise.checkpoints import FILE
-    from counterpoise.explain import fit_lines, truth_line
-    from counterpoise.fitting import fit_and_evaluate
-    from counterpoise.log_files import title_of
-    from counterpoise.persistence import check_folder
-    from counterpoise.text_plots import love_lines
-
-    out = out or Path("runs") / f"{title_of(configuration.data)}-{configuration.method}"
-    check_folder(out)
-    with progress_bar(f"fitting {configuration.method}", not (as_json or quiet)) as progress:
-        fitted = fit_and_evaluate(configuration, progress, out, resume)
-    fitted.model.save(out, **fitted.facts())
-    (out / FILE).unlink(missing_ok=True)
-    shown = not (as_json or quiet)
-    page = report_beside(out, fitted.model, fitted.dataset, wanted=shown) if report else None
-    if as_json:
-        own = {"configuration": fitted.model.to_config(), "parts": fitted.model.facts_}
-        show_json({"run": str(out), "report": page and str(page), **own, **fitted.facts()})
-    if as_json or quiet:
-        return
-    say(f"{fitted.dataset.name}: {fitted.dataset.train}")
-    say(f"Fitted {configuration.method} in {fitted.seconds:.1f} s, {fitted.model.history_.best_epoch} epochs.")
-    say("\n".join(fit_lines(fitted.model.facts_, len(fitted.model.ratio_))))
-    width, fancy = canvas()
-    show_picture(love_lines(fitted.imbalances(), "Logged pairs against all pairs", width, fancy=fancy))
-    if fitted.evaluation is None:
-        say("No unbiased ratings to evaluate on. Give some with --test FILE.")
-    else:
-        say(f"On unbiased ratings ({configuration.protocol} protocol):\n\n{fitted.evaluation}\n")
-    if fitted.truth is not None:
-        say(truth_line(fitted.truth))
-    look = f"counterpoise report {out}" if page is None else f"look at {page} in a browser"
-    say(f"Saved in {out}. Next: {look}, or counterpoise recommend {out} --out recs.csv")
-
-
+app.command()(fit)
 app.command()(tune)
 
 
@@ -274,7 +184,9 @@ def recommend(
     out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default="print")] = None,
     k: Annotated[int, typer.Option("--k", help="Items for each user.")] = 10,
     users: Annotated[str | None, typer.Option(help="Ids, separated by commas.", show_default="all users")] = None,
+    users_file: IdFile = None,
     candidates: Annotated[str | None, typer.Option(help="Item ids, separated by commas.", show_default="all")] = None,
+    candidates_file: IdFile = None,
     keep_seen: Annotated[bool, typer.Option("--keep-seen", help="Also recommend what the user already rated.")] = False,
     unknown: UnknownUsers = "error",
     as_json: Json = False,
@@ -286,10 +198,9 @@ def recommend(
 
     if out is not None:
         check_table_name(out)
+    asked, among = ids("users", users, users_file), ids("candidates", candidates, candidates_file)
     with working("recommending", not (as_json or quiet)):
-        frame = load_model(run).recommend(
-            words(users), k=k, filter_seen=not keep_seen, candidates=words(candidates), unknown=unknown
-        )
+        frame = load_model(run).recommend(asked, k=k, filter_seen=not keep_seen, candidates=among, unknown=unknown)
     if out is not None:
         write_table(frame, out)
         _report_rows(len(frame), out, as_json, quiet)
@@ -353,7 +264,7 @@ def main(arguments: list[str] | None = None) -> int:
         complain(str(stop))
         return INTERRUPTED
     except CounterpoiseError as error:
-        complain(f"error: {error}")
+        complain(f"error: {in_options(str(error), spelling(typer.main.get_command(app), given_words))}")
         code = 2
     except (MemoryError, RuntimeError, OSError) as error:
         if not (isinstance(error, OSError | MemoryError) or "memory" in str(error)):

@@ -105,10 +105,12 @@ def load(
 
         unknown = sorted(set(options) - set(signature(simulate).parameters))
         if unknown:
-            raise ConfigError(f"'simulated' does not take {', '.join(map(repr, unknown))}: they go with files.")
+            named = ", ".join(f"`{option}`" for option in unknown)
+            raise ConfigError(f"'simulated' does not take {named}: they go with files.")
         return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
     if options:
-        raise ConfigError(f"{source.name!r} does not take {', '.join(map(repr, options))}.")
+        named = ", ".join(f"`{option}`" for option in options)
+        raise ConfigError(f"{source.name!r} does not take {named}: they go with files of your own.")
     threshold = source.threshold if threshold is None else threshold
     folder, read = find(source, path)
     train, unbiased, notes = read(folder, threshold, split.rng)

@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
-import narwhals as nw
 import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
+from counterpoise.columns import (
+    feature_table,
+    finite_numbers,
+    frame_columns,
+    observed_entries,
+    propensity_numbers,
+    whole_ids,
+    whole_times,
+)
 from counterpoise.errors import DataError, RowError, check_choice, check_number, shown
-from counterpoise.vocabulary import Codes, Vocabulary, as_column, from_native
+from counterpoise.pairs import PairValues, find_repeats
+from counterpoise.vocabulary import Codes, Vocabulary
 from counterpoise.words import Duplicates
 
 DEFAULT_NAMES = {role: role for role in ("rating", "timestamp", "propensity")} | {"user": "user_id", "item": "item_id"}
-
-
-class PairValues(NamedTuple):
-    """A number for each of some pairs."""
-
-    pairs: NDArray[np.int64]  # as in `FeedbackLog.pairs`, in increasing order
-    values: NDArray[np.float64]
-
-    def at(self, pairs: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The values of these pairs; nan where there is none."""
-        place = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
-        return np.where(self.pairs[place] == pairs, self.values[place], np.nan)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +80,8 @@ class FeedbackLog:
         name = DEFAULT_NAMES | dict(names or {})
         user_column, item_column = whole_ids(users, name["user"]), whole_ids(items, name["item"])
         values = finite_numbers(ratings, name["rating"])
-        times = None if timestamps is None else _times(timestamps, name["timestamp"])
-        chances = None if propensities is None else _propensities(propensities, name["propensity"])
+        times = None if timestamps is None else whole_times(timestamps, name["timestamp"])
+        chances = None if propensities is None else propensity_numbers(propensities, name["propensity"])
         sizes = {len(column) for column in (user_column, item_column, values, times, chances) if column is not None}
         if len(sizes) > 1:
             raise DataError(
@@ -101,11 +98,11 @@ class FeedbackLog:
             item_ids=item_ids,
             threshold=threshold,
             timestamps=times,
-            user_features=_features(user_features, len(user_ids), "user_features"),
-            item_features=_features(item_features, len(item_ids), "item_features"),
+            user_features=feature_table(user_features, len(user_ids), "user_features"),
+            item_features=feature_table(item_features, len(item_ids), "item_features"),
             propensities=chances,
         )
-        return _without_duplicates(log, duplicates, name)
+        return _one_row_a_pair(log, duplicates, name)
 
     @classmethod
     def from_frame(
@@ -120,23 +117,10 @@ class FeedbackLog:
         **options: Any,
     ) -> FeedbackLog:
         """A log from a pandas, polars or pyarrow frame. `options` are those of `from_arrays`."""
-        try:
-            table: Any = nw.from_native(frame)
-        except (TypeError, ValueError, nw.exceptions.NarwhalsError) as error:
-            reason = " ".join(str(error).split())
-            raise DataError(
-                f"`frame` must be a pandas, polars or pyarrow frame, got {type(frame).__name__}: {reason}"
-            ) from None
-        table = table.collect() if isinstance(table, nw.LazyFrame) else table
         roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
         roles["propensity"] = propensity_col
         names = {role: column for role, column in roles.items() if column is not None}
-        for column in names.values():
-            if column not in table.columns:
-                raise DataError(
-                    f"there is no column {column!r}; the columns are {', '.join(map(repr, table.columns))}."
-                )
-        columns = {role: table[column].to_native() for role, column in names.items()}
+        columns = frame_columns(frame, names)
         return cls.from_arrays(
             columns["user"],
             columns["item"],
@@ -153,25 +137,11 @@ class FeedbackLog:
 
         The mask is asked for because a sparse matrix cannot tell a rating of 0 from no rating.
         """
-        from scipy import sparse
-
-        if mask is None:
-            raise DataError("`mask` must say which entries were observed: a sparse matrix cannot tell 0 from missing.")
-        try:
-            matrix, observed = sparse.csr_array(ratings), sparse.coo_array(mask)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"`ratings` and `mask` must be matrices of numbers: {error}.") from None
-        if matrix.ndim != 2:
-            raise DataError(f"`ratings` must be a matrix users x items, got {matrix.ndim} dimension.")
-        if matrix.shape != observed.shape:
-            raise DataError(f"`mask` must have the shape of the ratings {matrix.shape}, got {observed.shape}.")
-        present = observed.data != 0
-        rows, columns = observed.coords[0][present], observed.coords[1][present]
-        for name, size in zip(("user_ids", "item_ids"), matrix.shape, strict=True):
+        rows, columns, values, shape = observed_entries(ratings, mask)
+        for name, size in zip(("user_ids", "item_ids"), shape, strict=True):
             options[name] = _vocabulary(options.get(name), np.arange(size))
             if len(options[name]) != size:
                 raise DataError(f"`{name}` must hold {size} ids, as the matrix has, got {len(options[name])}.")
-        values = np.asarray(matrix[rows, columns]).ravel() if len(rows) else np.empty(0)
         return cls.from_arrays(options["user_ids"].decode(rows), options["item_ids"].decode(columns), values, **options)
 
     @cached_property
@@ -289,115 +259,20 @@ def _vocabulary(given: Any, column: Any) -> Vocabulary:
     return given if isinstance(given, Vocabulary) else Vocabulary(given)
 
 
-def whole_ids(values: Any, name: str) -> Any:
-    """A column of ids; an error that names the first row without one."""
-    column = as_column(values)
-    nulls = (
-        column.is_null() | (column.is_nan() if column.dtype.is_float() else False)
-        if isinstance(column, pl.Series)
-        else pl.Series([value is None or value != value for value in column], dtype=pl.Boolean)
-    )
-    if nulls.any():
-        raise RowError(name, int(nulls.arg_max() or 0), "the id is missing. Fill it in or drop the row.")
-    return column
-
-
-def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
-    """A column as finite floats; an error that names the first that is none."""
-    column = _plain(values, name)
-    if column.dtype.is_temporal():
-        raise DataError(f"column {name!r}: expected numbers, got {column.dtype}.")
-    numbers = column.cast(pl.Float64, strict=False)
-    bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
-    if bad.any():
-        row = int(bad.arg_max() or 0)
-        raise RowError(name, row, f"expected a finite number, got {shown(column[row])}. Correct or drop the row.")
-    return numbers.to_numpy().copy()
-
-
-def _times(values: Any, name: str) -> NDArray[np.int64]:
-    """Whole numbers as they come, dates as microseconds since 1970."""
-    column = _plain(values, name)
-    is_date = column.dtype == pl.Date or column.dtype == pl.Datetime
-    times = column.dt.epoch("us") if is_date else column.cast(pl.Int64, strict=False)
-    if times.has_nulls():
-        row = int(times.is_null().arg_max() or 0)
-        came = column.to_physical()[row] if is_date else column[row]  # a date out of range has no words
-        raise RowError(name, row, f"expected a whole number or a date, got {shown(came)}. Correct or drop the row.")
-    return times.to_numpy().copy()
-
-
-def _propensities(values: Any, name: str) -> NDArray[np.float64]:
-    """A column of numbers in (0, 1]."""
-    chances = finite_numbers(values, name)
-    wrong = (chances <= 0) | (chances > 1)
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise RowError(name, row, f"expected a propensity in (0, 1], got {chances[row]:g}. Correct or drop the row.")
-    return chances
-
-
-def _plain(values: Any, name: str) -> pl.Series:
-    """Values as a column that can be cast to numbers."""
-    values = from_native(values)
-    if isinstance(values, np.ndarray) and values.dtype.kind == "M":
-        values = values.astype("datetime64[us]")
-    if not hasattr(values, "__iter__"):
-        raise DataError(
-            f"column {name!r}: expected a column of numbers, got {shown(values)}. Wrap a single one in a list."
-        )
-    column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
-    if column.dtype == pl.Object:  # a numpy array of mixed objects
-        column = pl.Series(name, list(values), strict=False)
-    if column.dtype in (pl.Categorical, pl.Enum):
-        return column.cast(pl.String)
-    if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary):
-        raise DataError(f"column {name!r}: expected one number in each row, got {column.dtype}.")
-    return column
-
-
-def _features(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.float32] | None:
-    if values is None:
-        return None
-    try:
-        with np.errstate(over="ignore"):
-            table = np.asarray(values, dtype=np.float32)
-    except (TypeError, ValueError):
-        raise DataError(f"`{name}` must be a table of numbers.") from None
-    if table.ndim != 2 or len(table) != rows:
-        raise DataError(f"`{name}` must be a table with {rows} rows, one for each id, got shape {table.shape}.")
-    if not np.isfinite(table).all():
-        row, column = np.argwhere(~np.isfinite(table))[0]
-        raise DataError(f"`{name}` must be finite, got {table[row, column]} in row {row}, column {column}.")
-    return table
-
-
-def _without_duplicates(log: FeedbackLog, rule: Duplicates, names: Mapping[str, str]) -> FeedbackLog:
+def _one_row_a_pair(log: FeedbackLog, rule: Duplicates, names: Mapping[str, str]) -> FeedbackLog:
     """One row for each pair, where its last row stood; timestamp and propensity are those of the last row."""
-    in_order = np.sort(log.pairs)  # ten times faster than the sort of rows below, which few logs need
-    if not (in_order[1:] == in_order[:-1]).any():
+    repeats = find_repeats(log.pairs, log.timestamps)
+    if repeats is None:
         return log
-    by_time = () if log.timestamps is None else (log.timestamps,)
-    order = np.lexsort((*by_time, log.pairs))  # stable: rows of one pair and time stay in their order
-    sorted_pairs = log.pairs[order]
-    starts = np.flatnonzero(np.r_[True, sorted_pairs[1:] != sorted_pairs[:-1]])
     if rule == "error":
-        repeated = np.flatnonzero(sorted_pairs[1:] == sorted_pairs[:-1]) + 1
-        first = int(order[repeated].min())
-        user, item = log.user_ids.decode([log.users[first]])[0], log.item_ids.decode([log.items[first]])[0]
+        row = repeats.first
+        user, item = log.user_ids.decode([log.users[row]])[0], log.item_ids.decode([log.items[row]])[0]
         raise RowError(
             names["item"],
-            first,
-            f"{len(log) - len(starts)} rows repeat a pair, the first is user {shown(user)}, item {shown(item)}. "
+            row,
+            f"{repeats.count} rows repeat a pair, the first is user {shown(user)}, item {shown(item)}. "
             'Choose duplicates="last" or duplicates="mean" to keep one row a pair.',
         )
-    last = order[np.r_[starts[1:], len(log)] - 1]
+    last = repeats.last_rows
     kept = replace(log.take(np.sort(last)), source=None)
-    if rule == "last":
-        return kept
-    with np.errstate(over="ignore"):
-        totals = np.add.reduceat(log.ratings[order], starts)
-    if not np.isfinite(totals).all():
-        raise DataError('the mean of repeated ratings is past the range of numbers. Choose duplicates="last".')
-    means = totals / np.diff(np.r_[starts, len(log)])
-    return replace(kept, ratings=means[np.argsort(last)])
+    return kept if rule == "last" else replace(kept, ratings=repeats.means(log.ratings)[np.argsort(last)])

@@ -23,7 +23,7 @@ from counterpoise.fingerprints import hash_logs
 from counterpoise.imbalances import Imbalance, imbalances, log_balance
 from counterpoise.ingest import read_log
 from counterpoise.making import make
-from counterpoise.persistence import read_manifest
+from counterpoise.persistence import read_manifest, remove_folder
 from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
@@ -82,6 +82,7 @@ def fit_and_evaluate(
         binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
     checkpoint = None if folder is None else _checkpoint(configuration, model, dataset, folder, resume)
+    passed = _epochs_passed(checkpoint)
     try:
         if isinstance(dataset.train, StreamedLog):
             fit_streamed(model, dataset.train, dataset.probe, progress, checkpoint)
@@ -90,7 +91,7 @@ def fit_and_evaluate(
     except DivergenceError as stop:
         raise DivergenceError(f"{stop} {_keep_stopped(model, configuration, folder)}") from None
     except KeyboardInterrupt:
-        kept = _keep_stopped(model, configuration, folder)
+        kept = _keep_stopped(model, configuration, folder, passed)
         way = "goes on with --resume" if checkpoint is not None and checkpoint.file.exists() else "fits it anew"
         raise StoppedError(f"stopped before the end. {kept} The same command {way}.") from None
     seconds = time.perf_counter() - started
@@ -118,17 +119,44 @@ def _checkpoint(
     return Checkpoint(folder / FILE, key, resume)
 
 
-def _keep_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: Path | None) -> str:
-    """Save what was learned before training was stopped, beside the folder that a whole fit goes to; what to say."""
+def _epochs_passed(checkpoint: Checkpoint | None) -> int:
+    """The epochs that a resumed fit finds done; none where its file tells nothing, which the fit itself will say."""
+    from safetensors import SafetensorError, safe_open
+
+    if checkpoint is None or not checkpoint.resume:
+        return 0
+    try:
+        with safe_open(checkpoint.file, framework="pt") as found:
+            return len(found.get_tensor("losses"))
+    except (SafetensorError, OSError, RuntimeError):
+        return 0
+
+
+def _keep_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: Path | None, passed: int = 0) -> str:
+    """Save what was learned before training was stopped, beside the folder that a whole fit goes to; what to say.
+
+    `passed`: epochs that were learned before; a stop while they are passed by loses none of them.
+    """
     if folder is None or not hasattr(model, "history_"):
         return "Nothing was learned that could be kept."
     place = folder.with_name(folder.name + STOPPED)
-    epoch, epochs = model.history_.best_epoch, model.training.epochs
+    epoch, epochs = max(model.history_.best_epoch, passed), model.training.epochs
     try:
         model.save(place, fit=configuration.model_dump(), stopped={"epoch": epoch, "epochs": epochs})
     except CounterpoiseError as error:
         return f"What was learned could not be kept: {error}"
     return f"What was learned up to epoch {epoch} of {epochs} is kept as a run in {place}."
+
+
+def drop_stopped(configuration: FitConfig, folder: Path) -> None:
+    """Remove what a stopped fit of the same configuration left beside the folder of the whole one."""
+    place = folder.with_name(folder.name + STOPPED)
+    try:
+        manifest = read_manifest(place)
+    except DataError:
+        return  # there is none, or it is not ours
+    if "stopped" in manifest and manifest.get("fit") == configuration.model_dump():
+        remove_folder(place)
 
 
 def load_data(configuration: FitConfig) -> Dataset:

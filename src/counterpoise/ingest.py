@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 
+from counterpoise.columns import finite_numbers
 from counterpoise.errors import DataError, RowError
-from counterpoise.feedback import FeedbackLog, finite_numbers
+from counterpoise.feedback import FeedbackLog
 from counterpoise.log_files import files_of, is_many
 from counterpoise.tables import PARQUET, column_names, first_row, kind_of, read_table
 from counterpoise.vocabulary import Vocabulary, as_text

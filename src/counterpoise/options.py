@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from counterpoise.errors import ConfigError, DataError
 from counterpoise.words import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
@@ -36,12 +37,30 @@ Address = Annotated[str | None, typer.Option(help="Of a Ray cluster: auto or HOS
 Cache = Annotated[str | None, typer.Option(help="Folder for its codes.", show_default="the user's cache")]
 TABLE_FIELDS = ("name", "population_mean", "mean_before", "mean_after", "smd_before", "smd_after")
 INTERRUPTED = 130  # the exit code after Ctrl-C
+IdFile = Annotated[Path | None, typer.Option(help="The same, one a line: ids that hold a comma.", show_default=False)]
 OUT_HELP = "Where to write: .parquet, .csv or .tsv."
 
 
 def given(**options: Any) -> dict[str, Any]:
     """The options that were given."""
     return {name: value for name, value in options.items() if value is not None}
+
+
+def ids(name: str, text: str | None, file: Path | None) -> list[str] | None:
+    """Ids separated by commas, or those of a file, one a line: there an id may hold any other letter."""
+    if file is None:
+        return words(text)
+    if text is not None:
+        raise ConfigError(f"`--{name}` and `--{name}-file` name the same: give one of them.")
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise DataError(f"{file} cannot be read: {reason}.") from None
+    found = [line for line in lines if line.strip()]
+    if not found:
+        raise DataError(f"{file} holds no ids: `--{name}-file` takes one a line.")
+    return found
 
 
 def words(text: str | None) -> list[str] | None:

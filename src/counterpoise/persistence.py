@@ -13,6 +13,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -61,6 +62,17 @@ def write_folder(
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed. {ROOM}") from error
+
+
+def remove_folder(folder: str | Path) -> None:
+    """Remove a saved folder: its manifest, its files, and itself where nobody else has put anything there."""
+    folder = Path(folder)
+    files = [entry["file"] for entry in read_manifest(folder)["files"].values()]
+    with suppress(OSError):  # what cannot be removed stays
+        with locked(folder):
+            for name in (MANIFEST, *files):
+                (folder / name).unlink(missing_ok=True)
+        folder.rmdir()
 
 
 def check_folder(folder: str | Path) -> None:

@@ -267,7 +267,9 @@ class DebiasedRecommender(Part):
         check_choice("unknown", unknown, get_args(Unknown))
         if users is None:
             return np.arange(len(self.user_ids_), dtype=np.int32)
-        return self.user_ids_.require(users, "user") if unknown == "error" else self.user_ids_.encode(users)
+        if unknown != "error":
+            return self.user_ids_.encode(users)
+        return self.user_ids_.require(users, "user", 'Use unknown="popular" to score new users by the items alone.')
 
     def _candidate_columns(self, candidates: Any) -> Tensor | None:
         if candidates is None:

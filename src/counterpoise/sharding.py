@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from counterpoise.columns import finite_numbers, whole_ids
 from counterpoise.errors import DataError, RowError
-from counterpoise.feedback import finite_numbers, whole_ids
 from counterpoise.ingest import AnyPath, as_plain_ids, read_part, same_type
 from counterpoise.log_files import files_of, fingerprint
 from counterpoise.shards import MANIFEST, SHARD_ROWS, Shards, ShardWriter, as_bytes

@@ -167,7 +167,7 @@ def write_files(out: Path, configuration: FitConfig, trials: tuple[Trial, ...]) 
     """The trials as a table, and the best configuration so far; each file is whole at any moment."""
     from counterpoise.config import to_toml
     from counterpoise.persistence import write_text
-    from counterpoise.tuning import best_of
+    from counterpoise.tuned import best_of
 
     write_text(out / TRIALS, trials_table(trials))
     if any(trial.state == "complete" for trial in trials):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from statistics import NormalDist
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from counterpoise import __version__
@@ -20,95 +19,14 @@ from counterpoise.search_space import search_space
 from counterpoise.streamed_log import StreamedLog
 from counterpoise.study import Proposal, Study, Trial, load_optuna
 from counterpoise.training import DivergenceError, Progress
+from counterpoise.tuned import Tuning, best_of
 from counterpoise.validation import Errors, Estimate, Fold, Spread, Validation, debiased_risk, errors_in, pooled
 
 BEHIND = 2.0  # standard errors by which a trial may be behind the best and go on
+REPEATED = "repeated"
 STEPS_A_FIT = 100  # of the progress that is reported
 Steps = Callable[[int], Progress | None]  # the progress of the fit of a fold, by its number
 After = Callable[[tuple[Trial, ...]], None]
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What a search has found."""
-
-    method: str
-    seed: int
-    fixed: dict[str, Any]
-    trials: tuple[Trial, ...]
-    default_risk: Estimate | None  # None where the defaults came to no end
-    best_risk: Estimate
-    gain: Estimate | None  # default risk - best risk, paired row by row
-    judges: dict[str, Any]  # the rows that judge, and what they are worth
-
-    @property
-    def best(self) -> Trial:
-        """The complete trial of the least risk."""
-        return best_of(self.trials)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings for `make`: the fixed ones and the best."""
-        return self.fixed | self.best.settings
-
-    @property
-    def noise(self) -> float:
-        """What the best of so many trials may gain by chance alone: z standard errors of the gain.
-
-        z is the normal quantile of 1 - 0.025 / trials beside the defaults (Bonferroni): 1.96 for one, 3.0 for twenty.
-        """
-        rivals = max(1, sum(not trial.default for trial in self.trials))
-        return math.nan if self.gain is None else self.gain.standard_error * NormalDist().inv_cdf(1 - 0.025 / rivals)
-
-    @property
-    def clear(self) -> bool:
-        """Whether the gain is larger than its noise, or there is none to compare."""
-        return self.gain is None or self.gain.value > self.noise
-
-    def make(self) -> DebiasedRecommender:
-        """A fresh recommender with the best settings."""
-        return make(self.method, **{"seed": self.seed, **self.settings})
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
-        estimates = {name: getattr(self, name) for name in ("default_risk", "best_risk", "gain")}
-        return {
-            "method": self.method,
-            "seed": self.seed,
-            "settings": self.settings,
-            **{name: None if value is None else value._asdict() for name, value in estimates.items()},
-            "noise": None if self.gain is None else self.noise,
-            "clear": self.clear,
-            "judges": self.judges,
-            "trials": [asdict(trial) for trial in self.trials],
-        }
-
-    def summary(self) -> str:
-        """The outcome in a few lines."""
-        states = [trial.state for trial in self.trials]
-        counts = ", ".join(f"{states.count(state)} {state}" for state in ("complete", "pruned", "failed"))
-        reasons = [trial.reason for trial in self.trials if trial.reason]
-        lines = [
-            f"{len(states)} trials: {counts}." + (f" The last failure: {reasons[-1]}" if reasons else ""),
-            f"best risk     {_figures(self.best_risk)}  (trial {self.best.number})",
-        ]
-        if self.default_risk is None or self.gain is None:
-            return "\n".join([*lines, "The defaults came to no end, so there is nothing to compare with."])
-        lines.insert(1, f"default risk  {_figures(self.default_risk)}")
-        if self.best.default:
-            return "\n".join([*lines, "Nothing that was tried is better than the defaults."])
-        chance = f"the best of {len(states) - 1} may gain {self.noise:.4f} by chance"
-        verdict = "more than noise" if self.clear else "within noise, the defaults may be as good"
-        return "\n".join([*lines, f"gain          {_figures(self.gain)}, paired; {chance}: {verdict}."])
-
-
-def best_of(trials: tuple[Trial, ...]) -> Trial:
-    """The complete trial of the least risk; the earlier of equals."""
-    complete = [trial for trial in trials if trial.state == "complete"]
-    if not complete:
-        reason = trials[-1].reason if trials else "there are none yet."
-        raise DataError(f"none of {len(trials)} trials came to its end: {reason}")
-    return min(complete, key=lambda trial: (trial.risk, trial.number))
 
 
 def tune(
@@ -136,6 +54,7 @@ def tune(
     `settings` stay fixed. `space` and `search` (`{"l2": "1:64:log", "dim": [8, 16]}`): see `search_space`. `folds` and
     `rounds`: see `Validation`. A trial is given up when, after a fold, it is behind the best by more than two standard
     errors of the paired difference, or when its fit diverges.
+    A proposal that was tried before is not fitted again: it gets the result that it had, in 0 seconds.
     `storage`: an Optuna URL; a study that is there under `name` goes on up to `trials` in all. `alone`: nobody else
     works on it, so that trials found running were interrupted. `at_once`: trials that are proposed together and fitted
     side by side, see `fit_many`: faster, and each knows less of the others.
@@ -187,20 +106,29 @@ class _Search:
         running: list[_Running] = []
         try:
             for ahead in range(size):
-                running.append(_Running(self.study.propose(ahead)))
+                proposal = self.study.propose(ahead)
+                known = self.study.twin(proposal) is not None or any(proposal.same(one.proposal) for one in running)
+                running.append(_Running(proposal, state=REPEATED if known else None))
             for number, fold in enumerate(self.judges.folds):
                 self._judge([trial for trial in running if trial.state is None], fold, rival, steps(number))
         except BaseException:
             for trial in running:
                 self.study.interrupt(trial.proposal)
             raise
-        seconds = round((time.perf_counter() - started) / size, 3)
-        for trial in running:
+        fitted = [trial for trial in running if trial.state != REPEATED]
+        seconds = round((time.perf_counter() - started) / max(1, len(fitted)), 3)
+        for trial in fitted:
             risk = debiased_risk(pooled(trial.errors)).value if trial.errors else None
             self.study.finish(trial.proposal, trial.state or "complete", risk, seconds, trial.reason)
-        for trial in running:
+        for trial in fitted:
             if trial.state is None:
                 self._remember(trial.proposal.handle.number, trial.errors)
+        for trial in running:
+            if trial.state == REPEATED:
+                self.study.repeat(trial.proposal)
+        last = steps(self.judges.rounds - 1)
+        if last is not None and best is not None and len(fitted) < size:
+            last(1, 1, math.nan)  # what was not fitted is done too; the least risk is shown, not this
 
     def _judge(self, trials: list[_Running], fold: Fold, rival: list[Errors] | None, progress: Progress | None) -> None:
         """Fit those that are still running to a fold, and see which go on.
@@ -289,7 +217,7 @@ class _Running:
     proposal: Proposal
     errors: list[Errors] = field(default_factory=list)  # by fold
     ahead: list[Errors] = field(default_factory=list)  # those of all folds, where they were fitted at once
-    state: str | None = None  # pruned or failed, once it is
+    state: str | None = None  # pruned or failed, once it is; repeated where its settings were proposed before
     reason: str | None = None
 
 
@@ -317,7 +245,3 @@ def _steps(progress: Progress | None, fits_done: int, fits_planned: int, best: T
         )
 
     return of_fold
-
-
-def _figures(estimate: Estimate) -> str:
-    return f"{estimate.value:.4f} +- {estimate.standard_error:.4f}"

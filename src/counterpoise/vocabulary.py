@@ -84,14 +84,15 @@ class Vocabulary:
         """The ids of the codes, as a column."""
         return gather(self._ids, codes)
 
-    def require(self, ids: Any, kind: str) -> Codes:
-        """The code of each id; an error that names the first unknown one."""
+    def require(self, ids: Any, kind: str, advice: str = "") -> Codes:
+        """The code of each id; an error that names the first unknown one, and ends with the advice."""
         codes = self.encode(ids)
         missing = np.flatnonzero(codes < 0)
         if missing.size:
             first = as_column(ids)[int(missing[0])]
             others = f" (and {missing.size - 1} more)" if missing.size > 1 else ""
-            raise DataError(f"unknown {kind} {shown(first)}{others}: this log has {self.describe(kind)}.")
+            known = f"this log has {self.describe(kind)}. {advice}".rstrip()
+            raise DataError(f"unknown {kind} {shown(first)}{others}: {known}")
         return codes
 
     def describe(self, kind: str) -> str:

@@ -6,14 +6,16 @@ ideal loss of trained predictors on simulated logs. Both give one `Row` a measur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import groupby, product
 from typing import Any
 
 import numpy as np
 import torch
 
+from counterpoise.bench.kept_rows import KeptRows
 from counterpoise.bench.known_selection import Data, Draw, Floats, KnownSelection, known_selection, random_numbers
 from counterpoise.bench.prediction_matrices import MATRICES, Ratings
 from counterpoise.bench.risk_estimators import (
@@ -66,13 +68,14 @@ def study(
     *,
     error: str = "absolute",
     imputation: str = "constant",
+    kept: KeptRows | None = None,
 ) -> list[Row]:
     """Every estimator on every matrix, for `repeats` draws of the log.
 
     `data`: see `known_selection`, or one that was made by it. `estimators`: names of `ESTIMATORS`; "all" leaves those
     of side features out where there are none. `error`: "absolute" or "squared" difference to the rating.
     `imputation`: the rating that imputed errors are taken against, "constant", "learned" or "cross-fitted", see
-    `imputed_ratings`.
+    `imputed_ratings`. `kept`: a folder of what was measured before.
     A result depends on `seed`, its repeat and its own names alone, not on what else was asked for.
     """
     check_number("repeats", repeats, at_least=1, integer=True)
@@ -83,9 +86,11 @@ def study(
     known = data if isinstance(data, KnownSelection) else known_selection(data, seed)
     if estimators == "all" and not known.has_side_features:
         chosen = [name for name in chosen if not name.endswith("-side")]
-    rows = []
+    rows, how = [], (chosen, predictions, seed, error, imputation)
+    facts = {} if kept is None else {"data": known.fingerprint(), "how": how}
     for repeat in range(repeats):
-        rows += measure(repeat, known, chosen, predictions, seed, error, imputation)
+        work = partial(measure, repeat, known, *how)
+        rows += work() if kept is None else _kept(kept, "draw", facts | {"repeat": repeat}, work)
         if progress is not None:
             progress(repeat + 1, repeats)
     return rows
@@ -140,7 +145,11 @@ def errors_of(
 
 
 def fitted(
-    methods: Names = "all", seeds: int | Iterable[int] = 4, progress: Progress | None = None, **world: Any
+    methods: Names = "all",
+    seeds: int | Iterable[int] = 4,
+    progress: Progress | None = None,
+    kept: KeptRows | None = None,
+    **world: Any,
 ) -> list[Row]:
     """Named methods, each fitted to the same simulated logs; `seeds`: how many, or which. `world`: see `simulate`.
 
@@ -154,10 +163,20 @@ def fitted(
     worlds = list(seeds)
     rows = []
     for done, (seed, method) in enumerate(((seed, method) for seed in worlds for method in chosen), 1):
-        rows += measure_fit(method, seed, **world)
+        work = partial(measure_fit, method, seed, **world)
+        facts = {"method": make(method).to_config(), "seed": seed, "world": world}
+        rows += work() if kept is None else _kept(kept, f"fit-{method}", facts, work)
         if progress is not None:
             progress(done, len(worlds) * len(chosen))
     return rows
+
+
+def _kept(kept: KeptRows, name: str, facts: Mapping[str, Any], work: Callable[[], list[Row]]) -> list[Row]:
+    """The rows that a folder has, or those of the work."""
+    try:
+        return [Row(**row) for row in kept.get(name, facts, lambda: [row.to_dict() for row in work()])]
+    except TypeError:
+        raise DataError(f"{kept.path(name, facts)} holds other rows. Delete it, and it is measured again.") from None
 
 
 def measure_fit(method: str, seed: int, **world: Any) -> list[Row]:

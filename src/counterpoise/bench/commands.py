@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from counterpoise.console import counting_bar, say, show_json, show_table
-from counterpoise.errors import GO_ON, ConfigError, check_choice, check_number, stoppable
-from counterpoise.options import Address, EngineWord, Json, Quiet, Threshold, words
-from counterpoise.words import BenchBackbone, EngineName, Protocol
+from counterpoise.bench.bias_command import bias
+from counterpoise.bench.planning import finish, plan, reading_of
+from counterpoise.bench.showing import show_sheets
+from counterpoise.console import say, show_json, show_table
+from counterpoise.errors import ConfigError, check_choice
+from counterpoise.options import (
+    Address,
+    EngineWord,
+    ItemCol,
+    Json,
+    PropensityCol,
+    Quiet,
+    RatingCol,
+    Repeated,
+    Separator,
+    Threshold,
+    TimestampCol,
+    UserCol,
+    words,
+)
+from counterpoise.words import BenchBackbone, Protocol
 
 if TYPE_CHECKING:
     from counterpoise.bench.jobs import Job
-    from counterpoise.bench.sheets import Sheet
     from counterpoise.bench.store import Store
 
 app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
@@ -55,6 +70,13 @@ def table(
     ] = "strong",
     protocol: Annotated[Protocol, typer.Option(help="Of the split of the unbiased ratings.")] = "honest",
     threshold: Threshold = None,
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    rating_col: RatingCol = None,
+    timestamp_col: TimestampCol = None,
+    propensity_col: PropensityCol = None,
+    duplicates: Repeated = None,
+    separator: Separator = None,
     metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
     settings: Settings = None,
     jobs: Jobs = 1,
@@ -71,6 +93,7 @@ def table(
 
     Written to OUT as NAME.md, .tex, .csv and .json. Stop it whenever you like; it goes on from there.
     """
+    reading = reading_of(locals())
     from counterpoise.bench.layouts import as_csv, as_latex, as_markdown, as_terminal
     from counterpoise.bench.layouts import as_json as to_json
     from counterpoise.bench.summary import check_metrics, summarise
@@ -78,7 +101,7 @@ def table(
 
     chosen = check_metrics(words(metrics) or [])
     check_choice("backbone", backbone, BACKBONES)
-    planned, missing = plan(datasets, methods, seeds, BACKBONES[backbone], [protocol], threshold, settings)
+    planned, missing = plan(datasets, methods, seeds, BACKBONES[backbone], [protocol], threshold, settings, reading)
     if not planned:
         show_sheets([], missing, out, name, as_json, quiet)
         return
@@ -107,6 +130,13 @@ def sweep(
     seeds: Seeds = 5,
     backbone: Backbone = "strong",
     threshold: Threshold = None,
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    rating_col: RatingCol = None,
+    timestamp_col: TimestampCol = None,
+    propensity_col: PropensityCol = None,
+    duplicates: Repeated = None,
+    separator: Separator = None,
     metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
     settings: Settings = None,
     jobs: Jobs = 1,
@@ -122,6 +152,7 @@ def sweep(
 
     Methods that do not have the setting are drawn as a level.
     """
+    reading = reading_of(locals())
     from counterpoise.bench.figures import draw_sweep  # an error without matplotlib: before long work
     from counterpoise.bench.store import failures
     from counterpoise.bench.summary import check_metrics
@@ -131,7 +162,7 @@ def sweep(
     if chosen is None:
         raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
     drawn = check_metrics(words(metrics) or [])
-    planned, missing = plan(datasets, methods, seeds, [backbone], ["honest"], threshold, settings)
+    planned, missing = plan(datasets, methods, seeds, [backbone], ["honest"], threshold, settings, reading)
     grid = [pair for job in planned for pair in swept(job, parameter, chosen)]
     if grid and all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
@@ -155,6 +186,13 @@ def protocol(
     seeds: Seeds = 10,
     backbone: Backbone = "strong",
     threshold: Threshold = None,
+    user_col: UserCol = None,
+    item_col: ItemCol = None,
+    rating_col: RatingCol = None,
+    timestamp_col: TimestampCol = None,
+    propensity_col: PropensityCol = None,
+    duplicates: Repeated = None,
+    separator: Separator = None,
     settings: Settings = None,
     jobs: Jobs = 1,
     engine: EngineWord = None,
@@ -166,143 +204,16 @@ def protocol(
     quiet: Quiet = False,
 ) -> None:
     """How much of a published number is protocol: honest and paper splits, and three rules of NDCG."""
+    reading = reading_of(locals())
     from counterpoise.bench.protocol import PROTOCOLS, sheets
     from counterpoise.bench.store import failures
 
-    planned, missing = plan(datasets, methods, seeds, [backbone], PROTOCOLS, threshold, settings)
+    planned, missing = plan(datasets, methods, seeds, [backbone], PROTOCOLS, threshold, settings, reading)
     store = finish(planned, out, jobs, retry, stack, engine, address, not (as_json or quiet))
     show_sheets(sheets(planned, store, failures(planned, store)), missing, out, "protocol", as_json, quiet)
 
 
-@app.command()
-def bias(
-    data: Annotated[str | None, typer.Option(help="A file of ratings, or coat.", show_default="simulated")] = None,
-    estimators: Annotated[str, typer.Option(help="Names, or all.")] = "all",
-    matrices: Annotated[str, typer.Option(help="one, three, four, rotate, skew, crs, or all.")] = "all",
-    repeats: Annotated[int, typer.Option(help="Logs drawn from the known propensities.")] = 10,
-    error: Annotated[str, typer.Option(help="absolute or squared.")] = "absolute",
-    imputation: Annotated[str, typer.Option(help="For DR: constant, learned, or cross-fitted.")] = "constant",
-    methods: Annotated[str, typer.Option(help="Trained predictors on simulated logs: names, all, or none.")] = "all",
-    seeds: Annotated[int, typer.Option(help="Simulated logs for the trained predictors.")] = 4,
-    seed: Annotated[int, typer.Option(help="Draws ratings, logs and probes.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results"),
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """How far each estimate of the ideal loss is from the truth, where ratings and propensities of all pairs are known.
-
-    Six predictions that are wrong in six ways (Schnabel et al. 2016), then trained predictors on simulated logs.
-    """
-    from counterpoise.bench.bias import fitted, study
-    from counterpoise.bench.bias_tables import fitted_sheet, study_sheet
-    from counterpoise.making import canonical_name
-
-    visible, names = not (as_json or quiet), _names(methods)
-    check_number("seeds", seeds, at_least=1, integer=True)
-    if names not in ("all", ["none"]):
-        names = [canonical_name(name) for name in names]
-    options = {"error": error, "imputation": imputation}
-    with counting_bar("drawing logs", visible) as watch:
-        rows = study(data, _names(estimators), _names(matrices), repeats, seed, watch, **options)
-    found = [study_sheet(rows, data or "simulated preferences")]
-    if names != ["none"]:
-        with counting_bar("fitting", visible) as watch:
-            found.append(fitted_sheet(fitted(names, seeds, watch)))
-    show_sheets(found, [], out, "bias" if data is None else f"bias-{Path(data).stem}", as_json, quiet)
-
-
-def _names(text: str) -> str | list[str]:
-    return "all" if text == "all" else words(text) or []
-
-
-def plan(
-    datasets: str,
-    methods: str,
-    seeds: int,
-    backbones: Sequence[BenchBackbone],
-    protocols: Sequence[Protocol],
-    threshold: float | None,
-    settings: list[str] | None,
-) -> tuple[list[Job], list[dict[str, str]]]:
-    """(the fits, seed by seed, so that what is there after an interruption is a table of fewer seeds; what is missing).
-
-    Every method and dataset is tried before the first fit: a mistake costs no time.
-    """
-    from counterpoise.bench.entries import entries
-    from counterpoise.bench.grounds import ground
-    from counterpoise.bench.jobs import Job
-    from counterpoise.config import parse_settings
-
-    check_number("seeds", seeds, at_least=1, integer=True)
-    grounds = [ground(name) for name in dict.fromkeys(words(datasets) or [])]
-    absent = {where.name: text for where in grounds if (text := where.missing())}
-    rows, own = entries(words(methods) or []), parse_settings(settings or [])
-    if not grounds or not rows:
-        raise ConfigError("`datasets` and `methods` must name at least one each.")
-    jobs = [
-        Job(where.name, row.name, seed, column, protocol, threshold, own)
-        for seed in range(seeds)
-        for where in grounds
-        if where.name not in absent
-        for protocol in protocols
-        for column in backbones
-        for row in rows
-    ]
-    for job in jobs[: len(jobs) // seeds]:
-        job.config_hash  # noqa: B018  builds the model: an unknown setting is an error now
-    for where in grounds:
-        for protocol in protocols:
-            if where.name not in absent and (protocol == "paper" or not where.shape):
-                where.load(protocol, 0, threshold)
-    return jobs, [{"dataset": name, "missing": text} for name, text in absent.items()]
-
-
-def finish(
-    jobs: list[Job],
-    out: Path,
-    processes: int,
-    retry: bool,
-    stack: bool,
-    engine: EngineName | None,
-    address: str | None,
-    visible: bool,
-) -> Store:
-    """Fit what the folder does not have, with a bar that counts."""
-    from counterpoise.bench.runner import run
-    from counterpoise.bench.store import Store
-
-    store = Store(out)
-    if retry:
-        store.forget_failures(jobs)
-    with counting_bar("fitting", visible) as watch, stoppable(f"Fits that are done are in {out}: {GO_ON}"):
-        run(jobs, store, processes, watch, stack, engine or "local", address)
-    return store
-
-
-def show_sheets(
-    sheets: list[Sheet],
-    missing: list[dict[str, str]],
-    out: Path,
-    name: str,
-    as_json: bool,
-    quiet: bool,
-    pictures: Sequence[Path] = (),
-) -> None:
-    """Write them, and print them; without any, nothing is written."""
-    from counterpoise.bench.sheets import write_sheets
-
-    paths = [*write_sheets(sheets, out, name), *pictures] if sheets else []
-    if as_json:
-        show_json({"sheets": [sheet.to_dict() for sheet in sheets], "missing": missing, "files": list(map(str, paths))})
-    elif not quiet:
-        for sheet in sheets:
-            say(sheet.title)
-            show_table(list(sheet.columns), sheet.cells())
-            say("\n".join(sheet.notes))
-        for absent in missing:
-            say(f"{absent['dataset']} is missing. {absent['missing']}")
-        if paths:
-            say(f"Written to {out}: {', '.join(sorted(path.name for path in paths))}")
+app.command()(bias)
 
 
 def numbers(name: str, text: str) -> list[float]:

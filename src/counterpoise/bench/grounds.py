@@ -27,24 +27,29 @@ class Ground:
     pairs: int = 4
     shape: Mapping[str, Any] = field(default_factory=dict)  # of a simulated one
 
-    def load(self, protocol: Protocol, seed: int, threshold: float | None = None) -> Dataset:
-        """The split of this seed; the seed of a simulated one draws its world too."""
+    def load(
+        self, protocol: Protocol, seed: int, threshold: float | None = None, reading: Mapping[str, Any] | None = None
+    ) -> Dataset:
+        """The split of this seed; the seed of a simulated one draws its world too. `reading`: of files of one's own."""
         if self.shape:
             if protocol != "honest":
                 raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
             return simulate(seed=seed, **self.shape).dataset
-        dataset = load(self.name, protocol=protocol, seed=seed, threshold=threshold)
+        columns = (reading or {}) if self.name not in GROUNDS else {}
+        dataset = load(self.name, protocol=protocol, seed=seed, threshold=threshold, **columns)
         if dataset.test is None:
             raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
         for log in (dataset.train, dataset.test):
             binary_labels(log)  # an error now, not in every fit
         return dataset
 
-    def fingerprint(self, protocol: Protocol, threshold: float | None = None) -> str:
+    def fingerprint(
+        self, protocol: Protocol, threshold: float | None = None, reading: Mapping[str, Any] | None = None
+    ) -> str:
         """A hash of the data and of how it is evaluated; of a simulated one, of its shape."""
         if self.shape:
             return hash_logs(f"{self.k} {sorted(self.shape.items())}")
-        dataset = self.load(protocol, 0, threshold)
+        dataset = self.load(protocol, 0, threshold, reading)
         return hash_logs(str(self.k), dataset.train, dataset.probe, dataset.test)
 
     def missing(self) -> str | None:

@@ -30,6 +30,7 @@ from counterpoise.stacks import NotAlikeError
 from counterpoise.words import BenchBackbone, Protocol
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
+Reading = tuple[tuple[str, Any], ...]
 RESAMPLED = ("auc", "ndcg_one", "ndcg_skip", "f1_one", "f1_skip")
 
 
@@ -44,6 +45,7 @@ class Job:
     protocol: Protocol = "honest"
     threshold: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    reading: Mapping[str, Any] = field(default_factory=dict)  # columns of files of one's own
 
     @cached_property
     def ground(self) -> Ground:
@@ -57,7 +59,7 @@ class Job:
 
     def load(self) -> Dataset:
         """The split that it is fitted and evaluated on."""
-        return _load(self.dataset, self.protocol, self.seed, self.threshold)
+        return _load(self.dataset, self.protocol, self.seed, self.threshold, tuple(self.reading.items()))
 
     def model(self) -> Any:
         """A fresh model with the settings of this job."""
@@ -81,7 +83,7 @@ class Job:
         own = _without_seed(model.to_config()) if isinstance(model, DebiasedRecommender) else None
         names = ("dataset", "method", "backbone", "protocol", "threshold")
         facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
-        data = _fingerprint(self.dataset, self.protocol, self.threshold)
+        data = _fingerprint(self.dataset, self.protocol, self.threshold, tuple(self.reading.items()))
         return facts | {"source": self.entry.source(), "data": data, "version": __version__, "replicates": REPLICATES}
 
     @cached_property
@@ -171,13 +173,13 @@ def versions() -> dict[str, str]:
 
 
 @lru_cache(maxsize=32)
-def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None) -> str:
-    return ground(dataset).fingerprint(protocol, threshold)
+def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None, reading: Reading) -> str:
+    return ground(dataset).fingerprint(protocol, threshold, dict(reading))
 
 
 @lru_cache(maxsize=16)
-def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None) -> Dataset:
-    return ground(dataset).load(protocol, seed, threshold)
+def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None, reading: Reading) -> Dataset:
+    return ground(dataset).load(protocol, seed, threshold, dict(reading))
 
 
 def _without_seed(config: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ drawn at random, and let people rate what they like. So selection depends on the
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -55,6 +56,12 @@ class KnownSelection:
     def has_side_features(self) -> bool:
         """Whether there is anything to balance without learning it."""
         return self.user_features is not None or self.item_features is not None
+
+    def fingerprint(self) -> str:
+        """A hash of all that is known."""
+        arrays = (self.ratings, self.propensity, self.user_features, self.item_features)
+        parts = (b"none" if array is None else str(array.shape).encode() + array.tobytes() for array in arrays)
+        return hashlib.sha256(b"|".join(parts)).hexdigest()
 
     def observe(self, rng: np.random.Generator) -> Draw:
         """Every pair is observed with its propensity; the probe has as many uniform pairs as there are users."""

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from counterpoise import __version__
-from counterpoise.errors import ConfigError, DataError
+from counterpoise.errors import ConfigError, DataError, shown
 from counterpoise.evaluation import NAMES, Resampled, paired_differences, resampled_evaluation
 from counterpoise.feedback import FeedbackLog
 from counterpoise.reports.definitions import DEFINITIONS
 from counterpoise.reports.facts import flat, method_name, plain_json, versions
 from counterpoise.reports.material import Material, material_of_run
 from counterpoise.reports.model_facts import LOWER_IS_BETTER, verdict
+from counterpoise.reports.summary import stopped_words
 
 HEADLINE = ("auc", "ndcg", "log_loss")
 WEIGHT_FACTS = ("effective_sample_size", "design_effect", "top_1_percent_share", "max_over_mean")
@@ -32,7 +33,7 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None) -> dic
     gathered: dict[str, Any] = {
         "format": "counterpoise-comparison",
         "version": __version__,
-        "notes": notes,
+        "notes": [*(stopped_words(m.name, m.stopped) for m in materials if m.stopped is not None), *notes],
         "runs": [_run_facts(material) for material in materials],
         "asked": differing([flat(dict(material.configuration)) for material in materials]),
         "settings": differing([flat(material.model.configuration_) for material in materials]),
@@ -61,6 +62,8 @@ def common_test(materials: Sequence[Material]) -> tuple[FeedbackLog | None, list
         return None, [
             f"{materials[0].name} has no test that could be read, so the runs are not judged: give --test FILE."
         ]
+    for material in materials[1:]:
+        check_knows(material, log, materials[0])
     if materials[0].configuration.get("protocol", "honest") == "paper":
         return log, ["Pairs seen in training are kept in the test, as in the paper's protocol of the first run."]
     seen = np.logical_or.reduce([material.model.has_seen(log) for material in materials])
@@ -68,6 +71,22 @@ def common_test(materials: Sequence[Material]) -> tuple[FeedbackLog | None, list
         raise DataError("every pair of the test was seen by one of the runs. Give another with --test FILE.")
     note = f"{seen.sum():,} pairs of the test of {materials[0].name} were seen by another run and are left out of all."
     return log.take(~seen), [note] if seen.any() else []
+
+
+def check_knows(material: Material, log: FeedbackLog, first: Material) -> None:
+    """Raise `DataError` unless a run knows all users and items of the test of the first."""
+    model = material.model
+    kinds = (("users", model.user_ids_, log.user_ids, log.users), ("items", model.item_ids_, log.item_ids, log.items))
+    for kind, known, ids, codes in kinds:
+        tested = ids.decode(np.unique(codes))
+        unknown = tested.filter(known.encode(tested) < 0)
+        if len(unknown):
+            raise DataError(
+                f"{material.name} does not know {len(unknown):,} of the {len(tested):,} {kind} of the test of "
+                f"{first.name}, the first is {shown(unknown[0])}: it was fitted on other data "
+                f"({material.configuration.get('data', 'unknown')}). Compare runs of one log, or give --test FILE with "
+                "users and items that all runs know."
+            )
 
 
 def _evaluated(material: Material, log: FeedbackLog, first: Material) -> Resampled:

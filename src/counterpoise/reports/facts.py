@@ -32,6 +32,7 @@ def gather(material: Material) -> dict[str, Any]:
         "version": __version__,
         "run": material.name,
         "notes": list(material.notes),
+        "stopped": material.stopped,
         "method": _method(material),
         "log": log_facts(material, rows),
         "balance": balance_facts(material, rows),

@@ -53,6 +53,12 @@ class Material:
         return self.manifest.get("fit") or {}
 
     @property
+    def stopped(self) -> dict[str, int] | None:
+        """The epoch that a fit which came to no end has reached, and how many it was asked for."""
+        found = self.manifest.get("stopped")
+        return None if found is None else {name: int(found[name]) for name in ("epoch", "epochs")}
+
+    @property
     def k(self) -> int:
         """The length of the lists that are evaluated."""
         return int(self.configuration.get("k", 5))

@@ -22,6 +22,7 @@ SMALL = 0.1  # standardised differences within it are usually called balanced
 def summary(facts: Mapping[str, Any]) -> list[dict[str, str]]:
     """Paragraphs, each with a heading."""
     parts = {
+        "Not a whole fit": [] if facts["stopped"] is None else [stopped_words("This run", facts["stopped"])],
         "The log": _log_words(facts["log"]),
         "How biased it is": _bias_words(facts["log"]),
         "What was done": _method_words(facts),
@@ -53,6 +54,14 @@ def headline(facts: Mapping[str, Any]) -> list[dict[str, str]]:
         value = f"{weights['effective_sample_size']:,.0f}"
         found.append({"value": value, "label": "effective sample size", "note": note, "term": "effective sample size"})
     return found
+
+
+def stopped_words(run: str, stopped: Mapping[str, int]) -> str:
+    """What to say of a fit that came to no end."""
+    return (
+        f"{run} was stopped after epoch {stopped['epoch']:,} of {stopped['epochs']:,}: it has learned less than the "
+        "whole fit would have."
+    )
 
 
 def _note(row: Mapping[str, Any]) -> str:
