@@ -39,7 +39,8 @@ class Hedged(Scorer):
         super().__init__()
         self.believing, self.doubting = believing, doubting
         self.n_users, self.n_items, self.stackable = believing.n_users, believing.n_items, believing.stackable
-        self.register_buffer("level", torch.zeros(believing.embeddings()[0].shape[:-2]))
+        table = believing.embeddings()[0]
+        self.register_buffer("level", torch.zeros(table.shape[:-2], device=table.device))
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         logits: Tensor = (self.believing(users, items) + self.doubting(users, items)) / 2 + self.level[..., None]
