@@ -1,6 +1,6 @@
-"""What does each part bring? The backbone alone, and with weights, imputation, silence and exposure, on several logs.
+"""What does each part bring? The backbone alone, and with weights, imputation, silence, exposure, hedge, side features.
 
-    python benchmarks/ablation.py [--seeds 10] [--only coat mixed] [--protocol honest|paper] [--side]
+    python benchmarks/ablation.py [--seeds 10] [--only coat mixed] [--protocol honest|paper]
     python benchmarks/ablation.py --ratings FILE [--alpha 0.25]
 
 On Coat, where it is there, and on simulated logs of its size, one for each kind of selection ("weak": the mixed one at
@@ -44,12 +44,12 @@ Draw = Callable[[int], tuple[cp.Dataset, Truth | None]]  # of a log, by its seed
 Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each seed
 
 
-def rows(side: bool) -> dict[str, tuple[Build, bool]]:
+def rows() -> dict[str, tuple[Build, bool]]:
     """Every row by its name: how it is built from a seed, and whether it is given the probe."""
-    own = cp.MatrixFactorization(side_features=side, l2_features=3000.0)
+    own, sided = cp.MatrixFactorization(), cp.MatrixFactorization(side_features="auto")
 
-    def named(name: str, told: bool = False, **settings: object) -> Build:
-        return lambda seed: cp.make(name, seed=seed, backbone=cp.Exposed(own) if told else own, **settings)
+    def named(name: str, backbone: cp.Backbone = own, **settings: object) -> Build:
+        return lambda seed: cp.make(name, seed=seed, backbone=backbone, **settings)
 
     return {
         "mf": (named("mf"), False),
@@ -58,12 +58,20 @@ def rows(side: bool) -> dict[str, tuple[Build, bool]]:
         "mf + naive Bayes weights + learned imputation (dr-jl)": (named("dr-jl"), True),
         "mf + kernel balancing + learned imputation (skb-dr)": (named("skb-dr"), False),
         "mf + silence (mnar)": (named("mnar"), True),
-        "mf + exposure": (named("mf", told=True), False),
-        "mf + exposure + naive Bayes weights": (named("ips", told=True), True),
-        "mf + exposure + silence (counterpoise)": (named("counterpoise", told=True), True),
-        "counterpoise without a probe": (named("counterpoise", told=True), False),
-        "counterpoise + kernel balancing": (named("counterpoise", told=True, weights="balancing"), True),
+        "mf + exposure": (named("mf", cp.Exposed(own)), False),
+        "mf + exposure + naive Bayes weights": (named("ips", cp.Exposed(own)), True),
+        "mf + exposure + silence": (named("counterpoise", cp.Exposed(own), hedge=False), True),
+        "mf + exposure + silence, hedged": (named("counterpoise", cp.Exposed(own)), True),
+        "the same + kernel balancing": (named("counterpoise", cp.Exposed(own), weights="balancing"), True),
+        "mf + side features": (named("mf", sided), False),
+        "counterpoise without a probe": (flagship, False),
+        "counterpoise": (flagship, True),
     }
+
+
+def flagship(seed: int) -> cp.DebiasedRecommender:
+    """The flagship as it comes: exposure, silence, hedged, side features where there are any."""
+    return cp.make("counterpoise", seed=seed)
 
 
 def simulated(kind: str, seed: int) -> tuple[cp.Dataset, Truth]:
@@ -116,12 +124,12 @@ def measure(data: cp.Dataset, truth: Truth | None, build: Build, seed: int, prob
     return found | ({} if truth is None else against_truth(model, truth)) | {"seconds": seconds}
 
 
-def table(log: str, draw: Draw, seeds: int, side: bool) -> Results:
+def table(log: str, draw: Draw, seeds: int) -> Results:
     """Every row on every seed."""
     results: Results = {}
     for seed in range(seeds):
         data, truth = draw(seed)
-        for name, (build, probed) in rows(side).items():
+        for name, (build, probed) in rows().items():
             for column, value in measure(data, truth, build, seed, probed).items():
                 results.setdefault(name, {}).setdefault(column, []).append(value)
         print(f"{log}, seed {seed}", file=sys.stderr, flush=True)
@@ -157,7 +165,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", nargs="+", default=["coat", *KINDS], choices=["coat", *KINDS])
     parser.add_argument("--protocol", default="honest", choices=["honest", "paper"], help="of Coat")
-    parser.add_argument("--side", action="store_true", help="side features in every predictor")
     parser.add_argument("--ratings", help="a file of ratings, or coat: logs are drawn from its completed matrix")
     parser.add_argument("--alpha", type=float, default=0.25, help="of that selection: 1 is none")
     options = parser.parse_args()
@@ -168,7 +175,7 @@ def main() -> None:
     if options.ratings:
         draws = {f"{options.ratings}, alpha {options.alpha:g}": partial(semi_synthetic, options.ratings, options.alpha)}
     for log in draws if options.ratings else options.only:
-        print(f"## {log}\n\n{markdown(table(log, draws[log], options.seeds, options.side))}\n", flush=True)
+        print(f"## {log}\n\n{markdown(table(log, draws[log], options.seeds))}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise import ConfigError, Dataset, MatrixFactorization, NeuralCF
+from counterpoise import ConfigError, Dataset, FeedbackLog, MatrixFactorization, NeuralCF
 from counterpoise.backbones import GRID_PAYS, Backbone, Scorer
 
 
@@ -56,9 +56,21 @@ def test_side_features_that_are_not_there_are_an_error(dataset: Dataset) -> None
         MatrixFactorization(side_features=True).build(log, torch.Generator())
 
 
+def test_side_features_are_taken_by_themselves_where_there_are_any(dataset: Dataset) -> None:
+    log = dataset.train
+    bare = FeedbackLog.from_arrays(log.users, log.items, log.labels, user_ids=log.user_ids, item_ids=log.item_ids)
+    asked = MatrixFactorization(side_features="auto")
+    assert hasattr(asked.build(log, torch.Generator()), "feature_weights")
+    assert not hasattr(asked.build(bare, torch.Generator()), "feature_weights")
+    with pytest.raises(ConfigError, match=r'`side_features` must be true or false.*"auto"'):
+        MatrixFactorization(side_features="always").build(log, torch.Generator())
+
+
 def test_the_penalty_of_matrix_factorization_is_half_the_weighed_squares(dataset: Dataset) -> None:
     scorer = built(MatrixFactorization(dim=3, l2=2.0, l2_biases=5.0, l2_features=7.0, side_features=True), dataset)
-    precision = {"user_factors": 2, "item_factors": 2, "user_bias": 5, "item_bias": 5, "mean": 0, "feature_weights": 7}
+    count = scorer.feature_weights.numel()
+    precision = {"user_factors": 2, "item_factors": 2, "user_bias": 5, "item_bias": 5, "mean": 0}
+    precision |= {"feature_weights": 7 * count}
     expected = sum(
         precision[name.split(".")[0]] * float(parameter.square().sum()) / 2
         for name, parameter in scorer.named_parameters()

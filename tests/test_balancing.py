@@ -14,7 +14,7 @@ from counterpoise.features import observed_pairs, pair_features
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.imputation import Constant, Learned, Nothing
 from counterpoise.kernels import Exponential, Gaussian
-from counterpoise.learner import Learner
+from counterpoise.learner import Learner, finish
 from counterpoise.problems import Problem
 from counterpoise.training import train
 from counterpoise.weight_model import weight_loss, weight_slope
@@ -160,7 +160,7 @@ def test_algorithm_1_starts_from_its_prior_and_fits_the_residual(dataset: Datase
     assert torch.allclose(seen[0], errors - (torch.nn.functional.softplus(logits) - 0.3 * logits), atol=1e-5)
     assert torch.allclose(learner.weighing.ratio, prior / prior.mean(), atol=1e-3)
     learner.weighing.ratio = torch.zeros_like(prior)
-    learner.finish(batch)
+    finish(learner, batch)
     assert torch.allclose(learner.weighing.ratio, prior / prior.mean(), atol=1e-3)
 
 
@@ -206,7 +206,7 @@ def test_the_exact_solution_has_the_least_weight_loss(dataset: Dataset) -> None:
     problem = Problem(log, None, problem.backbone, Training(epochs=200), problem.device, problem.generator)
     learner = Learner.begin(problem, Balancing(fixed, solver="gradient", **prices, **SIDE), "ips", Nothing())  # type: ignore[arg-type]
     train(learner, problem.batches(True), None, problem.training)
-    learner.finish(problem.batches(True).whole())
+    finish(learner, problem.batches(True).whole())
     values = fold.fitted.values(observed_pairs(log, fold.pairs).features(slice(None)))
     base = torch.full((len(log),), -np.log(len(log)), dtype=torch.float64)
 
@@ -321,7 +321,7 @@ def test_algorithm_1_moves_every_part(select: Select, dataset: Dataset) -> None:
     after = learner.state()
     moved = [not torch.equal(*tensors) for tensors in zip(before, after, strict=True) if tensors[0].ndim]
     assert all(moved)  # all but the weight model's mean, on which no softmax depends
-    facts = learner.finish(problem.batches(True).whole())
+    facts = finish(learner, problem.batches(True).whole())
     assert learner.weighing.ratio.mean() == pytest.approx(1, abs=1e-4)
     assert np.isfinite(facts["weights"]["last_weight_loss"])
 

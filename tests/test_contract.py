@@ -11,7 +11,7 @@ import torch
 
 import counterpoise as cp
 from counterpoise import METHODS, DataError, Dataset, FeedbackLog
-from counterpoise.learner import Learner
+from counterpoise.learner import Learner, finish
 from counterpoise.parts import from_config
 from counterpoise.problems import Problem
 from counterpoise.training import Training, train
@@ -53,7 +53,7 @@ def test_every_learned_part_moves(name: str, dataset: Dataset) -> None:
     learner = Learner.begin(problem, model.weights, model.risk, model.imputation)
     before = [tensor.clone() for tensor in learner.state()]
     train(learner, problem.batches(learner.uses_pairs), None, problem.training)
-    facts = learner.finish(problem.batches(learner.uses_pairs).whole())
+    facts = finish(learner, problem.batches(learner.uses_pairs).whole())
     for old, new in zip(before, learner.state(), strict=True):
         assert not torch.equal(old, new)
     if name not in ("mf", "eib", "asips", "mr", "mnar", "counterpoise"):  # whose weights are meant to be uniform

@@ -132,6 +132,25 @@ def test_planted_kernels_are_found_by_the_adaptive_rule():
     assert set(largest(alpha, 3).tolist()) == set(truth.tolist())
 
 
+def test_few_points_get_the_same_adaptive_kernels_as_many(monkeypatch):
+    rng = np.random.default_rng(0)
+    population, observed = (
+        Sample(torch.tensor(rng.normal(size=(60, 3)))),
+        Sample(torch.tensor(rng.normal(size=(40, 3)))),
+    )
+    errors, weights = torch.tensor(rng.random(40)), torch.tensor(rng.random(40))
+    recipe = KernelFunctions(Gaussian(2.0), 4, "adaptive", 20)
+    at_once = recipe.fit(population, observed, errors, weights, torch.Generator().manual_seed(1))
+    monkeypatch.setattr("counterpoise.functions.FEW", 0)
+    apart = recipe.fit(population, observed, errors, weights, torch.Generator().manual_seed(1))
+    assert torch.equal(at_once.centres, apart.centres)
+    assert apart.known is None
+    for found in (at_once.known, at_once.values(observed.matrix)):
+        assert torch.allclose(found, apart.values(observed.matrix), atol=1e-12)
+    assert torch.allclose(at_once.targets, apart.targets, atol=1e-12)
+    assert torch.allclose(at_once.scale, apart.scale, atol=1e-12)
+
+
 def test_an_error_in_the_span_is_estimated_without_bias_by_ips_and_dr():
     """Theorem 1: balanced functions carry any error in their span, whatever its coefficients."""
     pairs, everything, observed, chosen = world()

@@ -11,7 +11,7 @@ from small_world import Known, Observed, SmallWorld, cross_entropy
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, MatrixFactorization, NeuralCF, Training, Uniform
 from counterpoise.calibrated import Multiple, Targeted
-from counterpoise.imputation import Constant, Imputation, Learned, Nothing, residual_weights
+from counterpoise.imputation import Constant, Imputation, Learned, Nothing, residual_slope, residual_weights
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.risks import error
@@ -121,19 +121,17 @@ def test_the_imputed_label_of_one_pair_becomes_its_label(label: float, logit: fl
     assert torch.sigmoid(imputing.scorer(pair, pair)).item() == pytest.approx(label, abs=0.03)
 
 
-def test_the_loss_of_an_imputation_is_the_weighted_squared_residual() -> None:
+def test_the_slope_of_an_imputation_is_that_of_the_weighted_squared_residual() -> None:
     seen = WORLD.observe()
-    imputing = Learned("variance").begin(seen.problem, Uniform().begin(seen.problem))
     logits, importance = seen.at(WORLD.logits).float(), seen.ratio(WORLD.propensity).float()
-    view = View(seen.batch, logits, logits[:0], error(seen.batch.labels.float(), logits))
-    with torch.no_grad():
-        table = imputing.scorer.grid().double().numpy()
-        got = float(imputing.loss(view, importance, shift=0.2))
-    imputed = cross_entropy(1 / (1 + np.exp(-table)), WORLD.logits)
-    expected = 0.0
-    for row, pair in enumerate(zip(seen.users, seen.items, strict=True)):
-        expected += float(importance[row]) * (WORLD.errors[pair] - imputed[pair] - 0.2) ** 2
-    assert got == pytest.approx(expected / seen.rows, rel=1e-4)
+    errors, own = error(seen.batch.labels.float(), logits) - 0.2, torch.randn(seen.rows, requires_grad=True)
+    loss = torch.zeros(())
+    for row in range(seen.rows):
+        label, chance = torch.sigmoid(own[row]), torch.sigmoid(logits[row])
+        imputed = -label * chance.log() - (1 - label) * (1 - chance).log()
+        loss = loss + importance[row] * (errors[row] - imputed) ** 2 / seen.rows
+    (expected,) = torch.autograd.grad(loss, own)
+    assert torch.allclose(residual_slope(own.detach(), logits, errors, importance), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("backbone", ["ncf", NeuralCF(dim=2, hidden=(4,))])

@@ -14,7 +14,7 @@ from small_world import Observed, SmallWorld
 from torch.nn import Module
 
 import counterpoise as cp
-from counterpoise.learner import Learner
+from counterpoise.learner import Learner, finish
 from counterpoise.risks import error
 
 # ---- estimates of the ideal loss of a fixed predictor, over many draws of who sees what ------------------------------
@@ -49,7 +49,7 @@ def fix(scorer: Module, seed: int) -> None:
 
 def estimate(learner: Learner, seen: Observed) -> float:
     """The risk as the method reports it."""
-    risk = learner.finish(seen.problem.batches(learner.uses_pairs).whole())["risk"]
+    risk = finish(learner, seen.problem.batches(learner.uses_pairs).whole())["risk"]
     return float(risk)
 
 

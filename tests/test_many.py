@@ -49,7 +49,7 @@ def check(found: list[cp.DebiasedRecommender], data: Dataset, tolerance: float =
 
 
 def vars_of(model: cp.DebiasedRecommender) -> dict[str, object]:
-    names = ("weights", "risk", "imputation", "backbone", "training")
+    names = ("weights", "risk", "imputation", "backbone", "training", "hedge")
     return {name: getattr(model, name) for name in names}
 
 
@@ -78,7 +78,7 @@ def test_configurations_may_differ_in_numbers_length_and_width(dataset: Dataset,
     found = cp.fit_many("counterpoise", dataset.train, dataset.probe, configs=points)
     check(found, dataset)
     assert stacked == [3]
-    assert [model.embeddings()[0].shape[1] for model in found] == [3, 8, 5]
+    assert [model.embeddings()[0].shape[1] for model in found] == [6, 16, 10]  # of both predictors
     assert [len(model.history_.loss) for model in found] == [3, 6, 6]
 
 
@@ -94,7 +94,7 @@ def test_a_learned_imputation_may_differ_in_numbers_too(dataset: Dataset, stacke
 
 
 @pytest.mark.parametrize(
-    "points", [[{"side_features": True}, {}], [{"batch_size": 100}, {}], [{"exposure_dim": 2}, {}]]
+    "points", [[{"side_features": False}, {}], [{"batch_size": 100}, {}], [{"exposure_dim": 2}, {}]]
 )
 def test_what_cannot_stand_side_by_side_is_fitted_one_by_one(
     points: list[dict[str, object]], dataset: Dataset, stacked: list[int]

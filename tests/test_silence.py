@@ -188,8 +188,8 @@ def test_labels_decide_whether_exposure_speaks() -> None:
 
 
 def begin_and_train(data: Dataset) -> np.ndarray:
-    model = cp.make("counterpoise", epochs=60).fit(data.train, probe=data.probe)
-    return model.scorer_.get_parameter("voices").numpy()
+    model = cp.make("counterpoise", side_features=False, epochs=60).fit(data.train, probe=data.probe)
+    return model.scorer_.voices.numpy()
 
 
 def test_every_parameter_and_voice_moves(dataset: Dataset) -> None:
@@ -223,6 +223,16 @@ def test_the_backbone_inside_can_be_any(dataset: Dataset, tmp_path: Path) -> Non
     model = cp.make("counterpoise", epochs=3, backbone=Exposed("ncf")).fit(dataset.train, probe=dataset.probe)
     model.save(tmp_path / "run")
     assert np.array_equal(cp.load_model(tmp_path / "run").predict_log(dataset.test), model.predict_log(dataset.test))
+
+
+def test_a_backbone_that_brings_its_own_exposure_takes_the_place_of_the_whole() -> None:
+    given = cp.make("counterpoise", backbone=Exposed(cp.MatrixFactorization(dim=8), exposure_dim=2))
+    assert given.to_config() == cp.make("counterpoise", dim=8, side_features=False, exposure_dim=2).to_config()
+
+
+def test_exposure_is_not_told_twice(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="must not be an Exposed itself"):
+        cp.make("mf", backbone=Exposed(Exposed())).fit(dataset.train)
 
 
 @pytest.mark.parametrize("settings", [{"rate": 0.0}, {"strength": -1.0}, {"exposure_dim": 0}, {"l2_voices": -1.0}])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, make
+from counterpoise.adam import Adam
 from counterpoise.risks import error, ips
-from counterpoise.training import Adam, Batches, DivergenceError
+from counterpoise.training import Batches, DivergenceError
 
 CPU = torch.device("cpu")
 
@@ -23,6 +25,43 @@ def test_adam_is_torch_adam() -> None:
         theirs.step()
         ours.step(((our_weights - step / 50) ** 4).sum())
     assert torch.allclose(our_weights, torch_weights, atol=1e-6)
+
+
+def test_precisions_in_adam_are_a_penalty_in_the_loss() -> None:
+    start = [torch.linspace(-1, 1, 12).view(3, 4), torch.ones(()), torch.linspace(0, 2, 6).view(2, 3)]
+    precisions, slopes = [0.5, 0.0, 2.0], [torch.randn_like(table) for table in start]
+
+    def loss(tables: list[Tensor]) -> Tensor:
+        return sum(((slope * table).sum() for slope, table in zip(slopes, tables, strict=True)), torch.zeros(()))
+
+    def penalty(tables: list[Tensor]) -> Tensor:
+        halves = zip(precisions, tables, strict=True)
+        return sum((precision / 2 * table.square().sum() for precision, table in halves), torch.zeros(()))
+
+    ours, theirs = ([table.clone().requires_grad_() for table in start] for _ in range(2))
+    own, plain = Adam(ours, 0.03, precisions), Adam(theirs, 0.03)
+    for _ in range(30):
+        assert float(own.penalty()) == pytest.approx(float(penalty(ours).detach()), rel=1e-5)
+        own.step(loss(ours), 0.5)
+        plain.step(loss(theirs) + penalty(theirs), 0.5)
+    for ended, expected in zip(ours, theirs, strict=True):
+        assert torch.allclose(ended, expected, atol=1e-6)
+
+
+def test_fits_side_by_side_move_as_each_alone() -> None:
+    start, slope = torch.linspace(-1, 1, 12).view(2, 3, 2), torch.linspace(1, -2, 12).view(2, 3, 2)
+    rates, precisions = torch.tensor([0.01, 0.05]), torch.tensor([0.0, 3.0])
+    together = start.clone().requires_grad_()
+    stack = Adam([together], rates, [precisions])
+    alone = [start[fit].clone().requires_grad_() for fit in (0, 1)]
+    singles = [Adam([alone[fit]], float(rates[fit]), [float(precisions[fit])]) for fit in (0, 1)]
+    for _ in range(30):
+        penalties = torch.stack([single.penalty() for single in singles])
+        assert torch.allclose(stack.penalty(fits=1), penalties, atol=1e-5)
+        stack.step((slope * together**3).sum((1, 2)))
+        for fit, single in enumerate(singles):
+            single.step((slope[fit] * alone[fit] ** 3).sum())
+    assert torch.allclose(together, torch.stack(alone), atol=1e-5)
 
 
 def test_adam_moves_its_own_parameters_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -13,11 +14,14 @@ from torch import Tensor, nn
 
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
-from counterpoise.gathering import inner_products, rows_of_grid, take
+from counterpoise.gathering import BiasedProducts, biased_products, inner_products, rows_of_grid, take
 from counterpoise.parts import Part
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
 GRID_PAYS = 32  # pairs of D for each pair asked for, up to which one matrix product is faster than gathering vectors
+
+
+PullBack = Callable[[Tensor], Sequence[Tensor]]
 
 
 class Scorer(nn.Module):
@@ -33,9 +37,26 @@ class Scorer(nn.Module):
         """The logit of each pair. (pairs,)"""
         raise NotImplementedError
 
+    def traced(self, users: Tensor, items: Tensor) -> tuple[Tensor, PullBack]:
+        """(the logits, detached; what makes slopes of a loss in them its gradients in the parameters)."""
+        with torch.enable_grad():
+            logits = self(users, items)
+        return logits.detach(), lambda slopes: torch.autograd.grad(logits, list(self.parameters()), slopes)
+
+    def precision(self, name: str) -> float | Tensor:
+        """The precision of the Gaussian prior on a parameter; 0 where there is none."""
+        raise NotImplementedError
+
+    def precisions(self) -> list[float | Tensor]:
+        """Those of all parameters, in their order."""
+        return [self.precision(name) for name, _ in self.named_parameters()]
+
     def penalty(self) -> Tensor:
         """Half the squared parameters, each weighed by its precision: the negative log of the Gaussian prior."""
-        raise NotImplementedError
+        fits = self.embeddings()[0].shape[:-2]  # side by side
+        tables = [parameter.reshape(*fits, -1) for parameter in self.parameters()]
+        each = zip(self.precisions(), tables, strict=True)
+        return torch.stack([precision * torch.linalg.vecdot(table, table) for precision, table in each]).sum(0) / 2
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         """What was learned of each user and each item: (|U|, dimensions) and (|I|, dimensions)."""
@@ -73,7 +94,8 @@ class Scorer(nn.Module):
         each = (*pair_users.shape[:-1], users.shape[-1])
         codes = zip((users, items), (pair_users, pair_items), strict=True)
         together: Tensor = self(*(torch.cat([rows.expand(each), pairs], -1) for rows, pairs in codes))
-        return together[..., : each[-1]], together[..., each[-1] :]
+        rows, pairs = torch.split_with_sizes(together, [users.shape[-1], pair_users.shape[-1]], -1)
+        return rows, pairs
 
     def place(self, users: Tensor, items: Tensor) -> Tensor:
         """Where each pair stands in D, user by user."""
@@ -111,22 +133,25 @@ class MatrixFactorization(Backbone):
     """logit = mean + user bias + item bias + <user factors, item factors> [+ x_u' W y_i with side features].
 
     `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
-    parameters over the number of observed rows. So they mean the same for a log of any size.
+    parameters over the number of observed rows. So they mean the same for a log of any size. `l2_features` is that of
+    x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
+    `side_features`: "auto" for where the log has any.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
     """
 
     dim: int = 32
     biases: bool = True
-    side_features: bool = False
+    side_features: bool | str = False
     l2: float = 4.0
     l2_biases: float = 2.0
-    l2_features: float = 100.0
+    l2_features: float = 6.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
         """Factors from a narrow normal distribution, biases 0, the mean at the log odds of the log's label rate."""
         check_number("dim", self.dim, at_least=1, integer=True)
         check_flag("biases", self.biases)
-        check_flag("side_features", self.side_features)
+        if self.side_features != "auto":
+            check_flag("side_features", self.side_features, advice='Or "auto": where the log has any.')
         for name in ("l2", "l2_biases", "l2_features"):
             check_number(name, getattr(self, name), at_least=0)
         scorer = self.empty(*log.shape, n_columns=log.feature_columns)
@@ -134,7 +159,7 @@ class MatrixFactorization(Backbone):
         _draw(scorer.item_factors.weight, generator)
         if self.biases:
             scorer.mean.data.fill_(_log_odds(float(log.labels.mean()) if rate is None else rate))
-        if self.side_features:
+        if scorer.sided:
             scorer.user_features, scorer.item_features = _side_features(log)
         return scorer
 
@@ -157,7 +182,8 @@ class _Factors(Scorer):
             self.mean = nn.Parameter(torch.zeros(()))
             self.user_bias = _table(n_users, 1)
             self.item_bias = _table(n_items, 1)
-        if part.side_features:
+        self.sided = any(n_columns) if part.side_features == "auto" else bool(part.side_features)
+        if self.sided:
             shape = n_columns[0] + 1, n_columns[1] + 1  # a column of ones beside the features
             self.register_buffer("user_features", torch.zeros(n_users, shape[0]))
             self.register_buffer("item_features", torch.zeros(n_items, shape[1]))
@@ -170,7 +196,7 @@ class _Factors(Scorer):
             one_user, one_item = torch.ones_like(self.user_bias.weight), torch.ones_like(self.item_bias.weight)
             users += [self.user_bias.weight + self.mean[..., None, None], one_user]
             items += [one_item, self.item_bias.weight]
-        if self.part.side_features:
+        if self.sided:
             users.append(self.user_features @ self.feature_weights)
             items.append(self.item_features)
         return torch.cat(users, dim=-1), torch.cat(items, dim=-1)
@@ -178,17 +204,35 @@ class _Factors(Scorer):
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         if self.n_users * self.n_items <= GRID_PAYS * users.shape[-1]:
             return take(self.grid().flatten(-2), self.place(users, items))
+        if self._few(users):
+            return biased_products(self._tables(), users, items)
         user_table, item_table = self.vectors()
         return inner_products(user_table, item_table, users, items)
 
-    def penalty(self) -> Tensor:
+    def traced(self, users: Tensor, items: Tensor) -> tuple[Tensor, PullBack]:
+        if not self._few(users):
+            return super().traced(users, items)
+        with torch.no_grad():
+            products = BiasedProducts(self._tables(), users, items)
+        return products.logits, products.gradients
+
+    def _tables(self) -> list[Tensor]:
+        """In the order of `parameters`."""
+        factors, biases = (self.user_factors, self.item_factors), (self.user_bias, self.item_bias)
+        return [self.mean, *(table.weight for table in (*factors, *biases))]
+
+    def _few(self, codes: Tensor) -> bool:
+        """Whether these are a few pairs of one fit, of biases and factors alone."""
+        plain = self.part.biases and not self.sided and self.mean.ndim == 0
+        return plain and BiasedProducts.pay(codes)
+
+    def precision(self, name: str) -> float | Tensor:
+        if name == "mean":
+            return 0.0
         part = self.part
-        total = part.l2 * (squares(self.user_factors.weight) + squares(self.item_factors.weight))
-        if part.biases:
-            total = total + part.l2_biases * (squares(self.user_bias.weight) + squares(self.item_bias.weight))
-        if part.side_features:
-            total = total + part.l2_features * squares(self.feature_weights)
-        return total / 2
+        if name == "feature_weights":
+            return part.l2_features * math.prod(self.feature_weights.shape[-2:])
+        return part.l2_biases if "bias" in name else part.l2
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight
@@ -276,10 +320,10 @@ class _Network(Scorer):
         logits: Tensor = self.output(torch.cat([user_product * item_product, hidden], dim=1))
         return logits.squeeze(1)
 
-    def penalty(self) -> Tensor:
-        tables = torch.stack([table.square().sum() for table in self.embeddings()]).sum()
-        weights = torch.stack([layer.weight.square().sum() for layer in self.layers()]).sum()
-        return (self.part.l2 * tables + self.part.l2_network * weights) / 2
+    def precision(self, name: str) -> float | Tensor:
+        if name.endswith("bias"):
+            return 0.0
+        return self.part.l2 if "table" in name else self.part.l2_network
 
 
 BACKBONES: dict[str, type[Backbone]] = {"mf": MatrixFactorization, "ncf": NeuralCF}
@@ -292,11 +336,6 @@ def as_backbone(choice: Any) -> Backbone:
     if isinstance(choice, str) and choice in BACKBONES:
         return BACKBONES[choice]()
     raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
-
-
-def squares(table: Tensor) -> Tensor:
-    """The sum of squares of a table (..., rows, columns)."""
-    return table.square().sum((-2, -1))
 
 
 def _table(rows: int, columns: int) -> nn.Embedding:

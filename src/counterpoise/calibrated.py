@@ -10,10 +10,11 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Rate
 from counterpoise.errors import ConfigError, check_choice, check_number
 from counterpoise.imputation import Imputation, Imputing, Learned
 from counterpoise.problems import Problem
-from counterpoise.training import Batch, Rate
+from counterpoise.training import Batch
 from counterpoise.weights import View, Weighing, Weights
 from counterpoise.words import Covariate
 

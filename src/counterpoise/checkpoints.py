@@ -7,17 +7,17 @@ they are the same. So a checkpoint holds what steps have changed, and nothing el
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Rate
 from counterpoise.errors import ConfigError
+from counterpoise.graphs import optimizers
 from counterpoise.persistence import write_file
-from counterpoise.training import Adam, Batch, Learner, Rate
+from counterpoise.training import Batch, Learner
 
 FILE = "checkpoint.safetensors"
 SECONDS = 30.0  # between two checkpoints, so that short fits write none
@@ -75,8 +75,7 @@ class Resumable:
 
     def _changing(self) -> dict[str, Tensor]:
         """Every tensor that steps change."""
-        optimizers = list(_optimizers(self.learner))
-        moments = [moment for optimizer in optimizers for moment in (*optimizer.first, *optimizer.second)]
+        moments = [moment for optimizer in optimizers(self.learner) for moment in (*optimizer.first, *optimizer.second)]
         return {f"{number:04d}": tensor for number, tensor in enumerate([*self.learner.state(), *moments])}
 
     def _save(self) -> None:
@@ -84,7 +83,7 @@ class Resumable:
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self._changing().items()}
         tensors["losses"] = torch.stack(self.losses)
-        tensors["steps"] = torch.tensor([optimizer.steps for optimizer in _optimizers(self.learner)])
+        tensors["steps"] = torch.tensor([int(optimizer.steps) for optimizer in optimizers(self.learner)])
         self.checkpoint.file.parent.mkdir(parents=True, exist_ok=True)
         write_file(self.checkpoint.file, save(tensors, {"key": self.checkpoint.key}))
         self.saved = time.monotonic()
@@ -103,19 +102,5 @@ class Resumable:
                 steps = found.get_tensor("steps").tolist()
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ConfigError(f"{file} cannot be read ({error}). Fit without --resume.") from None
-        for optimizer, count in zip(_optimizers(self.learner), steps, strict=True):
+        for optimizer, count in zip(optimizers(self.learner), steps, strict=True):
             optimizer.steps = count
-
-
-def _optimizers(part: Any, seen: set[int] | None = None) -> Iterator[Adam]:
-    """The optimisers of a learner and its parts, in the order in which they are kept."""
-    seen = set() if seen is None else seen
-    ours = type(part).__module__.startswith("counterpoise.") and hasattr(part, "__dict__")
-    if id(part) in seen or not (ours or isinstance(part, list | tuple)):
-        return
-    seen.add(id(part))
-    if isinstance(part, Adam):
-        yield part
-        return
-    for value in vars(part).values() if ours else part:
-        yield from _optimizers(value, seen)

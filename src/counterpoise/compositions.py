@@ -116,5 +116,6 @@ def mnar() -> DebiasedRecommender:
 
 
 def counterpoise() -> DebiasedRecommender:
-    """The same, where exposure has a learned say in the prediction."""
-    return DebiasedRecommender(Uniform(), "ips", Silence(), Exposed())
+    """The same, where exposure has a learned say in the prediction, halfway to what labels alone say."""
+    backbone = Exposed(MatrixFactorization(side_features="auto"))
+    return DebiasedRecommender(Uniform(), "ips", Silence(), backbone, hedge=True)

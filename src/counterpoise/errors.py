@@ -72,12 +72,8 @@ def check_number(
     advice: str = "",
 ) -> None:
     """Raise `ConfigError` unless `value` is a finite number (or an integer) in the stated range."""
-    bounds = [
-        f"{sign} {bound:g}" for sign, bound in ((">", above), (">=", at_least), ("<=", at_most)) if bound is not None
-    ]
     is_number = not isinstance(value, bool) and (hasattr(value, "__index__") if integer else _is_finite(value))
     fits = not (integer and is_number and abs(value) >= 2**63)
-    rule = " ".join(["an integer" if integer else "a number", " and ".join(bounds if fits else ["< 2^63"])]).strip()
     in_range = (
         is_number
         and fits
@@ -86,6 +82,9 @@ def check_number(
         and (at_most is None or value <= at_most)
     )
     if not in_range:
+        limits = (">", above), (">=", at_least), ("<=", at_most)
+        bounds = [f"{sign} {bound:g}" for sign, bound in limits if bound is not None] if fits else ["< 2^63"]
+        rule = " ".join(["an integer" if integer else "a number", " and ".join(bounds)]).strip()
         raise ConfigError(f"`{name}` must be {rule}, got {shown(value)}. {advice}".rstrip())
 
 
@@ -96,10 +95,10 @@ def _is_finite(value: Any) -> bool:
         return False
 
 
-def check_flag(name: str, value: Any) -> None:
+def check_flag(name: str, value: Any, advice: str = "") -> None:
     """Raise `ConfigError` unless `value` is True or False: other values would count as one of them in silence."""
     if not isinstance(value, bool):
-        raise ConfigError(f"`{name}` must be true or false, got {shown(value)}.")
+        raise ConfigError(f"`{name}` must be true or false, got {shown(value)}.{advice and ' ' + advice}")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:

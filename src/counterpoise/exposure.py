@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
-from counterpoise.errors import check_number
+from counterpoise.errors import ConfigError, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.gathering import lookup
 from counterpoise.propensity import fit_observation
@@ -45,6 +45,8 @@ class Exposed(Backbone):
         """The backbone's own scorer, which has not been told of exposure yet."""
         check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
         check_number("l2_voices", self.l2_voices, at_least=0)
+        if isinstance(self.backbone, Exposed):
+            raise ConfigError("`backbone` of Exposed must not be an Exposed itself: name the one inside.")
         own, width = deepcopy(as_backbone(self.backbone)).build(log, generator, rate), self.exposure_dim + 1
         return _Exposed(self, own, torch.zeros(log.shape[0], width), torch.zeros(log.shape[1], width))
 
@@ -111,8 +113,8 @@ class _Exposed(Scorer):
         of_users, of_items = self._tables()
         return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.mT
 
-    def penalty(self) -> Tensor:
-        return self.inner.penalty() + self.part.l2_voices * self.voices.square().sum(-1) / 2
+    def precision(self, name: str) -> float | Tensor:
+        return self.part.l2_voices if name == "voices" else self.inner.precision(name.removeprefix("inner."))
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.inner.embeddings()

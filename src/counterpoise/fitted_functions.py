@@ -31,6 +31,7 @@ class FittedFunctions:
     names: list[str]
     matrix: Tensor | None = None  # of the worst-case problem; None for the hinge
     worth: Tensor | None = None  # (functions,) of a standard deviation of each, where they differ; at most 1
+    known: Tensor | None = None  # (rows, functions) at the observed points they were fitted to, where those are few
 
     def values(self, x: Tensor) -> Tensor:
         """Features (rows, columns) -> (rows, functions)."""

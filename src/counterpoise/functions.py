@@ -14,9 +14,11 @@ from counterpoise.fitted_functions import FittedFunctions, FittedGiven, FittedKe
 from counterpoise.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.parts import Part
 from counterpoise.population import Pairs, Points, Population, Sample, kernel_rows
+from counterpoise.rows import matrix_rows
 from counterpoise.selection import largest, ridge_coefficients, spectral_basis, worst_function
 from counterpoise.words import Select
 
+FEW = 2**10  # points, observed or of the population, whose kernel values are all computed at once
 GRAM_PAIRS = 2**14  # pairs from which the Gram of kernels that do not factorise is taken
 
 
@@ -140,23 +142,22 @@ class KernelFunctions(Part):
         kernel = self.kernel.with_bandwidth(population.draw(2 * BANDWIDTH_PAIRS, generator))
         centres = population.draw(self.n_candidates, generator)
         if self.select == "random":
-            return _kernels(kernel, centres[: self.n], population)
-        between = kernel(centres.double(), centres.double())
+            return _kernels(kernel, centres[: self.n], population.kernel_moments(kernel, centres[: self.n]))
         if self.select == "adaptive":
             assert observed is not None
             assert errors is not None
-            rows = kernel_rows(kernel, centres, observed)
-            alpha = ridge_coefficients(rows, errors, between, self.ridge, weights)
-            return _kernels(kernel, centres[largest(alpha, self.n)], population)
+            return self._adaptive(kernel, centres, population, observed, errors, weights)
+        between = kernel(centres.double(), centres.double())
         gram, mean = _gram(kernel, centres, population, generator), population.kernel_mean(kernel, centres)
         if self.select in ("spectral", "adaptive_spectral"):
             return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
         norm = gram + self.ridge * gram.diagonal().mean() * between
         if self.select == "worst_case":
-            return _kernels(kernel, centres, population, norm)
+            return _kernels(kernel, centres, population.kernel_moments(kernel, centres), norm)
         assert observed is not None
         alpha = worst_function(kernel_rows(kernel, centres, observed), mean, norm, weights)
-        return _kernels(kernel, centres[largest(alpha, self.n)], population)
+        centres = centres[largest(alpha, self.n)]
+        return _kernels(kernel, centres, population.kernel_moments(kernel, centres))
 
     @property
     def adaptive(self) -> bool:
@@ -178,6 +179,38 @@ class KernelFunctions(Part):
             raise ConfigError(f'`errors` must be given for select="{self.select}". Or use "spectral".')
         if self.select in ("adaptive", "adaptive_spectral", "worst_case_top") and observed is None:
             raise ConfigError(f'`observed` must be given for select="{self.select}". Or use "spectral".')
+
+    def _adaptive(
+        self,
+        kernel: Kernel,
+        centres: Tensor,
+        population: Population,
+        observed: Points,
+        errors: Tensor,
+        weights: Tensor | None,
+    ) -> FittedFunctions:
+        if isinstance(population, Sample) and max(population.n_rows, observed.n_rows) <= FEW:
+            return self._adaptive_at_once(kernel, centres, population, observed.features(slice(None)), errors, weights)
+        between, rows = kernel(centres.double(), centres.double()), kernel_rows(kernel, centres, observed)
+        centres = centres[largest(ridge_coefficients(rows, errors, between, self.ridge, weights), self.n)]
+        return _kernels(kernel, centres, population.kernel_moments(kernel, centres))
+
+    def _adaptive_at_once(
+        self,
+        kernel: Kernel,
+        centres: Tensor,
+        population: Sample,
+        observed: Tensor,
+        errors: Tensor,
+        weights: Tensor | None,
+    ) -> FittedFunctions:
+        """The same for few points, as in a batch: all values that are asked for come from one block."""
+        points = torch.cat([centres, observed, population.matrix]).double()
+        sizes = [len(centres), len(observed), population.n_rows]
+        between, known, over = torch.split_with_sizes(kernel(points, centres.double()), sizes)
+        chosen = largest(ridge_coefficients(matrix_rows(known), errors, between, self.ridge, weights), self.n)
+        moments = Sample(over[:, chosen], population.weights).moments(lambda x: x, self.n)
+        return _kernels(kernel, centres[chosen], moments, known=known[:, chosen])
 
     def _spectral(
         self,
@@ -220,9 +253,17 @@ def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: to
     return population.kernel_gram(kernel, centres)
 
 
-def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:
-    """Kernels at centres, as they are."""
-    mean, mean_square = population.kernel_moments(kernel, centres)
+def _kernels(
+    kernel: Kernel,
+    centres: Tensor,
+    moments: tuple[Tensor, Tensor],
+    matrix: Tensor | None = None,
+    known: Tensor | None = None,
+) -> FittedFunctions:
+    """Kernels at centres, as they are, from their means and mean squares; `known`: values at the observed points."""
+    mean, mean_square = moments
     scale = (mean_square - mean**2).clamp(min=0).sqrt()
     names = [f"kernel {j}" for j in range(len(centres))]
-    return FittedKernels(targets=mean, scale=scale, names=names, matrix=matrix, kernel=kernel, centres=centres)
+    return FittedKernels(
+        targets=mean, scale=scale, names=names, matrix=matrix, known=known, kernel=kernel, centres=centres
+    )

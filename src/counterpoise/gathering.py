@@ -5,6 +5,7 @@ A leading axis, where there is one, are fits side by side: codes are then shared
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -58,6 +59,58 @@ class _InnerProducts(torch.autograd.Function):
         of_users = _sums(users, len(user_table), gradients[0], item_table, items) if ctx.needs_input_grad[0] else None
         of_items = _sums(items, len(item_table), gradients[0], user_table, users) if ctx.needs_input_grad[1] else None
         return of_users, of_items, None, None
+
+
+class BiasedProducts:
+    """mean + user bias + item bias + <user factors, item factors> for each of a few pairs, and the way back.
+
+    Autograd alone takes a dozen operations for each step back, which for a few pairs is all that a step costs.
+    """
+
+    def __init__(self, tables: Sequence[Tensor], users: Tensor, items: Tensor) -> None:
+        mean, user_factors, item_factors, user_bias, item_bias = tables
+        self.users, self.items, self.sizes = users, items, (len(user_factors), len(item_factors))
+        self.of_users, self.of_items = user_factors.index_select(0, users), item_factors.index_select(0, items)
+        biases = user_bias.view(-1).index_select(0, users).add_(item_bias.view(-1).index_select(0, items))
+        self.logits: Tensor = torch.linalg.vecdot(self.of_users, self.of_items).add_(biases).add_(mean)
+
+    @staticmethod
+    def pay(codes: Tensor) -> bool:
+        """Whether these codes are on the CPU, and too few for sorted sums."""
+        return codes.device.type == "cpu" and codes.numel() < SORTING_PAYS
+
+    def gradients(self, slopes: Tensor) -> tuple[Tensor, ...]:
+        """Of a loss with these slopes in the logits, in the tables."""
+        (n_users, n_items), column = self.sizes, slopes[:, None]
+        user_factors = _added(self.users, n_users, column * self.of_items)
+        item_factors = _added(self.items, n_items, column * self.of_users)
+        user_bias, item_bias = _added(self.users, n_users, slopes), _added(self.items, n_items, slopes)
+        return slopes.sum(), user_factors, item_factors, user_bias[:, None], item_bias[:, None]
+
+
+def biased_products(tables: Sequence[Tensor], users: Tensor, items: Tensor) -> Tensor:
+    """The logits of `BiasedProducts`, for autograd if it is on."""
+    if not torch.is_grad_enabled():
+        return BiasedProducts(tables, users, items).logits
+    logits: Tensor = _BiasedProducts.apply(users, items, *tables)  # type: ignore[no-untyped-call]
+    return logits
+
+
+class _BiasedProducts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, users: Tensor, items: Tensor, *tables: Tensor) -> Tensor:
+        ctx.products = BiasedProducts(tables, users, items)
+        logits: Tensor = ctx.products.logits
+        return logits
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *ctx.products.gradients(gradients[0])
+
+
+def _added(codes: Tensor, size: int, rows: Tensor) -> Tensor:
+    """For each of `size` codes, the sum of its rows."""
+    return rows.new_zeros(size, *rows.shape[1:]).index_add_(0, codes, rows)
 
 
 def _sums(codes: Tensor, size: int, slopes: Tensor, table: Tensor, others: Tensor) -> Tensor:

@@ -10,13 +10,14 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Adam, Rate
 from counterpoise.backbones import Backbone, as_backbone
 from counterpoise.errors import check_choice, check_number
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
 from counterpoise.risks import error
 from counterpoise.stacks import NotAlikeError, stack_numbers, stack_scorers
-from counterpoise.training import Adam, Batch, Rate
+from counterpoise.training import Batch
 from counterpoise.weights import View, Weighing
 from counterpoise.words import Weighting
 
@@ -25,6 +26,8 @@ class Imputing:
     """An imputation during one fit."""
 
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
+    still: bool = False  # whether all that steps change are tensors, changed in place
+    speaks: bool = True  # whether it says anything of pairs that were not observed
     offset: float | Tensor = (
         0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
     )
@@ -74,10 +77,14 @@ class Nothing(Imputation):
 
     def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
         """Nothing to learn."""
-        return _Zero()
+        return Zero()
 
 
-class _Zero(Imputing):
+class Zero(Imputing):
+    """Imputed errors of 0."""
+
+    still, speaks = True, False
+
     def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
         return self
 
@@ -103,6 +110,7 @@ class Constant(Imputation):
 @dataclass
 class _Constant(Imputing):
     label: float | Tensor
+    still = True
 
     def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
         return _Constant(torch.tensor([[member.label] for member in members], device=device))
@@ -115,7 +123,7 @@ class _Constant(Imputing):
 
 
 def _error_of(label: float | Tensor, logits: Tensor) -> Tensor:
-    return error(torch.as_tensor(label, dtype=logits.dtype, device=logits.device), logits)
+    return error(label if isinstance(label, Tensor) else logits.new_full((), label), logits)
 
 
 def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5) -> Tensor:
@@ -125,11 +133,24 @@ def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5) -> 
     variance of `dr` (MRDR, Guo et al. 2021); "bias" w (w - 1)^2, of the squared bias (Dai et al. 2022); "mse" mixes the
     last two, each scaled to mean 1, `mix` of the bias. Weights below 1, which no propensity has, count as 1 in w - 1.
     """
-    excess = (weight - 1).clamp(min=0)
-    powers = {"error": weight, "variance": weight * excess, "bias": weight * excess.square()}
     if weighting == "mse":
-        return mix * _mean_one(powers["bias"]) + (1 - mix) * _mean_one(powers["variance"])
-    return _mean_one(powers[weighting])
+        bias, variance = (residual_weights(part, weight) for part in ("bias", "variance"))
+        return mix * bias + (1 - mix) * variance
+    if weighting == "error":
+        return _mean_one(weight)
+    excess = (weight - 1).clamp(min=0)
+    return _mean_one(weight * (excess if weighting == "variance" else excess.square()))
+
+
+def residual_slope(own: Tensor, logits: Tensor, errors: Tensor, importance: Tensor) -> Tensor:
+    """The slope in the imputation's logits `own` of the mean of importance x (error - imputed error)^2.
+
+    The imputed error of label p = sigmoid(own) has slope -logit x p (1 - p), so that it is
+    2 / rows x importance x (error - imputed error) x logit x p (1 - p).
+    """
+    labels = torch.sigmoid(own)
+    residual = errors - error(labels, logits)
+    return (importance * residual * logits * labels * (1 - labels) * (2 / own.shape[-1])).to(own.dtype)
 
 
 def _mean_one(values: Tensor) -> Tensor:
@@ -155,20 +176,18 @@ class Learned(Imputation):
 
 
 class _Learned(Imputing):
+    still = True
+
     def __init__(self, part: Learned, problem: Problem) -> None:
         self.part, self.rows, self.density = part, len(problem.log), problem.log.density
         self.scorer = problem.build(deepcopy(as_backbone(part.backbone or problem.backbone)))
-        self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
+        self.optimizer = Adam.of(self.scorer, problem.training.learning_rate, self.rows)
 
+    @torch.no_grad()
     def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
-        loss = self.loss(view, residual_weights(self.part.weighting, ratio / self.density, self.part.mix), shift)
-        self.optimizer.step(loss + self.scorer.penalty() / self.rows, rate)
-
-    def loss(self, view: View, importance: Tensor, shift: Tensor | float = 0.0) -> Tensor:
-        """Mean of importance x (error - imputed error - shift)^2."""
-        labels = torch.sigmoid(self.scorer(view.batch.users, view.batch.items))
-        imputed = error(labels, view.logits)
-        return (importance * (view.errors - imputed - shift).square()).mean(-1)
+        importance = residual_weights(self.part.weighting, ratio / self.density, self.part.mix)
+        own, pull_back = self.scorer.traced(view.batch.users, view.batch.items)
+        self.optimizer.follow(pull_back(residual_slope(own, view.logits, view.errors - shift, importance)), rate)
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
@@ -181,7 +200,7 @@ class _Learned(Imputing):
         stacked = copy(self)
         stacked.scorer = stack_scorers([member.scorer for member in members])
         rates = stack_numbers([member.optimizer.learning_rate for member in members], device)
-        stacked.optimizer = Adam(stacked.scorer.parameters(), rates)
+        stacked.optimizer = Adam.of(stacked.scorer, rates, self.rows)
         return stacked
 
     def state(self) -> list[Tensor]:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from counterpoise.adam import Adam, Rate
 from counterpoise.backbones import Backbone
 from counterpoise.errors import check_number
 from counterpoise.problems import Problem
 from counterpoise.propensity import cross_entropy, default_model, surprise_of_nothing
-from counterpoise.training import Adam, Batch, Rate
+from counterpoise.training import Batch
 from counterpoise.weights import CLIP, Current, View, Weighing, Weights, inverse_propensity, propensity_facts
 
 LARGEST = 1 - 1e-3  # the largest propensity whose 1 / (1 - p) is balanced
@@ -70,7 +71,7 @@ class _Joint(Weighing):
         check_number("clip", clip, at_least=0, at_most=1, advice="It is a share of the density; 0 switches it off.")
         self.clip, self.density, self.rows = clip, problem.log.density, len(problem.log)
         self.scorer = problem.build(default_model(backbone), self.density)
-        self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
+        self.optimizer = Adam.of(self.scorer, problem.training.learning_rate, self.rows)
         self.whole = problem.batches().whole()
         self.ratio = self.at(self.whole.users, self.whole.items)
         self._gap, self._steps, self._whole_step = torch.zeros((), device=problem.device), 0, False
@@ -86,7 +87,7 @@ class _Joint(Weighing):
         batch = view.batch
         on_rows, on_pairs = self.both(batch)
         loss, gap = self.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)
-        self.optimizer.step(loss / self.density + self.scorer.penalty() / self.rows, rate)
+        self.optimizer.step(loss / self.density, rate)
         self.ratio[batch.rows] = self.at(batch.users, batch.items)
         self._whole_step = len(batch.rows) == self.rows
         self._gap, self._steps = self._gap + gap.detach(), self._steps + 1

@@ -22,7 +22,7 @@ def squared_distances(x: Tensor, centres: Tensor) -> Tensor:
     """|x - c|^2 for all rows and centres, (rows, centres)."""
     origin = centres.mean(0)
     x, centres = x - origin, centres - origin  # against cancellation far from zero
-    squares = x.square().sum(1)[:, None] + centres.square().sum(1)
+    squares = torch.linalg.vecdot(x, x)[:, None] + torch.linalg.vecdot(centres, centres)
     return torch.addmm(squares, x, centres.T, alpha=-2).clamp_(min=0)
 
 

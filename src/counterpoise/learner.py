@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from counterpoise import risks
+from counterpoise.adam import Adam, Rate
 from counterpoise.backbones import Scorer
 from counterpoise.diagnostics import weight_facts
 from counterpoise.gathering import take
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
-from counterpoise.training import Adam, Batch, Batches, Rate
+from counterpoise.training import Batch, Batches
 from counterpoise.weights import Current, View, Weighing, Weights
 
 
@@ -44,18 +45,24 @@ class Learner:
         scorer = problem.build(problem.backbone)  # first, so that all methods start from the same draw
         weighing = weights.begin(problem)
         imputing = imputation.begin(problem, weighing)
-        optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
+        optimizer = Adam.of(scorer, problem.training.learning_rate, len(problem.log))
         return cls(scorer, weighing, imputing, risk, optimizer, problem.batches())
 
     @property
     def uses_pairs(self) -> bool:
         """Whether a step looks at pairs of D."""
-        return self.scores_pairs or self.imputing.needs_pairs
+        return self.scores_pairs or self.weighing.needs_pairs or self.imputing.needs_pairs
 
     @property
     def scores_pairs(self) -> bool:
         """Whether the risk or the weights look at the predictor's logits there."""
-        return self.risk_name in risks.NEED_IMPUTATION or self.weighing.needs_pairs
+        weighing = self.weighing
+        return self.risk_name in risks.NEED_IMPUTATION or (weighing.needs_pairs and weighing.needs_pair_logits)
+
+    @property
+    def still(self) -> bool:
+        """Whether a step does the same to any batch, with no number that the host must know (`graphs`)."""
+        return self.weighing.still and self.imputing.still
 
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
@@ -70,11 +77,12 @@ class Learner:
         imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         risk = self._risk(errors, self._ratio(batch), imputed, imputed_on_pairs)
-        loss = risk + self.scorer.penalty() / len(self.log.labels)
         extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)
-        loss = sum((extra for extra in extras if extra is not None), loss)
+        loss = sum((extra for extra in extras if extra is not None), risk)
+        with torch.no_grad():
+            penalty = self.optimizer.penalty(loss.ndim)
         self.optimizer.step(loss, rate)
-        return loss.detach()
+        return loss.detach() + penalty
 
     def risk(self, batch: Batch) -> Tensor:
         """The risk on rows that were held out.
@@ -95,20 +103,11 @@ class Learner:
         own = [parameter.data for parameter in self.scorer.parameters()]
         return own + self.weighing.state() + self.imputing.state()
 
-    @torch.no_grad()
-    def finish(self, batch: Batch) -> dict[str, Any]:
-        """JSON-able: what the parts have to say, and the risk reached on the whole log, which `batch` is."""
-        weighing = self.weighing
-        weighing.settle()
-        logits, pair_logits = self._logits(batch)
-        errors = self._errors(batch, logits)
-        imputed = self.imputing.errors(batch, logits, pair_logits, errors)
-        return {
-            "weights": weighing.facts() | weight_facts(weighing.ratio.cpu().numpy()),
-            "imputation": self.imputing.facts(),
-            "risk": float(self._risk(errors, weighing.ratio, *imputed)),
-            "error_on_log": float(errors.mean()),
-        }
+    def facts(self) -> dict[str, Any]:
+        """JSON-able: what weights and imputation have to say after training."""
+        self.weighing.settle()
+        weights = self.weighing.facts() | weight_facts(self.weighing.ratio.cpu().numpy())
+        return {"weights": weights, "imputation": self.imputing.facts()}
 
     def risk_on_log(self, batch: Batch) -> tuple[float, float]:
         """(the risk, the mean error) on some rows of the log, with the weights that they have."""
@@ -122,7 +121,7 @@ class Learner:
 
     def _told_and_own(self, batch: Batch) -> Logits:
         own_scorer, pairs = self.scorer.own(), (batch.pair_users, batch.pair_items)
-        if not self.uses_pairs:
+        if not (self.scores_pairs or self.imputing.needs_pairs):
             logits = self.scorer(batch.users, batch.items)
             return Logits(logits, logits[..., :0], logits, logits[..., :0])
         own = own_scorer.rows_and_pairs(batch.users, batch.items, *pairs)
@@ -153,3 +152,11 @@ class Learner:
         logits = self.scorer(batch.users, batch.items)
         errors = self._errors(batch, logits)
         return errors - self.imputing.errors(batch, logits, logits[..., :0], errors)[0]
+
+
+@torch.no_grad()
+def finish(learner: Any, batch: Batch) -> dict[str, Any]:
+    """JSON-able: what the parts have to say after training, and the risk reached on the whole log, which `batch` is."""
+    facts = learner.facts()  # first: it lets the weights settle
+    risk, errors = learner.risk_on_log(batch)
+    return {**facts, "risk": risk, "error_on_log": errors}

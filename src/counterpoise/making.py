@@ -9,6 +9,7 @@ from typing import Any
 from counterpoise.backbones import BACKBONES, Backbone
 from counterpoise.choices import IMPUTATIONS, WEIGHTS
 from counterpoise.errors import ConfigError, check_choice
+from counterpoise.exposure import Exposed
 from counterpoise.imputation import Imputation
 from counterpoise.kernels import KERNELS, Kernel
 from counterpoise.methods import METHODS
@@ -58,11 +59,11 @@ def configure(model: DebiasedRecommender, **settings: Any) -> DebiasedRecommende
     A setting of a part may be given by its own name (`dim=16`, `seed=1`) where only one part has it, or one nearer to
     the top than the others (`backbone`), else with the part (`training__seed=1`). Parts may be given by their words:
     `backbone="ncf"`, `kernel="exponential"`, `weights="logistic"`, `imputation="learned"`. Where a backbone is told of
-    exposure, `backbone` is the one inside.
+    exposure, `backbone` is the one inside, unless it is itself an `Exposed`.
     """
     flat = _flat(settings)
     for setting, value in sorted(flat.items(), key=_precedence):
-        name = _full_name(model, setting)
+        name = setting if isinstance(value, Exposed) else _full_name(model, setting)
         value = tuple(value) if isinstance(value, list) else value
         model.set_params(**{name: _part(_last(name), value)})
     return model

@@ -9,16 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Adam
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
-from counterpoise.learner import Learner
+from counterpoise.graphs import recorded
+from counterpoise.hedging import HedgedLearner, hedged
+from counterpoise.learner import Learner, finish
 from counterpoise.making import configure, make
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.stacks import NotAlikeError, Stack, hand_back
 from counterpoise.threads import one_thread
-from counterpoise.training import THREADS_PAY, Adam, DivergenceError, History, Progress, train
+from counterpoise.training import THREADS_PAY, DivergenceError, History, Progress, train
 from counterpoise.weights import Current, Weighing
 
+AnyLearner = Learner | HedgedLearner
 AT_ONCE = 1 << 25  # logits of a step that are held in memory at a time; more fits than that are taken in turn
 
 
@@ -88,11 +92,12 @@ def _fit_stack(
     rows = _logits_a_step(models[0], log) * len(models)
     with one_thread(rows < THREADS_PAY):
         learner, members = _begin(stack, models)
-        history = train(learner, stack.batches(learner.uses_pairs), None, stack.training, progress)
+        trained, batches = recorded(learner, models[0].training), stack.batches(learner.uses_pairs)
+        history = train(trained, batches, None, stack.training, progress)
         hand_back(learner.scorer.state_dict().values(), [member.scorer.state_dict().values() for member in members])
         hand_back(learner.imputing.state(), [member.imputing.state() for member in members])
         for number, (model, member, problem) in enumerate(zip(models, members, stack.members, strict=True)):
-            facts = member.finish(problem.batches(member.uses_pairs).final())
+            facts = finish(member, problem.batches(member.uses_pairs).final())
             model.keep(member, _own_history(history, number, model, len(models)), facts, log, probes[number])
 
 
@@ -100,17 +105,17 @@ def _frame(model: DebiasedRecommender) -> tuple[Any, ...]:
     """What must be the same for all: what decides the shape of a step."""
     training = model.training
     parts = type(model.weights), type(model.imputation)
-    return *parts, model.risk, training.batch_size, training.pairs, training.device, training.patience
+    return *parts, model.risk, model.hedge, training.batch_size, training.pairs, training.device, training.patience
 
 
-def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[Learner, list[Learner]]:
+def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[AnyLearner, list[AnyLearner]]:
     """(the learner of the stack, those of its members), in the order in which one alone would draw its numbers."""
     problems, risk = stack.members, models[0].risk
     scorer, scorers = stack.build_each([problem.backbone for problem in problems])
     weighings = [model.weights.begin(problem) for model, problem in zip(models, problems, strict=True)]
     triples = zip(models, problems, weighings, strict=True)
     imputings = [model.imputation.begin(problem, weighing) for model, problem, weighing in triples]
-    optimizer = Adam(scorer.parameters(), stack.training.learning_rate)
+    optimizer = Adam.of(scorer, stack.training.learning_rate, len(stack.log))
     stacked = Learner(
         scorer,
         _SideBySide(weighings, [model.training.epochs for model in models]),
@@ -120,7 +125,9 @@ def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[Learner
         stack.batches(),
     )
     parts = zip(scorers, weighings, imputings, problems, strict=True)
-    return stacked, [Learner(s, w, i, risk, optimizer, problem.batches()) for s, w, i, problem in parts]
+    members = [Learner(s, w, i, risk, optimizer, problem.batches()) for s, w, i, problem in parts]
+    probes, hedge = [problem.probe for problem in problems], models[0].hedge
+    return hedged(stacked, None, hedge), [hedged(one, probe, hedge) for one, probe in zip(members, probes, strict=True)]
 
 
 class _SideBySide(Weighing):
@@ -132,13 +139,17 @@ class _SideBySide(Weighing):
         self.members, self.epochs = members, epochs
         self._gather()
 
+    @property
+    def still(self) -> bool:
+        return all(member.still for member in self.members)
+
     def _gather(self) -> None:
         ratios = [member.ratio for member in self.members]
         same = all(torch.equal(ratio, ratios[0]) for ratio in ratios)
         self.ratio = ratios[0] if same else torch.stack(ratios)
 
     def refresh(self, epoch: int, current: Current) -> None:
-        if all(type(member).refresh is Weighing.refresh for member in self.members):
+        if self.still:
             return
         for number, member in enumerate(self.members):
             if epoch <= self.epochs[number]:  # a shorter fit stands still at its end, and so do its weights

@@ -287,9 +287,12 @@ SILENCE = (
         "Counterpoise",
         "likelihood",
         compositions.counterpoise,
-        f"{OBSERVED};   + {SILENT} of the backbone alone;   s = backbone + v_u a_u + v_i b_i + v_ui g_u'h_i",
+        "s = (s1 + s2) / 2 + level,   s1, s2 = backbone + v_u a_u + v_i b_i + v_ui g_u'h_i;   "
+        f"s1: {OBSERVED};   + {SILENT} of the backbone alone;   s2: the first risk alone, c = 0",
         "Silence as in MNAR, and beside it a model of exposure, whose say in the prediction is three numbers. Labels "
-        "decide them, and so can take back what silence claims. Without a probe silence says nothing.",
+        "decide them, and so can take back what silence claims. A second predictor hears labels alone, and the mean of "
+        "both predicts, at the level of the probe. Side features are used where the log has any. Without a probe "
+        "silence says nothing, and there is one predictor.",
         "the log alone; a probe helps",
         f"{MARLIN}; {VOICES}",
     ),

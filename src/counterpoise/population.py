@@ -96,12 +96,16 @@ class Sample:
             share = torch.full((self.n_rows,), 1 / self.n_rows, dtype=torch.float64, device=self.device)
         else:
             share = self.weights.double() / self.weights.double().sum()
+        if step >= self.n_rows:
+            yield self.matrix.double(), share
+            return
         for start in range(0, self.n_rows, step):
             yield self.matrix[start : start + step].double(), share[start : start + step]
 
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """The weighted sum, block by block."""
-        return torch.stack([weights @ function(values) for values, weights in self._blocks(width)]).sum(0)
+        first, *others = (weights @ function(values) for values, weights in self._blocks(width))
+        return sum(others, first)
 
     def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
         """The weighted sum, block by block."""
@@ -113,12 +117,16 @@ class Sample:
 
     def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
         """From the same values."""
+        return self.moments(lambda x: kernel(x, centres.double()), len(centres))
+
+    def moments(self, function: Callable[[Tensor], Tensor], width: int) -> tuple[Tensor, Tensor]:
+        """The means of `width` functions and of their squares."""
 
         def both(x: Tensor) -> Tensor:
-            values = kernel(x, centres.double())
+            values = function(x)
             return torch.cat([values, values.square()], 1)
 
-        mean, mean_square = self.mean(both, 2 * len(centres)).chunk(2)
+        mean, mean_square = self.mean(both, 2 * width).chunk(2)
         return mean, mean_square
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:

@@ -10,13 +10,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Adam, Rate
 from counterpoise.backbones import Backbone, Scorer
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
+from counterpoise.graphs import recorded
 from counterpoise.risks import error
 from counterpoise.streamed_batches import StreamedBatches
 from counterpoise.streamed_log import StreamedLog
-from counterpoise.training import Adam, Batch, Batches, Rate, Training, train
+from counterpoise.training import Batch, Batches, Training, train
 
 BRIEF_STEPS = 60  # of a model on the way
 BRIEF_EPOCHS = 5  # at least
@@ -58,7 +60,7 @@ class Problem:
 
     def plainly_trained(self) -> Problem:
         """The same fit with the default training, for models that do not follow the predictor's."""
-        return replace(self, training=Training())
+        return replace(self, training=Training(graph=self.training.graph))
 
     def deal(self, folds: int) -> Iterator[tuple[Tensor, Problem]]:
         """For cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each of so many folds.
@@ -89,13 +91,13 @@ class _Alone:
     scorer: Scorer
     loss_of: LossOf
     optimizer: Adam
-    rows: int
+    still: bool = True  # for `graphs`
 
     def begin_epoch(self, epoch: int) -> None:
         pass
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
-        loss = self.loss_of(self.scorer, batch) + self.scorer.penalty() / self.rows
+        loss = self.loss_of(self.scorer, batch)
         self.optimizer.step(loss, rate)
         return loss.detach()
 
@@ -111,9 +113,9 @@ def fit_alone(
 ) -> Scorer:
     """A scorer trained for all epochs on `loss_of(scorer, batch)` and its penalty, with the settings of the fit."""
     scorer = problem.build(backbone, rate)
-    optimizer = Adam(scorer.parameters(), problem.training.learning_rate)
-    learner = _Alone(scorer, loss_of, optimizer, len(problem.log))
-    train(learner, problem.batches(pairs), None, problem.training)
+    optimizer = Adam.of(scorer, problem.training.learning_rate, len(problem.log))
+    learner = _Alone(scorer, loss_of, optimizer)
+    train(recorded(learner, problem.training), problem.batches(pairs), None, problem.training)
     return scorer.requires_grad_(False)
 
 

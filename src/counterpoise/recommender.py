@@ -15,10 +15,12 @@ from torch import Tensor
 from counterpoise import __version__
 from counterpoise.backbones import Backbone, MatrixFactorization, as_backbone
 from counterpoise.checkpoints import Checkpoint
-from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
+from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
+from counterpoise.graphs import recorded
+from counterpoise.hedging import Hedged, HedgedLearner, begin
 from counterpoise.imputation import Imputation, Nothing
-from counterpoise.learner import Learner
+from counterpoise.learner import Learner, finish
 from counterpoise.parts import Part, from_config
 from counterpoise.persistence import read_folder, write_folder
 from counterpoise.problems import Problem
@@ -40,8 +42,9 @@ class DebiasedRecommender(Part):
     """A recommender trained on an estimate of its ideal loss.
 
     `weights` say how much each observed pair counts, `imputation` what the error is where nothing was observed, `risk`
-    how the ideal loss is estimated from both, `backbone` what predicts and `training` how it learns. `fit` starts over
-    when called again. The fitted ratios are in `ratio_`, what is to be known about weights and imputation in `facts_`.
+    how the ideal loss is estimated from both, `backbone` what predicts and `training` how it learns. With `hedge` a
+    second predictor learns without the imputation, and the mean of both predicts. `fit` starts over when called again.
+    The fitted ratios are in `ratio_`, what is to be known about weights and imputation in `facts_`.
     """
 
     weights: Weights = field(default_factory=Uniform)
@@ -49,6 +52,7 @@ class DebiasedRecommender(Part):
     imputation: Imputation = field(default_factory=Nothing)
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     training: Training = field(default_factory=Training)
+    hedge: bool = False
 
     def fit(
         self,
@@ -71,17 +75,18 @@ class DebiasedRecommender(Part):
             fitted_log, held_out = log.take(~rows), log.take(rows)
         problem = self.problem(fitted_log, probe)
         with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY):
-            learner = Learner.begin(problem, self.weights, self.risk, self.imputation)
+            learner = begin(problem, self.weights, self.risk, self.imputation, self.hedge)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
-            trained = learner if checkpoint is None else checkpoint.of(learner)
+            stepped = recorded(learner, self.training)
+            trained = stepped if checkpoint is None else checkpoint.of(stepped)
             try:
                 history = train(trained, batches, judge, self.training, progress)
             except (DivergenceError, Interrupted) as stop:
                 if stop.history is not None:
-                    self.keep(learner, stop.history, learner.finish(batches.final()), log, probe)
+                    self.keep(learner, stop.history, finish(learner, batches.final()), log, probe)
                 raise
-            return self.keep(learner, history, learner.finish(batches.final()), log, probe)
+            return self.keep(learner, history, finish(learner, batches.final()), log, probe)
 
     def problem(self, log: FeedbackLog, probe: FeedbackLog | None) -> Problem:
         """What is to be learned from a log, with fresh random numbers."""
@@ -90,7 +95,12 @@ class DebiasedRecommender(Part):
         return Problem(log, probe, backbone, self.training, self.training.resolve_device(), generator)
 
     def keep(
-        self, learner: Learner, history: History, facts: dict[str, Any], log: FeedbackLog, probe: FeedbackLog | None
+        self,
+        learner: Learner | HedgedLearner,
+        history: History,
+        facts: dict[str, Any],
+        log: FeedbackLog,
+        probe: FeedbackLog | None,
     ) -> Self:
         """Take over what a learner has learned."""
         self.history_, self.facts_ = history, facts
@@ -125,11 +135,14 @@ class DebiasedRecommender(Part):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
         self.training.check()
+        check_flag("hedge", self.hedge)
         check_choice("risk", self.risk, RISKS)
         if self.risk == "direct" and isinstance(self.imputation, Nothing | Silence):
             raise ConfigError(
                 f"`imputation` must be one of errors for risk={self.risk!r}: it is all that is learned from."
             )
+        if self.risk == "direct" and self.hedge:
+            raise ConfigError("`hedge` must be false for risk='direct': without imputation there is nothing to learn.")
 
     def predict(self, users: Any, items: Any, *, unknown: Unknown = "error") -> NDArray[np.float32]:
         """The probability of a positive label for each (user, item), in original ids.
@@ -306,6 +319,8 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
         with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
             scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
+            if "scorer.level" in tensors:
+                scorer = Hedged(scorer, deepcopy(scorer))
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
         scorer.load_state_dict(state, assign=True)
         model.scorer_ = scorer.requires_grad_(False).to(place)

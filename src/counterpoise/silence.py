@@ -127,10 +127,12 @@ def _log_odds(rate: float) -> float:
 
 
 class _Silence(Imputing):
+    still = True
+
     def __init__(self, of: Propensities, density: float, strength: float) -> None:
         self.of, self.density, self.strength = of, density, strength
         self.offset = of.contrast if abs(of.contrast) > 1e-9 else 0.0
-        self.needs_pairs = bool(self.offset and strength)
+        self.needs_pairs = self.speaks = bool(self.offset and strength)
 
     def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
         if any(member.needs_pairs != self.needs_pairs for member in members):

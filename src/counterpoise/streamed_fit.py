@@ -8,9 +8,10 @@ import torch
 
 from counterpoise.balancing import Balancing
 from counterpoise.checkpoints import Checkpoint
-from counterpoise.diagnostics import weight_facts
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
+from counterpoise.graphs import recorded
+from counterpoise.hedging import HedgedLearner, begin
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing
 from counterpoise.learner import Learner
 from counterpoise.propensity import Popularity
@@ -38,10 +39,11 @@ def fit_streamed(
     _check(model)
     problem = model.problem(log, probe)
     with one_thread(model.training.rows_a_step(len(log)) < THREADS_PAY):
-        learner = Learner.begin(problem, model.weights, model.risk, model.imputation)
+        learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge)
         batches = problem.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
-        trained = learner if checkpoint is None else checkpoint.of(learner)
+        stepped = recorded(learner, model.training)
+        trained = stepped if checkpoint is None else checkpoint.of(stepped)
         try:
             history = train(trained, batches, None, model.training, progress)
         except (DivergenceError, Interrupted) as stop:
@@ -65,17 +67,11 @@ def _check(model: DebiasedRecommender) -> None:
 
 
 @torch.no_grad()
-def _facts(learner: Learner, batches: StreamedBatches) -> dict[str, Any]:
+def _facts(learner: Learner | HedgedLearner, batches: StreamedBatches) -> dict[str, Any]:
     """What `Learner.finish` says, with the risk as the mean over blocks."""
-    weighing, rows, risk, errors = learner.weighing, 0, 0.0, 0.0
-    weighing.settle()
+    facts, rows, risk, errors = learner.facts(), 0, 0.0, 0.0
     for block in batches.blocks():
         own_risk, own_error = learner.risk_on_log(block)
         size = len(block.rows)
         rows, risk, errors = rows + size, risk + size * own_risk, errors + size * own_error
-    return {
-        "weights": weighing.facts() | weight_facts(weighing.ratio.cpu().numpy()),
-        "imputation": learner.imputing.facts(),
-        "risk": risk / rows,
-        "error_on_log": errors / rows,
-    }
+    return facts | {"risk": risk / rows, "error_on_log": errors / rows}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.errors import ConfigError, CounterpoiseError, check_number
+from counterpoise.adam import Rate
+from counterpoise.errors import ConfigError, CounterpoiseError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.last_good import LastGood
 from counterpoise.parts import Part
@@ -26,7 +27,6 @@ PAIRS_A_ROW = 2  # uniform pairs of D for each observed row, where not all are l
 THREADS_PAY = 1 << 17  # rows a step from which a second thread pays
 
 Progress = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
-Rate = float | Tensor  # what the learning rate is multiplied with; of each of several fits side by side
 
 
 class DivergenceError(CounterpoiseError):
@@ -52,6 +52,7 @@ class Training(Part):
     trains all epochs on the whole log. `validation` is the share of the log held out, only when there is patience.
     `pairs`: the uniform pairs of D a step for each observed row, for methods that look at unobserved pairs; "all" for
     D itself, so that means over D are exact; or "auto": all up to a million pairs if the batch is full, else 2 a row.
+    `graph`: replay steps as a CUDA graph where the device is a GPU and the method allows it.
     """
 
     epochs: int = 150
@@ -62,6 +63,7 @@ class Training(Part):
     pairs: int | str = "auto"
     device: str = "auto"
     seed: int = 0
+    graph: bool = True
 
     def check(self) -> None:
         """Raise `ConfigError` for the first setting that breaks its rule."""
@@ -75,6 +77,7 @@ class Training(Part):
         if self.pairs not in ("all", "auto"):
             check_number("pairs", self.pairs, at_least=1, integer=True, advice='Or use "all" or "auto".')
         check_number("seed", self.seed, at_least=0, at_most=2**63 - 1, integer=True)
+        check_flag("graph", self.graph)
 
     def rows_a_step(self, rows: int) -> int:
         """The batch size for a log of so many rows."""
@@ -172,42 +175,6 @@ class Batches:
             for high in self.shape
         )
         return users, items
-
-
-class Adam:
-    """Adam (Kingma and Ba 2015) with its default betas.
-
-    The same arithmetic as torch.optim.Adam, whose construction imports torch's compiler: longer than a whole fit.
-    """
-
-    def __init__(self, parameters: Iterable[Tensor], learning_rate: Rate) -> None:
-        self.parameters = list(parameters)
-        self.learning_rate = learning_rate
-        self.steps = 0
-        self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
-
-    def step(self, loss: Tensor, rate: Rate = 1.0) -> None:
-        """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate.
-
-        Fits side by side have a loss each, and a rate each where it is a tensor; their parameters a leading axis.
-        """
-        gradients = torch.autograd.grad(loss.sum(), self.parameters)
-        self.steps += 1
-        scale = math.sqrt(1 - 0.999**self.steps)
-        size = rate * self.learning_rate * scale / (1 - 0.9**self.steps)
-        with torch.no_grad():
-            torch._foreach_lerp_(self.first, gradients, 0.1)
-            torch._foreach_mul_(self.second, 0.999)
-            torch._foreach_addcmul_(self.second, gradients, gradients, 0.001)
-            spread = torch._foreach_sqrt(self.second)
-            torch._foreach_add_(spread, 1e-8 * scale)
-            if isinstance(size, Tensor):
-                torch._foreach_reciprocal_(spread)
-                torch._foreach_mul_(spread, [size.view(-1, *[1] * (p.ndim - 1)) for p in self.parameters])
-                torch._foreach_addcmul_(self.parameters, self.first, spread, -1.0)
-            else:
-                torch._foreach_addcdiv_(self.parameters, self.first, spread, -size)
 
 
 class Learner(Protocol):

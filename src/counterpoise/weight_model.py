@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from counterpoise.adam import Adam, Rate
 from counterpoise.backbones import Backbone
 from counterpoise.fitted_functions import FittedFunctions
 from counterpoise.functions import Functions, KernelFunctions
@@ -19,7 +20,7 @@ from counterpoise.kernels import BANDWIDTH_PAIRS
 from counterpoise.population import Pairs, Population, Sample
 from counterpoise.problems import Problem
 from counterpoise.selection import solve
-from counterpoise.training import Adam, Batch, Rate
+from counterpoise.training import Batch
 from counterpoise.weights import View, Weighing
 
 BATCH_STRENGTH = 1.0  # what a standard deviation of all functions together is worth by default: a batch of 128 is off
@@ -72,6 +73,7 @@ class WeightModel(Weighing):
     """ratio = exp(g(user, item)) x prior, normalised over the batch, and over the log when training is done."""
 
     needs_pairs: ClassVar[bool] = True
+    needs_pair_logits: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -87,33 +89,34 @@ class WeightModel(Weighing):
         self.functions = _for_batches(functions, problem, pairs)
         self.tolerance, self.strength = tolerance, strength
         self.scorer = problem.build(backbone, rate=0.5)
-        self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
+        self.optimizer = Adam.of(self.scorer, problem.training.learning_rate, len(problem.log))
         self.ratio = prior.ratio.clone()
         self.last: tuple[Tensor, Tensor, Tensor, FittedFunctions, float, float] | None = None  # of L_w
 
+    @torch.no_grad()
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Choose functions on the batch, one gradient step on L_w, new ratios for the rows of the batch."""
         batch, rows = view.batch, len(view.batch.rows)
-        observed = Sample(self.pairs.at(batch.users.long(), batch.items.long()).features(slice(None)))
+        observed = Sample(self.pairs.at(batch.users, batch.items).features(slice(None)))
         fitted = self.functions.fit(
             self._population(batch), observed, view.errors - imputed, self.ratio[batch.rows], self.problem.generator
         )
         log_base = self.prior.ratio[batch.rows].log().log_softmax(0)
-        logits = self.scorer(batch.users, batch.items)
-        log_mass, values = (logits.detach() + log_base).log_softmax(0), fitted.values(observed.matrix)
+        logits, pull_back = self.scorer.traced(batch.users, batch.items)
+        log_mass = (logits + log_base).log_softmax(0)
+        values = fitted.values(observed.matrix) if fitted.known is None else fitted.known
         prices = 1 if fitted.matrix is not None else len(fitted.targets)
         strength = BATCH_STRENGTH / prices if self.strength is None else self.strength
         self.last = log_mass, log_base, values, fitted, self.tolerance, strength
-        self.optimizer.step(logits @ weight_slope(*self.last) + self.scorer.penalty() / len(self.ratio), rate)
-        with torch.no_grad():
-            logits = self.scorer(batch.users, batch.items) + log_base
-            self.ratio[batch.rows] = rows * logits.softmax(0)
+        self.optimizer.follow(pull_back(weight_slope(*self.last)), rate)
+        logits = self.scorer(batch.users, batch.items) + log_base
+        self.ratio[batch.rows] = rows * logits.softmax(0)
 
     def _population(self, batch: Batch) -> Population:
         """All of D where the batch stands beside it, else the batch's pairs."""
         if batch.pair_users is None or batch.pair_items is None:
             return self.pairs
-        return Sample(self.pairs.at(batch.pair_users.long(), batch.pair_items.long()).features(slice(None)))
+        return Sample(self.pairs.at(batch.pair_users, batch.pair_items).features(slice(None)))
 
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:

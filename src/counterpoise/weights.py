@@ -11,12 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise.adam import Rate
 from counterpoise.arguments import as_float64
 from counterpoise.errors import ConfigError, DataError, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
-from counterpoise.training import Batch, Rate
+from counterpoise.training import Batch
 
 
 class View(NamedTuple):
@@ -39,7 +40,13 @@ class Weighing:
     """Weights during one fit. Those that never change set `ratio` and answer `at`; the others learn on the way."""
 
     needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
+    needs_pair_logits: ClassVar[bool] = True  # and at what is predicted there
     ratio: Tensor  # (rows,) of the log that is trained on, on the device of the fit
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing happens to the weights in training."""
+        return all(getattr(type(self), name) is getattr(Weighing, name) for name in ("refresh", "step", "extra_loss"))
 
     def refresh(self, epoch: int, current: Current) -> None:
         """At the beginning of an epoch, counted from 1, look at the whole log."""

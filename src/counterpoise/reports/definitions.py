@@ -109,6 +109,7 @@ DEFINITIONS = {
         "alone, about 0.5 is indifferent to popularity."
     ),
     "contrast": "log(chance of being observed if positive / if negative). 0: silence says nothing.",
+    "level": "What is added to all log odds, so that predictions average to the label rate of the probe.",
     "chance of being observed": (
         "By Bayes' rule from the label rates of the log and of the probe, drawn towards each other as far as "
         "chance may explain their difference."

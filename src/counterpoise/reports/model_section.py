@@ -157,6 +157,9 @@ def _silence(model: Facts) -> list[Text | Table | Figure]:
         columns += [Column("observed if negative", "share", "chance of being observed")]
         columns += [Column("contrast", "number", "contrast")]
         rows = [[facts["positive"], facts["negative"], facts["contrast"]]]
+        if "level" in facts:
+            columns.append(Column("level", "number", "level"))
+            rows[0].append(facts["level"])
         blocks.append(
             Table("What silence says: the chance that a pair is observed, by its label", columns, rows, half=True)
         )
@@ -174,7 +177,7 @@ def _silence(model: Facts) -> list[Text | Table | Figure]:
         )
         caption = "Right of 0: what is seen more pleases more, beyond what else is known of it."
         blocks.append(Figure("What exposure adds", svg, caption, numbers=table, term="voices"))
-    others = {name: value for name, value in facts.items() if name not in ("contrast", "positive", "negative")}
+    others = {name: value for name, value in facts.items() if name not in ("contrast", "positive", "negative", "level")}
     if others:
         rows = [[name.replace("_", " "), value] for name, value in others.items()]
         blocks.append(Table("What the imputation says", [Column("fact"), Column("value")], rows))

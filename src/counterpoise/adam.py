@@ -1,0 +1,124 @@
+"""The optimiser: Adam on a loss and a Gaussian prior.
+
+The same arithmetic as torch.optim.Adam, whose construction imports torch's compiler: longer than a whole fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor
+
+Rate = float | Tensor  # what the learning rate is multiplied with; of each of several fits side by side
+
+
+class Model(Protocol):
+    """What `Adam` trains."""
+
+    def parameters(self) -> Iterator[Tensor]:
+        """Its parameters."""
+
+    def precisions(self) -> list[Rate]:
+        """Of the Gaussian prior on each; 0 for none."""
+
+
+class _Group(NamedTuple):
+    """Parameters of one precision, with their moments."""
+
+    places: list[int]
+    parameters: list[Tensor]
+    first: list[Tensor]
+    second: list[Tensor]
+
+
+class Adam:
+    """Adam (Kingma and Ba 2015) with its default betas, on a loss + 1/2 precision |parameter|^2 for each parameter."""
+
+    def __init__(self, parameters: Iterable[Tensor], learning_rate: Rate, precisions: Sequence[Rate] = ()) -> None:
+        self.parameters = list(parameters)
+        self.learning_rate = learning_rate
+        self.precisions = list(precisions) or [0.0] * len(self.parameters)
+        self.steps: int | Tensor = 0  # a tensor where steps are replayed (`graphs`)
+        self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._groups: dict[Any, _Group] = {}
+        columns = self.parameters, self.first, self.second
+        for place, (precision, parameter, first, second) in enumerate(zip(self.precisions, *columns, strict=True)):
+            group = self._groups.setdefault(precision, _Group([], [], [], []))
+            group.places.append(place)
+            group.parameters.append(parameter)
+            group.first.append(first)
+            group.second.append(second)
+
+    @classmethod
+    def of(cls, model: Model, learning_rate: Rate, rows: int) -> Self:
+        """For a model whose loss is a mean over so many rows: its prior counts as one of their sums."""
+        return cls(model.parameters(), learning_rate, [precision / rows for precision in model.precisions()])
+
+    def step(self, loss: Tensor, rate: Rate = 1.0) -> None:
+        """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate.
+
+        Fits side by side have a loss each, and a rate each where it is a tensor; their parameters a leading axis.
+        """
+        self.follow(torch.autograd.grad(loss.sum() if loss.ndim else loss, self.parameters), rate)
+
+    @torch.no_grad()
+    def follow(self, gradients: Sequence[Tensor], rate: Rate = 1.0) -> None:
+        """The same from the gradients of a loss."""
+        self.steps += 1
+        speed = rate * self.learning_rate
+        each = (speed, *self._groups)
+        if any(isinstance(number, Tensor) and number.ndim for number in each):
+            self._move_each(gradients, speed)
+        else:
+            self._move(gradients, speed)
+
+    @torch.no_grad()
+    def penalty(self, fits: int = 0) -> Tensor:
+        """The sum of 1/2 precision |parameter|^2; of each fit, where there are `fits` = 1 axes of fits side by side."""
+        tables = [parameter.reshape(*parameter.shape[:fits], -1) for parameter in self.parameters]
+        each = zip(self.precisions, tables, strict=True)
+        squares = [precision * torch.linalg.vecdot(table, table) for precision, table in each]
+        return torch.stack(squares).sum(0) / 2
+
+    def _move(self, gradients: Sequence[Tensor], speed: Rate) -> None:
+        """By torch's own kernel, one pass over each parameter; it wants gradients that lie in memory as they do."""
+        count, device = self.steps, gradients[0].device
+        steps = count.float() if isinstance(count, Tensor) else torch.full((), float(count), device=device)
+        speed = speed.float() if isinstance(speed, Tensor) else speed
+        for precision, group in self._groups.items():
+            torch._fused_adam_(
+                group.parameters,
+                [gradients[place].contiguous() for place in group.places],
+                group.first,
+                group.second,
+                [],
+                [steps] * len(group.places),
+                lr=speed,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=precision,
+                eps=1e-8,
+                amsgrad=False,
+                maximize=False,
+            )
+
+    def _move_each(self, gradients: Sequence[Tensor], speed: Rate) -> None:
+        """The same where fits side by side differ in speed or precision. (fits,)"""
+        scale = (1 - 0.999**self.steps) ** 0.5
+        size = speed * scale / (1 - 0.9**self.steps)
+        columns = self.parameters, gradients, self.precisions, self.first, self.second
+        for parameter, gradient, precision, first, second in zip(*columns, strict=True):
+            pull = gradient + _of_each_fit(precision, parameter) * parameter
+            first.lerp_(pull, 0.1)
+            second.mul_(0.999).addcmul_(pull, pull, value=0.001)
+            parameter.sub_(_of_each_fit(size, parameter) * first / second.sqrt().add_(1e-8 * scale))
+
+
+def _of_each_fit(value: Rate, parameter: Tensor) -> Rate:
+    """A value for each of the fits side by side with as many axes as the parameter, or one number for all."""
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return value
+    return value.view(-1, *[1] * (parameter.ndim - 1)).to(parameter.dtype)
