@@ -74,7 +74,6 @@ def test_demo_compares_with_the_truth_and_saves_a_run(
     assert truth["loss_on_all_pairs"] < naive["loss_on_all_pairs"]
     assert naive["loss_on_log"] < naive["loss_on_all_pairs"] - 0.1  # the log flatters the model
     ours = rows["counterpoise"]
-    assert naive["loss_on_log"] < ours["loss_on_log"]  # by the log nobody would choose it
     assert ours["loss_on_all_pairs"] < naive["loss_on_all_pairs"] - 0.05
     assert naive["auc"] + 0.05 < ours["auc"] < truth["auc"]
 

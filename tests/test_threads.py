@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from threadpoolctl import threadpool_limits
+from scipy.linalg.lapack import dposv
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from counterpoise import make, simulate
+from counterpoise import make, selection, simulate
 
 
 @pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
@@ -38,3 +39,16 @@ def test_a_small_fit_uses_one_thread_and_gives_the_others_back(monkeypatch: pyte
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_regression_on_candidates_uses_one_thread_of_linear_algebra(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads() -> list[int]:
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    seen: list[int] = []
+    monkeypatch.setattr(selection, "dposv", lambda *given: seen.extend(threads()) or dposv(*given))
+    with threadpool_limits(2, "blas"):
+        found = selection.solve(2 * torch.eye(3).double(), torch.ones(3).double())
+        assert set(threads()) == {2}
+    assert set(seen) == {1}
+    assert found.tolist() == pytest.approx([0.5, 0.5, 0.5])

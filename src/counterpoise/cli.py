@@ -95,7 +95,7 @@ def demo(
     )
     say(
         "mf learns the log as it is. skb-ips weights it, so that it resembles all pairs. counterpoise, the default,\n"
-        "learns what was observed beside what is liked.\n"
+        "learns what was observed beside what is liked. No side features are used.\n"
         "What the log says of a model (first column) is not how good it is (the others).\n"
     )
     say("Recommendations of counterpoise for five users:")

@@ -48,8 +48,9 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     data = world.dataset
     plain = make("mf", seed=seed).fit(data.train)
     balanced = make("skb-ips", seed=seed, prior="naive-bayes").fit(data.train, probe=data.probe)
-    configuration = FitConfig(data="simulated", seed=seed)
-    model = make(configuration.method, seed=seed).fit(data.train, probe=data.probe, progress=progress)
+    configuration = FitConfig(data="simulated", seed=seed, settings={"side_features": False})  # as the others
+    model = make(configuration.method, seed=seed, **configuration.settings)
+    model.fit(data.train, probe=data.probe, progress=progress)
     rate = float(data.train.labels.mean())
     predictors: dict[str, Any] = {
         "the log's mean label": lambda users, items: np.full(np.shape(users), rate),
