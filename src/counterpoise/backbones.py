@@ -214,7 +214,7 @@ class _Factors(Scorer):
             return super().traced(users, items)
         with torch.no_grad():
             products = BiasedProducts(self._tables(), users, items)
-        return products.logits, products.gradients
+            return products.logits(), products.gradients
 
     def _tables(self) -> list[Tensor]:
         """In the order of `parameters`."""

@@ -68,11 +68,16 @@ class BiasedProducts:
     """
 
     def __init__(self, tables: Sequence[Tensor], users: Tensor, items: Tensor) -> None:
-        mean, user_factors, item_factors, user_bias, item_bias = tables
+        self.mean, user_factors, item_factors, *self.biases = tables
         self.users, self.items, self.sizes = users, items, (len(user_factors), len(item_factors))
         self.of_users, self.of_items = user_factors.index_select(0, users), item_factors.index_select(0, items)
-        biases = user_bias.view(-1).index_select(0, users).add_(item_bias.view(-1).index_select(0, items))
-        self.logits: Tensor = torch.linalg.vecdot(self.of_users, self.of_items).add_(biases).add_(mean)
+
+    def logits(self) -> Tensor:
+        """(pairs,)"""
+        user_bias, item_bias = (bias.view(-1) for bias in self.biases)
+        biases = user_bias.index_select(0, self.users).add_(item_bias.index_select(0, self.items))
+        logits: Tensor = torch.linalg.vecdot(self.of_users, self.of_items)
+        return logits.add_(biases).add_(self.mean)
 
     @staticmethod
     def pay(codes: Tensor) -> bool:
@@ -91,7 +96,7 @@ class BiasedProducts:
 def biased_products(tables: Sequence[Tensor], users: Tensor, items: Tensor) -> Tensor:
     """The logits of `BiasedProducts`, for autograd if it is on."""
     if not torch.is_grad_enabled():
-        return BiasedProducts(tables, users, items).logits
+        return BiasedProducts(tables, users, items).logits()
     logits: Tensor = _BiasedProducts.apply(users, items, *tables)  # type: ignore[no-untyped-call]
     return logits
 
@@ -100,7 +105,7 @@ class _BiasedProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, users: Tensor, items: Tensor, *tables: Tensor) -> Tensor:
         ctx.products = BiasedProducts(tables, users, items)
-        logits: Tensor = ctx.products.logits
+        logits: Tensor = ctx.products.logits()
         return logits
 
     @staticmethod

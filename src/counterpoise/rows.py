@@ -33,9 +33,9 @@ class Rows:
 
     def blocks(self, first: int = 0, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Rows `first` to `last` in order: (the slice, its values in float64)."""
-        last = self.n_rows if last is None else last
-        for start in range(first, last, self._block_rows):
-            part = slice(start, min(start + self._block_rows, last))
+        last, step = self.n_rows if last is None else last, self._block_rows
+        for start in range(first, last, step):
+            part = slice(start, min(start + step, last))
             yield part, self.take(part).double()
 
     def each_chunk(self, work: Callable[[Iterator[tuple[slice, Tensor]]], Result]) -> list[Result]:
@@ -44,7 +44,8 @@ class Rows:
         On the CPU as many chunks at a time as torch has threads, each with one: threads inside operations on such
         tall and narrow blocks gain little, and lose a lot where other programs want the cores too.
         """
-        step = self._block_rows * max(1, -(-self.n_rows // (self._block_rows * CHUNKS)))
+        block = self._block_rows
+        step = block * max(1, -(-self.n_rows // (block * CHUNKS)))
         chunks = [self.blocks(start, min(start + step, self.n_rows)) for start in range(0, self.n_rows, step)]
         workers = torch.get_num_threads() if self.device.type == "cpu" else 1
         if workers == 1:
