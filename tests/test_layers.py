@@ -14,18 +14,8 @@ import counterpoise
 PACKAGE = Path(counterpoise.__file__).parent
 ORDER = [
     *("errors", "words", "command_words", "console", "options", "parts", "threads", "unpacked", "folder_locks"),
-    *(
-        "vocabulary",
-        "columns",
-        "pairs",
-        "feedback",
-        "fingerprints",
-        "tables",
-        "log_files",
-        "ingest",
-        "shards",
-        "sharding",
-    ),
+    *("vocabulary", "columns", "pairs", "feedback", "fingerprints", "tables"),
+    *("log_files", "ingest", "side_tables", "shards", "sharding"),
     *("ray_engine", "engines", "streamed_log", "protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "quadratic_program", "penalties", "tilting", "sharded_tilting"),
     *("newton", "results", "solver"),

@@ -12,20 +12,19 @@ import numpy as np
 import polars as pl
 import torch
 
-from counterpoise.columns import finite_numbers, whole_ids
 from counterpoise.engines import Engine
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.features import Table, standardised
+from counterpoise.features import standardised
 from counterpoise.functions import Functions
-from counterpoise.ingest import AnyPath, as_plain_ids, read_beside
+from counterpoise.ingest import AnyPath, read_beside
 from counterpoise.log_files import files_of
 from counterpoise.persistence import write_table
 from counterpoise.population import Pairs
 from counterpoise.results import BalanceResult
 from counterpoise.sharded_functions import balance_shards
 from counterpoise.sharding import batches, shard_log
+from counterpoise.side_tables import read_side
 from counterpoise.tables import PARQUET, column_names, kind_of
-from counterpoise.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
@@ -90,21 +89,6 @@ def balance_log(
     finally:
         result.weights.remove()
     return BalancedLog(result, len(sharded), sharded.shape, 1 / squares)
-
-
-def read_side(path: AnyPath, id_col: str, separator: str | None = None) -> tuple[Vocabulary, Table]:
-    """The ids of users or items, and their features: every other column, all of them numbers."""
-    frame = read_beside(path, pl.DataFrame(), separator=separator)
-    if id_col not in frame.columns:
-        raise DataError(f"{path}: there is no column {id_col!r}; the columns are {', '.join(frame.columns)}.")
-    try:
-        ids = Vocabulary(as_plain_ids(whole_ids(frame[id_col], id_col)))
-        values = [finite_numbers(frame[name], name) for name in frame.columns if name != id_col]
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    if not values:
-        raise DataError(f"{path}: there is no feature beside {id_col!r}. Add columns of numbers.")
-    return ids, np.stack(values, 1)
 
 
 def checked_folder(out: AnyPath) -> Path:

@@ -24,6 +24,8 @@ class FitConfig(BaseModel):
     path: str | None = None
     test: str | None = None
     probe: str | None = None
+    users: str | None = None
+    items: str | None = None
     protocol: Protocol = "honest"
     probe_fraction: float = 0.05
     threshold: float | None = None

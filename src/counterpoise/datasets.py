@@ -16,6 +16,7 @@ from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.ingest import AnyPath, read_logs
 from counterpoise.log_files import is_many, title_of
 from counterpoise.protocols import apply_protocol
+from counterpoise.side_tables import with_sides
 from counterpoise.sources import SOURCES, Reader, Source
 from counterpoise.streamed_log import read_streamed, too_long
 from counterpoise.tables import PARQUET, SEPARATORS, kind_of
@@ -67,6 +68,8 @@ def load(
     threshold: float | None = None,
     test: AnyPath | None = None,
     probe: AnyPath | None = None,
+    users: AnyPath | None = None,
+    items: AnyPath | None = None,
     memory: str | float | None = None,
     streaming: Mapping[str, Any] | None = None,
     **options: Any,
@@ -79,6 +82,8 @@ def load(
     `path`: the folder of a known dataset; by default $COUNTERPOISE_DATA/<name>, then the user's cache folder.
     `protocol`: "honest" or "paper", see `apply_protocol`; `seed` draws the probe. What was removed is in `description`.
     `threshold`: ratings at or above it are positive; by default the dataset's own, for files none.
+    `users`, `items`: with files of your own, two more with side features: a column of ids, named as in the log, and
+    numbers.
     `memory`: a log in a folder or a glob that would take more is streamed (see `StreamedLog`), with the options
     `streaming`: `cache` and `engine`. By default none is.
     `options`: for files those of `read_logs`, for "simulated" those of `simulate`.
@@ -89,15 +94,20 @@ def load(
             raise ConfigError(f"`path` goes with one of the names {_names()}; {str(name)!r} is a path itself.")
         files = _files(Path(name).expanduser(), test, probe)
         if memory is not None and too_long(files["train"], memory):
+            if users is not None or items is not None:
+                raise ConfigError("`users` and `items` do not go with a log that is streamed. Raise `memory`.")
             ordered = {"train": files.pop("train"), **files}
             logs = read_streamed(ordered, threshold=threshold, memory=memory, **(streaming or {}), **options)
         else:
-            logs = read_logs(files, threshold=threshold, **options)
+            columns = {name: options[name] for name in ("user_col", "item_col", "separator") if name in options}
+            logs = with_sides(read_logs(files, threshold=threshold, **options), users, items, **columns)
         about = {"source": str(name), "threshold": threshold}
         return split.dataset(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
     source = SOURCES[str(name)]
-    if test is not None or probe is not None:
-        raise ConfigError(f"`test` and `probe` go with files of your own; {source.name!r} has its own.")
+    if any(file is not None for file in (test, probe, users, items)):
+        raise ConfigError(
+            f"`test`, `probe`, `users` and `items` go with files of your own; {source.name!r} has its own."
+        )
     if source.name == "simulated":
         if path is not None or threshold is not None or protocol != "honest":
             raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")

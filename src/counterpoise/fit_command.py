@@ -42,6 +42,8 @@ def fit(
     method: Method = None,
     probe: ProbeFile = None,
     test: Annotated[str | None, typer.Option(help="File with unbiased ratings to evaluate on.")] = None,
+    users: Annotated[str | None, typer.Option(help="File with ids and features (numbers) of users.")] = None,
+    items: Annotated[str | None, typer.Option(help="File with ids and features (numbers) of items.")] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file, or a run to repeat; flags override it.")] = None,
     path: Folder = None,
     protocol: Split = None,

@@ -170,6 +170,8 @@ def load_data(configuration: FitConfig) -> Dataset:
         threshold=configuration.threshold,
         test=configuration.test,
         probe=configuration.probe,
+        users=configuration.users,
+        items=configuration.items,
         memory=configuration.memory,
         streaming={
             "cache": configuration.cache,
