@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 
 import counterpoise as cp
 from counterpoise import ConfigError, Dataset
+from counterpoise.explain import fit_lines
 from counterpoise.hedging import Hedged, level
 from counterpoise.many import fit_many
 
@@ -110,3 +111,11 @@ def test_patience_looks_at_both(dataset: Dataset) -> None:
 def test_where_the_imputation_is_all_there_is_nothing_is_hedged(dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="`hedge` must be false for risk='direct'"):
         cp.make("mr", hedge=True).fit(dataset.train)
+
+
+def test_a_fit_says_what_silence_said(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
+    facts = model.facts_["imputation"]
+    times = f"{facts['positive'] / facts['negative']:.1f} times"
+    assert any(times in line and "believed by half" in line for line in fit_lines(model.facts_, 601))
+    silent = cp.make("counterpoise", **FAST).fit(dataset.train)
+    assert any("Silence: says nothing" in line for line in fit_lines(silent.facts_, 601))

@@ -120,6 +120,8 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     lines = [] if elsewhere else [_sample_line(weights, rows), *_part_lines(weights)]
     if "label" in (base := imputation.get("base", imputation)):
         lines.append(f"Imputed label: {base['label']:.3f}.")
+    if "contrast" in imputation:
+        lines.append(_silence_line(imputation))
     if "share_agreed" in imputation:
         lines.append(f"The two models agree on {imputation['share_agreed']:.1%} of all pairs, which the third learns.")
     for candidate in imputation.get("propensities", []):
@@ -130,6 +132,14 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         way_out = "Choose another method." if combined else "Raise l2, or learn the imputation (dr-jl, tdr-jl)."
         lines.append(f"The risk is {facts['risk']:.2f}, below 0: {why}. {way_out}")
     return lines
+
+
+def _silence_line(facts: Mapping[str, Any]) -> str:
+    if not facts["contrast"]:
+        return "Silence: says nothing, since no probe shows that the log's labels differ from those of all pairs."
+    half = ", believed by half" if "level" in facts else ""
+    times = facts["positive"] / facts["negative"]
+    return f"Silence: a positive pair is {times:.1f} times as likely to be in the log as a negative one{half}."
 
 
 def truth_line(truth: Mapping[str, float]) -> str:
