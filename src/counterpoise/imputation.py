@@ -143,7 +143,7 @@ def residual_slope(own: Tensor, logits: Tensor, errors: Tensor, importance: Tens
     """
     labels = torch.sigmoid(own)
     residual = errors - error(labels, logits)
-    return importance * residual * logits * labels * (1 - labels) * (2 / own.shape[-1])
+    return (importance * residual * logits * labels * (1 - labels) * (2 / own.shape[-1])).to(own.dtype)
 
 
 def _mean_one(values: Tensor) -> Tensor:
