@@ -45,7 +45,7 @@ class Scorer(nn.Module):
 
     def precision(self, name: str) -> float | Tensor:
         """The precision of the Gaussian prior on a parameter; 0 where there is none."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must have `precision(name)`, of which `penalty` is made.")
 
     def precisions(self) -> list[float | Tensor]:
         """Those of all parameters, in their order."""
