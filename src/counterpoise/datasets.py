@@ -16,6 +16,7 @@ from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.ingest import AnyPath, read_logs
 from counterpoise.log_files import is_many, title_of
 from counterpoise.protocols import apply_protocol
+from counterpoise.ray_engine import RayEngine
 from counterpoise.sources import SOURCES, Reader, Source
 from counterpoise.streamed_log import read_streamed, too_long
 from counterpoise.tables import PARQUET, SEPARATORS, kind_of
@@ -80,15 +81,15 @@ def load(
     `protocol`: "honest" or "paper", see `apply_protocol`; `seed` draws the probe. What was removed is in `description`.
     `threshold`: ratings at or above it are positive; by default the dataset's own, for files none.
     `memory`: a log in a folder or a glob that would take more is streamed (see `StreamedLog`), with the options
-    `streaming`: `cache` and `engine`. By default none is.
+    `streaming`: `cache` and `engine`. By default none is. With a `RayEngine` every log is, also a single file.
     `options`: for files those of `read_logs`, for "simulated" those of `simulate`.
     """
-    split = Split(protocol, probe_fraction, seed)
+    split, over_ray = Split(protocol, probe_fraction, seed), isinstance((streaming or {}).get("engine"), RayEngine)
     if str(name) not in SOURCES:
         if path is not None:
             raise ConfigError(f"`path` goes with one of the names {_names()}; {str(name)!r} is a path itself.")
         files = _files(Path(name).expanduser(), test, probe)
-        if memory is not None and too_long(files["train"], memory):
+        if memory is not None and (too_long(files["train"], memory) or over_ray):
             ordered = {"train": files.pop("train"), **files}
             logs = read_streamed(ordered, threshold=threshold, memory=memory, **(streaming or {}), **options)
         else:
@@ -96,6 +97,8 @@ def load(
         about = {"source": str(name), "threshold": threshold}
         return split.dataset(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
     source = SOURCES[str(name)]
+    if over_ray:
+        raise ConfigError(f"`engine` 'ray' works on files of your own; {source.name!r} fits into memory: leave it out.")
     if test is not None or probe is not None:
         raise ConfigError(f"`test` and `probe` go with files of your own; {source.name!r} has its own.")
     if source.name == "simulated":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, get_args
 
 import torch
@@ -14,6 +15,7 @@ from counterpoise.backbones import Backbone, as_backbone
 from counterpoise.errors import check_choice, check_number
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
+from counterpoise.ranks import Share
 from counterpoise.risks import error
 from counterpoise.stacks import NotAlikeError, stack_numbers, stack_scorers
 from counterpoise.training import Adam, Batch, Rate
@@ -118,22 +120,24 @@ def _error_of(label: float | Tensor, logits: Tensor) -> Tensor:
     return error(torch.as_tensor(label, dtype=logits.dtype, device=logits.device), logits)
 
 
-def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5) -> Tensor:
+def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5, share: Share | None = None) -> Tensor:
     """How much (error - imputed error)^2 of an observed pair counts in training the imputation; mean 1.
 
     With w = 1 / propensity: "error" w, an estimate of the mean over D (Wang et al. 2019); "variance" w (w - 1), of the
     variance of `dr` (MRDR, Guo et al. 2021); "bias" w (w - 1)^2, of the squared bias (Dai et al. 2022); "mse" mixes the
     last two, each scaled to mean 1, `mix` of the bias. Weights below 1, which no propensity has, count as 1 in w - 1.
+    `share`: of the batch whose mean is 1, by default all of it.
     """
+    mean_one = partial(_mean_one, share=share or Share())
     excess = (weight - 1).clamp(min=0)
     powers = {"error": weight, "variance": weight * excess, "bias": weight * excess.square()}
     if weighting == "mse":
-        return mix * _mean_one(powers["bias"]) + (1 - mix) * _mean_one(powers["variance"])
-    return _mean_one(powers[weighting])
+        return mix * mean_one(powers["bias"]) + (1 - mix) * mean_one(powers["variance"])
+    return mean_one(powers[weighting])
 
 
-def _mean_one(values: Tensor) -> Tensor:
-    return values / values.mean(-1, keepdim=True).clamp(min=1e-30)
+def _mean_one(values: Tensor, share: Share) -> Tensor:
+    return values / share.mean(values).clamp(min=1e-30)
 
 
 @dataclass
@@ -161,8 +165,10 @@ class _Learned(Imputing):
         self.optimizer = Adam(self.scorer.parameters(), problem.training.learning_rate)
 
     def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
-        loss = self.loss(view, residual_weights(self.part.weighting, ratio / self.density, self.part.mix), shift)
-        self.optimizer.step(loss + self.scorer.penalty() / self.rows, rate)
+        share = view.batch.share
+        importance = residual_weights(self.part.weighting, ratio / self.density, self.part.mix, share)
+        loss = self.loss(view, importance, shift) + self.scorer.penalty() / self.rows
+        self.optimizer.step(share.weighed(loss), rate)
 
     def loss(self, view: View, importance: Tensor, shift: Tensor | float = 0.0) -> Tensor:
         """Mean of importance x (error - imputed error - shift)^2."""

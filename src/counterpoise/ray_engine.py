@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, TypeVar
 
 from counterpoise.errors import ConfigError, CounterpoiseError
@@ -27,7 +28,7 @@ class _Worker:
     def run(self, work: Callable[..., Any], shard: Shard, arguments: Sequence[Any], kept: list[Any]) -> Any:
         """Work on a shard; the first time, also after a death, the source is fetched."""
         if self.source is None:
-            self.source = _imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
+            self.source = imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
         with one_thread():  # a worker has one core, whatever the environment says
             return work(self.source, shard, *arguments)
 
@@ -43,11 +44,18 @@ class RayEngine:
     workers: int | None = None
     address: str | None = None
 
+    def count(self, ray: Any) -> int:
+        """How many workers; more than there are cores would be waited for in vain."""
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        if self.workers is not None and self.workers > cores:
+            raise ConfigError(f"`workers` must be at most {cores}, the cores of the Ray cluster, got {self.workers}.")
+        return self.workers or cores
+
     @contextmanager
     def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
         """Shard k is always with worker k modulo their number; results come in the order of shards."""
         with one_thread(), connected(self.address, self.workers) as ray:
-            count = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            count = self.count(ray)
             actor = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
             actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
             source = make()  # while the workers start
@@ -67,7 +75,7 @@ class RayEngine:
 @contextmanager
 def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
     """The module `ray`, connected to a cluster or to an instance of its own."""
-    ray = _imported()
+    ray = imported()
     if ray.is_initialized():
         yield ray
         return
@@ -112,12 +120,14 @@ def results(ray: Any, tasks: Sequence[Any]) -> list[Any]:
         raise
 
 
-def _imported() -> Any:
+def imported(name: str = "ray") -> Any:
+    """A module of Ray, or an error that says how to get it."""
     try:
-        import ray
+        return import_module(name)
     except ImportError:
-        raise ConfigError("`engine` is 'ray', which is not installed. Run: pip install 'counterpoise[ray]'.") from None
-    return ray
+        raise ConfigError(
+            f"`engine` needs {name}, which is not installed. Run: pip install 'counterpoise[ray]'."
+        ) from None
 
 
 @dataclass

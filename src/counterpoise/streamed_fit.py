@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,17 +11,20 @@ import torch
 from counterpoise.balancing import Balancing
 from counterpoise.checkpoints import Checkpoint
 from counterpoise.diagnostics import weight_facts
+from counterpoise.engines import Engine
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing
 from counterpoise.learner import Learner
 from counterpoise.propensity import Popularity
+from counterpoise.ray_engine import RayEngine, connected
+from counterpoise.ray_training import train_together
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.silence import Silence
 from counterpoise.streamed_batches import StreamedBatches
-from counterpoise.streamed_log import StreamedLog
+from counterpoise.streamed_log import StreamedLog, way_out
 from counterpoise.threads import one_thread
-from counterpoise.training import THREADS_PAY, DivergenceError, Interrupted, Progress, train
+from counterpoise.training import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
 from counterpoise.weights import Itself, NaiveBayes, Uniform, Weights
 
 WEIGHTS: tuple[type[Weights], ...] = (Uniform, Itself, NaiveBayes, Popularity, Balancing)
@@ -35,15 +40,15 @@ def fit_streamed(
 ) -> DebiasedRecommender:
     """`model.fit` on a streamed log, for the parts that look at batches alone or at one number for each row."""
     model.check(log, probe)
-    _check(model)
-    problem = model.problem(log, probe)
-    with one_thread(model.training.rows_a_step(len(log)) < THREADS_PAY):
+    _check(model, log)
+    together, problem = isinstance(log.engine, RayEngine), model.problem(log, probe)
+    problem = replace(problem, device=torch.device("cpu")) if together else problem  # workers have devices of their own
+    with one_thread(model.training.rows_a_step(len(log)) < THREADS_PAY), _cluster(log.engine):
         learner = Learner.begin(problem, model.weights, model.risk, model.imputation)
         batches = problem.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
-        trained = learner if checkpoint is None else checkpoint.of(learner)
         try:
-            history = train(trained, batches, None, model.training, progress)
+            history = _trained(log.engine, learner, batches, model.training, progress, checkpoint)
         except (DivergenceError, Interrupted) as stop:
             if stop.history is not None:
                 model.keep(learner, stop.history, _facts(learner, batches), log, probe)
@@ -51,17 +56,39 @@ def fit_streamed(
         return model.keep(learner, history, _facts(learner, batches), log, probe)
 
 
-def _check(model: DebiasedRecommender) -> None:
+def _cluster(engine: Engine) -> AbstractContextManager[Any]:
+    """One Ray for balancing and for training."""
+    return connected(engine.address, engine.workers) if isinstance(engine, RayEngine) else nullcontext()
+
+
+def _trained(
+    engine: Engine,
+    learner: Learner,
+    batches: StreamedBatches,
+    training: Training,
+    progress: Progress | None,
+    checkpoint: Checkpoint | None,
+) -> History:
+    if isinstance(engine, RayEngine):
+        return train_together(engine, learner, batches, training, progress, checkpoint)
+    if checkpoint is None:
+        return train(learner, batches, None, training, progress)
+    resumable = checkpoint.of(learner)
+    batches.pass_by(resumable.passed)
+    return train(resumable, batches, None, training, progress)
+
+
+def _check(model: DebiasedRecommender, log: StreamedLog) -> None:
     for name, kinds in (("weights", WEIGHTS), ("imputation", IMPUTATIONS)):
         part = getattr(model, name)
         if type(part) not in kinds:
             known = ", ".join(kind.__name__ for kind in kinds)
             raise ConfigError(
                 f"`{name}` must be one of {known} where the log is streamed, got {type(part).__name__}. "
-                "Choose another method, or raise --memory to read the log into memory."
+                f"Choose another method, or {way_out(log.engine)} to read the log into memory."
             )
     if model.training.patience is not None:
-        raise ConfigError("`patience` must be left out where the log is streamed. Or raise --memory.")
+        raise ConfigError(f"`patience` must be left out where the log is streamed. Or {way_out(log.engine)}.")
 
 
 @torch.no_grad()

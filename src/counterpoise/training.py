@@ -16,6 +16,7 @@ from counterpoise.errors import ConfigError, CounterpoiseError, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.last_good import LastGood
 from counterpoise.parts import Part
+from counterpoise.ranks import ALONE, AveragedGradients, Ranks, Share
 
 FULL_BATCH_LIMIT = 1 << 18  # rows up to which "auto" takes the whole log as one batch
 BATCHES = 10  # an epoch on a larger log: as many steps for a log of any size, since each touches all parameters
@@ -115,6 +116,7 @@ class Batch(NamedTuple):
     labels: Tensor
     pair_users: Tensor | None  # None: all pairs of D, user by user
     pair_items: Tensor | None
+    share: Share = Share()  # whether there are more of its rows in other processes
 
 
 class Batches:
@@ -122,6 +124,8 @@ class Batches:
 
     With `pairs_a_row` None every batch stands beside all of D.
     """
+
+    ranks: Ranks = ALONE
 
     def __init__(
         self,
@@ -186,13 +190,18 @@ class Adam:
         self.steps = 0
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.averaged: AveragedGradients | None = None
+
+    def average_gradients(self) -> None:
+        """From here on steps are against the mean over the processes of torch's process group."""
+        self.averaged = AveragedGradients(self.parameters)
 
     def step(self, loss: Tensor, rate: Rate = 1.0) -> None:
         """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate.
 
         Fits side by side have a loss each, and a rate each where it is a tensor; their parameters a leading axis.
         """
-        gradients = torch.autograd.grad(loss.sum(), self.parameters)
+        gradients = self._gradients(loss.sum())
         self.steps += 1
         scale = math.sqrt(1 - 0.999**self.steps)
         size = rate * self.learning_rate * scale / (1 - 0.9**self.steps)
@@ -209,6 +218,9 @@ class Adam:
             else:
                 torch._foreach_addcdiv_(self.parameters, self.first, spread, -size)
 
+    def _gradients(self, loss: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(loss, self.parameters) if self.averaged is None else self.averaged(loss)
+
 
 class Learner(Protocol):
     """What the loop trains."""
@@ -217,7 +229,7 @@ class Learner(Protocol):
         """Before the batches of an epoch, counted from 1."""
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
-        """Learn from a batch; the loss before the step, detached."""
+        """Learn from a batch; the loss before the step, by the weight of its share, detached."""
 
     def risk(self, batch: Batch) -> Tensor:
         """The risk on held-out rows."""
@@ -286,7 +298,7 @@ def _train(
         for batch in batches.epoch():
             losses = losses + learner.step(batch, half_cosine(step, training.epochs * len(batches)))
             step += 1
-        losses = losses / len(batches)
+        losses = batches.ranks.averaged(losses / len(batches))
         history.loss.append(losses.tolist())
         mean = float(np.mean(history.loss[-1]))
         if not math.isfinite(mean):
