@@ -22,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ if find_spec("threadpoolctl") is None:  # a machine with nothing but numpy, scip
     no_limits = SimpleNamespace(limit=lambda **_: nullcontext())
     sys.modules["threadpoolctl"] = SimpleNamespace(ThreadpoolController=lambda: no_limits)  # type: ignore[assignment]
 
-from counterpoise.engines import make_engine
+from counterpoise.engines import Engine, make_engine
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.population import Pairs
 from counterpoise.sharded_functions import balance_shards
@@ -84,13 +85,13 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, object]:
     made = time.perf_counter() - started
     pairs = Pairs(torch.from_numpy(users).to(options.device), torch.from_numpy(items).to(options.device))
     functions = Moments(1) if options.functions == "moments" else KernelFunctions(n=options.n, select="random")
-    engine = make_engine(options.engine, options.workers)
+    engine = Metered(make_engine(options.engine, options.workers))
     torch.set_num_threads(options.workers)
     with cluster(options) as began:
         started, spent = time.perf_counter(), time.process_time()
         settings = {"engine": engine, "memory": options.memory, "accuracy": options.accuracy}
         result = balance_shards(shards, pairs, functions, **settings)
-        seconds, spent = time.perf_counter() - started, time.process_time() - spent
+        seconds, spent = time.perf_counter() - started, time.process_time() - spent + engine.others
         result.weights.remove()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     facts = {"rows": rows, "engine": options.engine, "workers": options.workers, "device": options.device}
@@ -99,6 +100,25 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, object]:
     if options.device != "cpu":
         figures["device_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
     return facts | figures | {"peak_gb": round(peak / 1e9, 2), "made_in": round(made, 1)}
+
+
+class Metered:
+    """An engine, and the processor time of those of its workers that are other processes, their start included."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.others = engine, 0.0
+
+    @contextmanager
+    def over(self, shards: Shards, make: Callable[[], Any]) -> Iterator[Any]:
+        """As the engine's."""
+        with self.engine.over(shards, make) as (each, source):
+            yield each, source
+            self.others = sum({pid: spent for pid, spent in each(processor_time) if pid != os.getpid()}.values())
+
+
+def processor_time(source: object, shard: object) -> tuple[int, float]:
+    """Of the process that works on a shard."""
+    return os.getpid(), time.process_time()
 
 
 def ingested(rows: int, options: argparse.Namespace) -> dict[str, object]:
@@ -138,7 +158,8 @@ def trained(rows: int, options: argparse.Namespace) -> dict[str, object]:
     started = time.perf_counter()
     model = make("mf", epochs=options.epochs, dim=options.n)
     fit_streamed(model, log, progress=lambda *_: ends.append(time.perf_counter()))
-    facts = {"rows": rows, "engine": options.engine, "workers": options.workers, "steps": -(-rows // 2**19)}
+    facts = {"rows": rows, "engine": options.engine, "workers": options.workers}
+    facts["steps"] = -(-rows // model.training.rows_a_step(rows))
     facts |= {"dim": options.n, "gradient_mb": round(4e-6 * sum(shards.shape) * (options.n + 1), 1)}
     epochs = np.diff(ends).tolist()
     return facts | {"to_first_epoch": round(ends[0] - started, 1), "epochs": [round(epoch, 2) for epoch in epochs]}

@@ -103,7 +103,10 @@ def _run(ray: Any, work: Work, workers: int, place: str) -> None:
     except (train.TrainingFailedError, ray.exceptions.RayError) as error:
         failures = getattr(error, "worker_failures", None) or {0: error}
         reason = str(next(iter(failures.values()))).strip().splitlines()[-1]
-        raise WorkersError(f"the workers of Ray failed {RESTARTS + 1} times, at last by: {reason}") from None
+        raise WorkersError(
+            f"the workers of Ray failed {RESTARTS + 1} times, at last by: {reason}. Their logs say more; "
+            "the same command with --resume goes on from the last checkpoint, if there is one."
+        ) from None
 
 
 def _trainer() -> Any:
