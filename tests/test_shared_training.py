@@ -24,6 +24,7 @@ from counterpoise.errors import ConfigError, DataError
 from counterpoise.learner import Learner
 from counterpoise.ranks import AveragedGradients, Ranks
 from counterpoise.ray_engine import RayEngine, connected
+from counterpoise.ray_training import train_together
 from counterpoise.sharding import ShardedLog, shard_log
 from counterpoise.shared_training import Work, move, train_share
 from counterpoise.streamed_batches import StreamedBatches
@@ -253,6 +254,18 @@ def test_more_workers_than_cores_are_refused() -> None:
         RayEngine(5).count(ray)
 
 
+def test_a_checkpoint_of_another_fit_is_refused_before_any_worker_starts(
+    log: StreamedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("counterpoise.ray_training.connected", lambda *_: nullcontext())
+    model, learner, batches = begun(log)
+    Checkpoint(tmp_path / "file", "other").write(learner, [torch.zeros(())])
+    again = Checkpoint(tmp_path / "file", "key", resume=True)
+    with pytest.raises(ConfigError, match="is of another fit: other data or settings"):
+        train_together(RayEngine(2), learner, batches, model.training, None, again)
+    assert not list(log.shards.folder.parent.glob(".training-*"))
+
+
 class Deadly(Checkpoint):
     """A checkpoint after which the worker that wrote it is killed, once."""
 
@@ -273,6 +286,7 @@ def test_two_workers_of_ray_of_which_one_is_killed_learn_what_one_process_learns
     expected = fit_streamed(make("dr-jl", **settings), log)
     module.cloudpickle.register_pickle_by_value(__import__(__name__))
     told: list[int] = []
+    handler = signal.getsignal(signal.SIGINT)
     with connected(workers=2):
         found = fit_streamed(
             make("dr-jl", **settings),
@@ -282,7 +296,7 @@ def test_two_workers_of_ray_of_which_one_is_killed_learn_what_one_process_learns
         )
     assert (tmp_path / "run" / "checkpoint.dead").exists()
     assert told[-1] == 6
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) == handler
     assert not list(log.shards.folder.parent.glob(".training-*"))
     assert found.history_.loss == pytest.approx(expected.history_.loss, rel=1e-5)
     for name, value in found.scorer_.state_dict().items():

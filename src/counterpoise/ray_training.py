@@ -46,8 +46,9 @@ def train_together(
     """As `train`, by the workers of an engine; the learner, on the CPU, has then learned what they did."""
     started, shared = time.perf_counter(), batches.log.shards.folder.absolute().parent
     error: CounterpoiseError | Interrupted | None
-    with tempfile.TemporaryDirectory(prefix=".training-", dir=shared) as place, connected(engine.address) as ray:
-        kept = _prepared(checkpoint or Checkpoint(Path(place) / FILE, ""))
+    scratch = tempfile.TemporaryDirectory(prefix=".training-", dir=shared)
+    with scratch as place, connected(engine.address, engine.workers) as ray:
+        kept = _prepared(checkpoint or Checkpoint(Path(place) / FILE, ""), learner)
         learned = Checkpoint(Path(place) / LEARNED, kept.key)
         board = ray.remote(num_cpus=0)(Board).remote()
         work = Work(learner, batches, training, kept, learned, board)
@@ -68,12 +69,14 @@ def train_together(
     raise error or DataError(f"{shared}: what the workers wrote there is not here. Put --cache on a disk that all see.")
 
 
-def _prepared(checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint that workers go on from: of this run, in a folder that is there."""
+def _prepared(checkpoint: Checkpoint, learner: Learner) -> Checkpoint:
+    """The checkpoint that workers go on from: of this fit, or an error now; in a folder that is there."""
     checkpoint = replace(checkpoint, file=checkpoint.file.absolute())
     checkpoint.file.parent.mkdir(parents=True, exist_ok=True)
     if not checkpoint.resume:
         checkpoint.file.unlink(missing_ok=True)
+    if checkpoint.file.exists():
+        checkpoint.read(learner)
     return replace(checkpoint, resume=True)
 
 
