@@ -51,9 +51,17 @@ def fit_streamed(
             history = _trained(log.engine, learner, batches, model.training, progress, checkpoint)
         except (DivergenceError, Interrupted) as stop:
             if stop.history is not None:
-                model.keep(learner, stop.history, _facts(learner, batches), log, probe)
+                _keep(model, learner, stop.history, batches, probe)
             raise
-        return model.keep(learner, history, _facts(learner, batches), log, probe)
+        return _keep(model, learner, history, batches, probe)
+
+
+def _keep(
+    model: DebiasedRecommender, learner: Learner, history: History, batches: StreamedBatches, probe: FeedbackLog | None
+) -> DebiasedRecommender:
+    facts = _facts(learner, batches)
+    learner.scorer.to(model.training.resolve_device())  # where workers have trained it, it is on the CPU
+    return model.keep(learner, history, facts, batches.log, probe)
 
 
 def _cluster(engine: Engine) -> AbstractContextManager[Any]:
