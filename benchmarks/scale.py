@@ -4,6 +4,7 @@
     python benchmarks/scale.py --rows 1e7 --engine ray         the same on two workers of a local Ray
     python benchmarks/scale.py --rows 1e8 --device cuda        shards streamed through one GPU
     python benchmarks/scale.py --rows 1e7 --ingest             the same log as a folder of Parquet files, made shards
+    python benchmarks/scale.py --rows 1e7 --fit [--engine ray] plain MF trained on the log: seconds an epoch
 
 1 million users x 100,000 items with features of 16 dimensions; J = 32 Gaussian kernels at random pairs of D (or, with
 --functions moments, the 32 means); balanced to a duality gap of 1e-4. The log is made by shards and kept in --folder.
@@ -21,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +36,7 @@ if find_spec("threadpoolctl") is None:  # a machine with nothing but numpy, scip
     no_limits = SimpleNamespace(limit=lambda **_: nullcontext())
     sys.modules["threadpoolctl"] = SimpleNamespace(ThreadpoolController=lambda: no_limits)  # type: ignore[assignment]
 
-from counterpoise.engines import make_engine
+from counterpoise.engines import Engine, make_engine
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.population import Pairs
 from counterpoise.sharded_functions import balance_shards
@@ -83,13 +85,13 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, object]:
     made = time.perf_counter() - started
     pairs = Pairs(torch.from_numpy(users).to(options.device), torch.from_numpy(items).to(options.device))
     functions = Moments(1) if options.functions == "moments" else KernelFunctions(n=options.n, select="random")
-    engine = make_engine(options.engine, options.workers)
+    engine = Metered(make_engine(options.engine, options.workers))
     torch.set_num_threads(options.workers)
     with cluster(options) as began:
         started, spent = time.perf_counter(), time.process_time()
         settings = {"engine": engine, "memory": options.memory, "accuracy": options.accuracy}
         result = balance_shards(shards, pairs, functions, **settings)
-        seconds, spent = time.perf_counter() - started, time.process_time() - spent
+        seconds, spent = time.perf_counter() - started, time.process_time() - spent + engine.others
         result.weights.remove()
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     facts = {"rows": rows, "engine": options.engine, "workers": options.workers, "device": options.device}
@@ -98,6 +100,25 @@ def measure(rows: int, options: argparse.Namespace) -> dict[str, object]:
     if options.device != "cpu":
         figures["device_gb"] = round(torch.cuda.max_memory_allocated() / 1e9, 2)
     return facts | figures | {"peak_gb": round(peak / 1e9, 2), "made_in": round(made, 1)}
+
+
+class Metered:
+    """An engine, and the processor time of those of its workers that are other processes, their start included."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine, self.others = engine, 0.0
+
+    @contextmanager
+    def over(self, shards: Shards, make: Callable[[], Any]) -> Iterator[Any]:
+        """As the engine's."""
+        with self.engine.over(shards, make) as (each, source):
+            yield each, source
+            self.others = sum({pid: spent for pid, spent in each(processor_time) if pid != os.getpid()}.values())
+
+
+def processor_time(source: object, shard: object) -> tuple[int, float]:
+    """Of the process that works on a shard."""
+    return os.getpid(), time.process_time()
 
 
 def ingested(rows: int, options: argparse.Namespace) -> dict[str, object]:
@@ -119,6 +140,29 @@ def ingested(rows: int, options: argparse.Namespace) -> dict[str, object]:
         seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"rows": len(log), "ingest": True, "seconds": round(seconds, 2), "peak_gb": round(peak / 1e9, 2)}
+
+
+def trained(rows: int, options: argparse.Namespace) -> dict[str, object]:
+    """Plain MF on the streamed log, by one process or by workers of Ray: the time between the ends of two epochs."""
+    from counterpoise import make
+    from counterpoise.sharding import ShardedLog
+    from counterpoise.streamed_fit import fit_streamed
+    from counterpoise.streamed_log import StreamedLog
+    from counterpoise.vocabulary import Vocabulary
+
+    shards = simulated(options.folder, rows, *tables(options.users, options.items))
+    ids = (Vocabulary(np.arange(count)) for count in shards.shape)
+    log = StreamedLog(ShardedLog(shards, *ids), engine=make_engine(options.engine, options.workers))
+    ends: list[float] = []
+    torch.set_num_threads(options.workers)
+    started = time.perf_counter()
+    model = make("mf", epochs=options.epochs, dim=options.n)
+    fit_streamed(model, log, progress=lambda *_: ends.append(time.perf_counter()))
+    facts = {"rows": rows, "engine": options.engine, "workers": options.workers}
+    facts["steps"] = -(-rows // model.training.rows_a_step(rows))
+    facts |= {"dim": options.n, "gradient_mb": round(4e-6 * sum(shards.shape) * (options.n + 1), 1)}
+    epochs = np.diff(ends).tolist()
+    return facts | {"to_first_epoch": round(ends[0] - started, 1), "epochs": [round(epoch, 2) for epoch in epochs]}
 
 
 @contextmanager
@@ -149,10 +193,13 @@ def main() -> None:
     parser.add_argument("--memory", default="4GB")
     parser.add_argument("--folder", type=Path, default=Path("~/.cache/counterpoise/scale").expanduser())
     parser.add_argument("--ingest", action="store_true", help="measure how files become shards")
+    parser.add_argument("--fit", action="store_true", help="measure how a predictor is trained")
+    parser.add_argument("--epochs", type=int, default=4, help="of a fit")
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
-        print(json.dumps((ingested if options.ingest else measure)(int(options.rows[0]), options)))
+        work = ingested if options.ingest else trained if options.fit else measure
+        print(json.dumps(work(int(options.rows[0]), options)))
         return
     records = []
     for rows in options.rows:
@@ -160,7 +207,7 @@ def main() -> None:
         output = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True, env={**os.environ}).stdout
         records.append(json.loads(output.splitlines()[-1]))
         print(json.dumps(records[-1]), flush=True)
-    if len(records) > 1:
+    if len(records) > 1 and not options.fit:
         logs = np.log([[record["rows"], record["seconds"]] for record in records])
         print(f"time ~ rows^{np.polyfit(logs[:, 0], logs[:, 1], 1)[0]:.3f}")
 

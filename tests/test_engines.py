@@ -25,7 +25,7 @@ from counterpoise.errors import ConfigError, DataError
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.kernels import Exponential
 from counterpoise.population import Pairs
-from counterpoise.ray_engine import RayEngine, Tasks, connected
+from counterpoise.ray_engine import RayEngine, Tasks, calls_of, connected
 from counterpoise.sharded_functions import balance_shards
 from counterpoise.shards import Shards, ShardWriter
 
@@ -209,9 +209,18 @@ def test_only_tasks_that_nobody_waited_for_are_cancelled() -> None:
     assert cancelled == [2, 3]
 
 
+@pytest.mark.parametrize(("count", "workers"), [(1, 2), (40, 2), (70, 3)])
+def test_calls_take_every_shard_once_and_always_to_the_same_worker(tmp_path: Path, count: int, workers: int) -> None:
+    shards = list(Shards(tmp_path, count, (1, 1), 1))
+    calls = list(calls_of(shards, workers))
+    assert sorted(shard.number for _, part in calls for shard in part) == list(range(count))
+    assert all(shard.number % workers == at for at, part in calls for shard in part)
+    assert len(calls) == sum(-(-len(shards[at::workers]) // 16) for at in range(workers))
+
+
 def test_ray_that_is_not_installed_is_asked_for(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
-    with pytest.raises(ConfigError, match=r"`engine` is 'ray', which is not installed\. Run: pip install"):
+    with pytest.raises(ConfigError, match=r"`engine` needs ray, which is not installed\. Run: pip install"):
         weights(shards, RayEngine())
 
 

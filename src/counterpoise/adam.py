@@ -6,10 +6,12 @@ The same arithmetic as torch.optim.Adam, whose construction imports torch's comp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
+
+from counterpoise.ranks import AveragedGradients
 
 Rate = float | Tensor  # what the learning rate is multiplied with; of each of several fits side by side
 
@@ -24,15 +26,6 @@ class Model(Protocol):
         """Of the Gaussian prior on each; 0 for none."""
 
 
-class _Group(NamedTuple):
-    """Parameters of one precision, with their moments."""
-
-    places: list[int]
-    parameters: list[Tensor]
-    first: list[Tensor]
-    second: list[Tensor]
-
-
 class Adam:
     """Adam (Kingma and Ba 2015) with its default betas, on a loss + 1/2 precision |parameter|^2 for each parameter."""
 
@@ -43,14 +36,10 @@ class Adam:
         self.steps: int | Tensor = 0  # a tensor where steps are replayed (`graphs`)
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self._groups: dict[Any, _Group] = {}
-        columns = self.parameters, self.first, self.second
-        for place, (precision, parameter, first, second) in enumerate(zip(self.precisions, *columns, strict=True)):
-            group = self._groups.setdefault(precision, _Group([], [], [], []))
-            group.places.append(place)
-            group.parameters.append(parameter)
-            group.first.append(first)
-            group.second.append(second)
+        self.averaged: AveragedGradients | None = None
+        self._places: dict[Any, list[int]] = {}  # of the parameters of each precision
+        for place, precision in enumerate(self.precisions):
+            self._places.setdefault(precision, []).append(place)
 
     @classmethod
     def of(cls, model: Model, learning_rate: Rate, rows: int) -> Self:
@@ -62,14 +51,23 @@ class Adam:
 
         Fits side by side have a loss each, and a rate each where it is a tensor; their parameters a leading axis.
         """
-        self.follow(torch.autograd.grad(loss.sum() if loss.ndim else loss, self.parameters), rate)
+        loss = loss.sum() if loss.ndim else loss
+        found = torch.autograd.grad(loss, self.parameters) if self.averaged is None else self.averaged(loss)
+        self._follow(found, rate)
 
-    @torch.no_grad()
     def follow(self, gradients: Sequence[Tensor], rate: Rate = 1.0) -> None:
         """The same from the gradients of a loss."""
+        self._follow(gradients if self.averaged is None else self.averaged.given(gradients), rate)
+
+    def average_gradients(self) -> None:
+        """From here on steps are against the mean over the processes of torch's process group."""
+        self.averaged = AveragedGradients(self.parameters)
+
+    @torch.no_grad()
+    def _follow(self, gradients: Sequence[Tensor], rate: Rate) -> None:
         self.steps += 1
         speed = rate * self.learning_rate
-        each = (speed, *self._groups)
+        each = (speed, *self._places)
         if any(isinstance(number, Tensor) and number.ndim for number in each):
             self._move_each(gradients, speed)
         else:
@@ -88,14 +86,16 @@ class Adam:
         count, device = self.steps, gradients[0].device
         steps = count.float() if isinstance(count, Tensor) else torch.full((), float(count), device=device)
         speed = speed.float() if isinstance(speed, Tensor) else speed
-        for precision, group in self._groups.items():
+        for precision, places in self._places.items():
+            columns = (self.parameters, gradients, self.first, self.second)
+            parameters, slopes, first, second = ([column[place] for place in places] for column in columns)
             torch._fused_adam_(
-                group.parameters,
-                [gradients[place].contiguous() for place in group.places],
-                group.first,
-                group.second,
+                parameters,
+                [slope.contiguous() for slope in slopes],
+                first,
+                second,
                 [],
-                [steps] * len(group.places),
+                [steps] * len(places),
                 lr=speed,
                 beta1=0.9,
                 beta2=0.999,

@@ -21,7 +21,7 @@ from counterpoise.population import Pairs
 from counterpoise.problems import Problem
 from counterpoise.results import BalanceResult
 from counterpoise.sharded_functions import balance_shards
-from counterpoise.streamed_log import StreamedLog
+from counterpoise.streamed_log import StreamedLog, way_out
 from counterpoise.weight_model import WeightModel
 from counterpoise.weights import Current, NaiveBayes, Uniform, Weighing, Weights
 from counterpoise.words import Prior, Solver
@@ -162,7 +162,7 @@ class _OverShards(Weighing):
         if part.solver != "dual" or part.prior != "uniform" or not set(part.sources) <= {"activity", "side"}:
             raise ConfigError(
                 "balancing a log that is streamed needs features='activity' (--set features=activity), solver='dual' "
-                "and prior='uniform'. Or raise --memory to read the log into memory."
+                f"and prior='uniform'. Or {way_out(log.engine)} to read the log into memory."
             )
         prices = {"tolerance": part.tolerance, "strength": part.strength}
         place = {"engine": log.engine, "memory": log.memory, "seed": problem.generator}

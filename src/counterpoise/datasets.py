@@ -16,6 +16,7 @@ from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.ingest import AnyPath, read_logs
 from counterpoise.log_files import is_many, title_of
 from counterpoise.protocols import apply_protocol
+from counterpoise.ray_engine import RayEngine
 from counterpoise.side_tables import with_sides
 from counterpoise.sources import SOURCES, Reader, Source
 from counterpoise.streamed_log import read_streamed, too_long
@@ -85,17 +86,19 @@ def load(
     `users`, `items`: with files of your own, two more with side features: a column of ids, named as in the log, and
     numbers.
     `memory`: a log in a folder or a glob that would take more is streamed (see `StreamedLog`), with the options
-    `streaming`: `cache` and `engine`. By default none is.
+    `streaming`: `cache` and `engine`. By default none is. With a `RayEngine` every log is, also a single file.
     `options`: for files those of `read_logs`, for "simulated" those of `simulate`.
     """
-    split = Split(protocol, probe_fraction, seed)
+    split, over_ray = Split(protocol, probe_fraction, seed), isinstance((streaming or {}).get("engine"), RayEngine)
     if str(name) not in SOURCES:
         if path is not None:
             raise ConfigError(f"`path` goes with one of the names {_names()}; {str(name)!r} is a path itself.")
         files = _files(Path(name).expanduser(), test, probe)
-        if memory is not None and too_long(files["train"], memory):
+        if memory is not None and (too_long(files["train"], memory) or over_ray):
             if users is not None or items is not None:
-                raise ConfigError("`users` and `items` do not go with a log that is streamed. Raise `memory`.")
+                raise ConfigError(
+                    "`users` and `items` do not go with a log that is streamed. Raise `memory`, or leave Ray out."
+                )
             ordered = {"train": files.pop("train"), **files}
             logs = read_streamed(ordered, threshold=threshold, memory=memory, **(streaming or {}), **options)
         else:
@@ -104,6 +107,8 @@ def load(
         about = {"source": str(name), "threshold": threshold}
         return split.dataset(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
     source = SOURCES[str(name)]
+    if over_ray:
+        raise ConfigError(f"`engine` 'ray' works on files of your own; {source.name!r} fits into memory: leave it out.")
     if any(file is not None for file in (test, probe, users, items)):
         raise ConfigError(
             f"`test`, `probe`, `users` and `items` go with files of your own; {source.name!r} has its own."

@@ -43,7 +43,7 @@ class Recorded:
         if self.graph is None or not _alike(self.batch, batch):
             return self.learner.step(batch, rate)
         for own, given in zip(self.batch, batch, strict=True):
-            if own is not None and given is not None:
+            if isinstance(own, Tensor) and isinstance(given, Tensor):
                 own.copy_(given)
         self.rate.copy_(torch.as_tensor(rate))
         self.graph.replay()
@@ -60,7 +60,7 @@ class Recorded:
     def _record(self, batch: Batch, rate: Rate) -> None:
         device, graph = batch.labels.device, torch.cuda.CUDAGraph()
         counts = [optimizer.steps for optimizer in optimizers(self.learner)]
-        self.batch = Batch(*(None if tensor is None else tensor.clone() for tensor in batch))  # type: ignore[arg-type]
+        self.batch = Batch(*(field.clone() if isinstance(field, Tensor) else field for field in batch))  # type: ignore[arg-type]
         self.rate = torch.as_tensor(rate, dtype=torch.float64).to(device, copy=True)
         for optimizer, count in zip(optimizers(self.learner), counts, strict=True):
             optimizer.steps = torch.tensor(float(count), dtype=torch.float64, device=device)
@@ -83,7 +83,7 @@ def recorded(learner: Any, training: Training) -> Any:
 
 def _alike(batch: Batch, other: Batch) -> bool:
     """Whether two batches have the same shapes."""
-    shapes = [[None if tensor is None else tensor.shape for tensor in each] for each in (batch, other)]
+    shapes = [[getattr(field, "shape", None) for field in each] for each in (batch, other)]
     return shapes[0] == shapes[1]
 
 

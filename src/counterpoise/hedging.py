@@ -146,14 +146,15 @@ class _Borrowed(Weighing):
         return self.of.at(users, items, labels)
 
 
-def begin(
-    problem: Problem, weights: Weights, risk: str, imputation: Imputation, hedge: bool
-) -> Learner | HedgedLearner:
+AnyLearner = Learner | HedgedLearner
+
+
+def begin(problem: Problem, weights: Weights, risk: str, imputation: Imputation, hedge: bool) -> AnyLearner:
     """What the loop trains."""
     return hedged(Learner.begin(problem, weights, risk, imputation), problem.probe, hedge)
 
 
-def hedged(learner: Learner, probe: FeedbackLog | None, hedge: bool) -> Learner | HedgedLearner:
+def hedged(learner: Learner, probe: FeedbackLog | None, hedge: bool) -> AnyLearner:
     """The learner, with a second one beside it if that is wanted, and if its imputation says anything to be doubted."""
     return HedgedLearner(learner, probe) if hedge and learner.imputing.speaks else learner
 

@@ -15,6 +15,7 @@ from counterpoise.backbones import Backbone, as_backbone
 from counterpoise.errors import check_choice, check_number
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
+from counterpoise.ranks import WHOLE, Share
 from counterpoise.risks import error
 from counterpoise.stacks import NotAlikeError, stack_numbers, stack_scorers
 from counterpoise.training import Batch
@@ -126,20 +127,21 @@ def _error_of(label: float | Tensor, logits: Tensor) -> Tensor:
     return error(label if isinstance(label, Tensor) else logits.new_full((), label), logits)
 
 
-def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5) -> Tensor:
+def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5, share: Share = WHOLE) -> Tensor:
     """How much (error - imputed error)^2 of an observed pair counts in training the imputation; mean 1.
 
     With w = 1 / propensity: "error" w, an estimate of the mean over D (Wang et al. 2019); "variance" w (w - 1), of the
     variance of `dr` (MRDR, Guo et al. 2021); "bias" w (w - 1)^2, of the squared bias (Dai et al. 2022); "mse" mixes the
     last two, each scaled to mean 1, `mix` of the bias. Weights below 1, which no propensity has, count as 1 in w - 1.
+    `share`: of the batch whose mean is 1, by default all of it.
     """
     if weighting == "mse":
-        bias, variance = (residual_weights(part, weight) for part in ("bias", "variance"))
+        bias, variance = (residual_weights(part, weight, share=share) for part in ("bias", "variance"))
         return mix * bias + (1 - mix) * variance
     if weighting == "error":
-        return _mean_one(weight)
+        return _mean_one(weight, share)
     excess = (weight - 1).clamp(min=0)
-    return _mean_one(weight * (excess if weighting == "variance" else excess.square()))
+    return _mean_one(weight * (excess if weighting == "variance" else excess.square()), share)
 
 
 def residual_slope(own: Tensor, logits: Tensor, errors: Tensor, importance: Tensor) -> Tensor:
@@ -153,8 +155,8 @@ def residual_slope(own: Tensor, logits: Tensor, errors: Tensor, importance: Tens
     return (importance * residual * logits * labels * (1 - labels) * (2 / own.shape[-1])).to(own.dtype)
 
 
-def _mean_one(values: Tensor) -> Tensor:
-    return values / values.mean(-1, keepdim=True).clamp(min=1e-30)
+def _mean_one(values: Tensor, share: Share) -> Tensor:
+    return values / share.mean(values).clamp(min=1e-30)
 
 
 @dataclass
@@ -185,9 +187,11 @@ class _Learned(Imputing):
 
     @torch.no_grad()
     def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
-        importance = residual_weights(self.part.weighting, ratio / self.density, self.part.mix)
+        share = view.batch.share
+        importance = residual_weights(self.part.weighting, ratio / self.density, self.part.mix, share)
         own, pull_back = self.scorer.traced(view.batch.users, view.batch.items)
-        self.optimizer.follow(pull_back(residual_slope(own, view.logits, view.errors - shift, importance)), rate)
+        slope = share.weighed(residual_slope(own, view.logits, view.errors - shift, importance))
+        self.optimizer.follow(pull_back(slope), rate)
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

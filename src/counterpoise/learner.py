@@ -76,9 +76,11 @@ class Learner:
         self.imputing.step(view, self._ratio(batch), rate)
         imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
-        risk = self._risk(errors, self._ratio(batch), imputed, imputed_on_pairs)
+        ratio = self._ratio(batch)
+        alone = batch.share.whole or self.risk_name != "snips"
+        risk = self._risk(errors, ratio, imputed, imputed_on_pairs, None if alone else batch.share.mean(ratio)[0])
         extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)
-        loss = sum((extra for extra in extras if extra is not None), risk)
+        loss = batch.share.weighed(sum((extra for extra in extras if extra is not None), risk))
         with torch.no_grad():
             penalty = self.optimizer.penalty(loss.ndim)
         self.optimizer.step(loss, rate)
@@ -138,12 +140,15 @@ class Learner:
         """Of the rows, whose labels are as they are where they were observed."""
         return risks.error(batch.labels, logits + self.imputing.offset)
 
-    def _risk(self, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
+    def _risk(
+        self, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor, mean: Tensor | None = None
+    ) -> Tensor:
+        """`mean`: of the ratio of all rows that these are a share of, by default of these."""
         if self.risk_name == "dr":
             return risks.dr(errors, ratio, imputed, imputed_on_pairs)
         if self.risk_name == "direct":
             return risks.direct(imputed_on_pairs)
-        return risks.snips(errors, ratio) if self.risk_name == "snips" else risks.ips(errors, ratio)
+        return risks.snips(errors, ratio, mean) if self.risk_name == "snips" else risks.ips(errors, ratio)
 
     @torch.no_grad()
     def _residuals(self) -> Tensor:

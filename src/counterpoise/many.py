@@ -13,7 +13,7 @@ from counterpoise.adam import Adam
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.graphs import recorded
-from counterpoise.hedging import HedgedLearner, hedged
+from counterpoise.hedging import AnyLearner, hedged
 from counterpoise.learner import Learner, finish
 from counterpoise.making import configure, make
 from counterpoise.recommender import DebiasedRecommender
@@ -22,7 +22,6 @@ from counterpoise.threads import one_thread
 from counterpoise.training import THREADS_PAY, DivergenceError, History, Progress, train
 from counterpoise.weights import Current, Weighing
 
-AnyLearner = Learner | HedgedLearner
 AT_ONCE = 1 << 25  # logits of a step that are held in memory at a time; more fits than that are taken in turn
 
 

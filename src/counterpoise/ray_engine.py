@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, TypeVar
 
 from counterpoise.errors import ConfigError, CounterpoiseError
@@ -16,7 +17,8 @@ from counterpoise.threads import one_thread
 Each = Callable[..., list[Any]]
 Source = TypeVar("Source")
 ANSWERS = 5.0  # seconds in which a cluster must
-FOREVER = -1  # a worker that dies is started again, and the shard it was at is done again
+FOREVER = -1  # a worker that dies is started again, and the call it was at is made again
+TOGETHER = 16  # shards of a call: a call costs a millisecond of the driver's time, a death no more than these shards
 
 
 class _Worker:
@@ -24,12 +26,14 @@ class _Worker:
 
     source: Any = None
 
-    def run(self, work: Callable[..., Any], shard: Shard, arguments: Sequence[Any], kept: list[Any]) -> Any:
-        """Work on a shard; the first time, also after a death, the source is fetched."""
+    def run(
+        self, work: Callable[..., Any], shards: Sequence[Shard], arguments: Sequence[Any], kept: list[Any]
+    ) -> list[Any]:
+        """Work on some shards; the first time, also after a death, the source is fetched."""
         if self.source is None:
-            self.source = _imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
+            self.source = imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
         with one_thread():  # a worker has one core, whatever the environment says
-            return work(self.source, shard, *arguments)
+            return [work(self.source, shard, *arguments) for shard in shards]
 
 
 @dataclass(frozen=True)
@@ -43,19 +47,28 @@ class RayEngine:
     workers: int | None = None
     address: str | None = None
 
+    def count(self, ray: Any) -> int:
+        """How many workers; more than there are cores would be waited for in vain."""
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        if self.workers is not None and self.workers > cores:
+            raise ConfigError(f"`workers` must be at most {cores}, the cores of the Ray cluster, got {self.workers}.")
+        return self.workers or cores
+
     @contextmanager
     def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
         """Shard k is always with worker k modulo their number; results come in the order of shards."""
         with one_thread(), connected(self.address, self.workers) as ray:
-            count = self.workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+            count = self.count(ray)
             actor = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
             actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
+            calls = list(calls_of(list(shards), len(actors)))
             source = make()  # while the workers start
             kept = [ray.put(source)]
 
             def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
-                sent, places = ray.put(arguments), enumerate(shards)
-                return results(ray, [actors[k % len(actors)].run.remote(work, at, sent, kept) for k, at in places])
+                sent = ray.put(arguments)
+                found = results(ray, [actors[at].run.remote(work, part, sent, kept) for at, part in calls])
+                return _in_order([part for _, part in calls], found)
 
             try:
                 yield each, source
@@ -64,10 +77,23 @@ class RayEngine:
                     ray.kill(worker)
 
 
+def calls_of(shards: Sequence[Shard], workers: int) -> Iterator[tuple[int, Sequence[Shard]]]:
+    """(worker, some of its shards), all shards once: a worker has every so manieth of them."""
+    for start in range(0, len(shards), workers * TOGETHER):
+        block = shards[start : start + workers * TOGETHER]
+        yield from ((at, block[at::workers]) for at in range(min(workers, len(block))))
+
+
+def _in_order(parts: Sequence[Sequence[Shard]], found: Sequence[Sequence[Any]]) -> list[Any]:
+    """What was found for each shard, in the order of shards."""
+    pairs = [pair for part, values in zip(parts, found, strict=True) for pair in zip(part, values, strict=True)]
+    return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
+
+
 @contextmanager
 def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
     """The module `ray`, connected to a cluster or to an instance of its own."""
-    ray = _imported()
+    ray = imported()
     if ray.is_initialized():
         yield ray
         return
@@ -83,7 +109,7 @@ def connected(address: str | None = None, workers: int | None = None) -> Iterato
         reason = str(error).splitlines()[0]
         raise ConfigError(
             f"`address` {address!r}: no Ray cluster lets us in ({reason}). "
-            "Where it asks for a token, Ray's own settings must hold it."
+            "Where it asks for a token, set RAY_AUTH_MODE=token and put the token where Ray looks for it."
         ) from None
     try:
         yield ray
@@ -112,12 +138,14 @@ def results(ray: Any, tasks: Sequence[Any]) -> list[Any]:
         raise
 
 
-def _imported() -> Any:
+def imported(name: str = "ray") -> Any:
+    """A module of Ray, or an error that says how to get it."""
     try:
-        import ray
+        return import_module(name)
     except ImportError:
-        raise ConfigError("`engine` is 'ray', which is not installed. Run: pip install 'counterpoise[ray]'.") from None
-    return ray
+        raise ConfigError(
+            f"`engine` needs {name}, which is not installed. Run: pip install 'counterpoise[ray]'."
+        ) from None
 
 
 @dataclass

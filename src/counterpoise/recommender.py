@@ -18,9 +18,9 @@ from counterpoise.checkpoints import Checkpoint
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
 from counterpoise.graphs import recorded
-from counterpoise.hedging import Hedged, HedgedLearner, begin
+from counterpoise.hedging import AnyLearner, Hedged, begin
 from counterpoise.imputation import Imputation, Nothing
-from counterpoise.learner import Learner, finish
+from counterpoise.learner import finish
 from counterpoise.parts import Part, from_config
 from counterpoise.persistence import read_folder, write_folder
 from counterpoise.problems import Problem
@@ -96,7 +96,7 @@ class DebiasedRecommender(Part):
 
     def keep(
         self,
-        learner: Learner | HedgedLearner,
+        learner: AnyLearner,
         history: History,
         facts: dict[str, Any],
         log: FeedbackLog,

@@ -22,9 +22,12 @@ def ips(errors: Tensor, ratio: Tensor) -> Tensor:
     return (ratio * errors).mean(-1)
 
 
-def snips(errors: Tensor, ratio: Tensor) -> Tensor:
-    """(sum over O of weight x error) / (sum over O of weight): between the least and the largest error."""
-    return (ratio * errors).sum(-1) / ratio.sum(-1)
+def snips(errors: Tensor, ratio: Tensor, mean: Tensor | None = None) -> Tensor:
+    """(sum over O of weight x error) / (sum over O of weight): between the least and the largest error.
+
+    `mean`: of the ratio, where it is of more rows than these.
+    """
+    return (ratio * errors).sum(-1) / ratio.sum(-1) if mean is None else ips(errors, ratio) / mean
 
 
 def dr(errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:

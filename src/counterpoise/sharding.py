@@ -119,7 +119,7 @@ def open_log(folder: str | Path) -> ShardedLog:
 def cache_folder(given: AnyPath | None = None) -> Path:
     """Where shards are kept: as given, or the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (Path(cache) / "counterpoise" / "shards" if given is None else Path(given)).expanduser()
+    return (Path(cache) / "counterpoise" / "shards" if given is None else Path(given)).expanduser().absolute()
 
 
 def batches(file: Path, columns: Mapping[str, str], separator: str | None = None) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -144,7 +144,7 @@ class StackedBatches(Batches):
             yield self.whole()
             return
         for batches in zip(*(member.epoch() for member in self.members), strict=True):
-            yield Batch(**_stack_fields(batches, Batch._fields))
+            yield batches[0]._replace(**_stack_fields(batches, ("rows", "users", "items", "labels", *PAIRS)))
 
 
 def _stack_fields(batches: Sequence[Batch], names: Sequence[str]) -> dict[str, Any]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from counterpoise.balancing import Balancing
 from counterpoise.checkpoints import Checkpoint
+from counterpoise.engines import Engine
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.graphs import recorded
-from counterpoise.hedging import HedgedLearner, begin
+from counterpoise.hedging import AnyLearner, begin
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing
-from counterpoise.learner import Learner
 from counterpoise.propensity import Popularity
+from counterpoise.ray_engine import RayEngine, connected
+from counterpoise.ray_training import train_together
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.silence import Silence
 from counterpoise.streamed_batches import StreamedBatches
-from counterpoise.streamed_log import StreamedLog
+from counterpoise.streamed_log import StreamedLog, way_out
 from counterpoise.threads import one_thread
-from counterpoise.training import THREADS_PAY, DivergenceError, Interrupted, Progress, train
+from counterpoise.training import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
 from counterpoise.weights import Itself, NaiveBayes, Uniform, Weights
 
 WEIGHTS: tuple[type[Weights], ...] = (Uniform, Itself, NaiveBayes, Popularity, Balancing)
@@ -36,38 +40,72 @@ def fit_streamed(
 ) -> DebiasedRecommender:
     """`model.fit` on a streamed log, for the parts that look at batches alone or at one number for each row."""
     model.check(log, probe)
-    _check(model)
-    problem = model.problem(log, probe)
-    with one_thread(model.training.rows_a_step(len(log)) < THREADS_PAY):
+    _check(model, log)
+    together, problem = isinstance(log.engine, RayEngine), model.problem(log, probe)
+    problem = replace(problem, device=torch.device("cpu")) if together else problem  # workers have devices of their own
+    with one_thread(model.training.rows_a_step(len(log)) < THREADS_PAY), _cluster(log.engine):
         learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge)
         batches = problem.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
-        stepped = recorded(learner, model.training)
-        trained = stepped if checkpoint is None else checkpoint.of(stepped)
         try:
-            history = train(trained, batches, None, model.training, progress)
+            history = _trained(log.engine, learner, batches, model.training, progress, checkpoint)
         except (DivergenceError, Interrupted) as stop:
             if stop.history is not None:
-                model.keep(learner, stop.history, _facts(learner, batches), log, probe)
+                _keep(model, learner, stop.history, batches, probe)
             raise
-        return model.keep(learner, history, _facts(learner, batches), log, probe)
+        return _keep(model, learner, history, batches, probe)
 
 
-def _check(model: DebiasedRecommender) -> None:
+def _keep(
+    model: DebiasedRecommender,
+    learner: AnyLearner,
+    history: History,
+    batches: StreamedBatches,
+    probe: FeedbackLog | None,
+) -> DebiasedRecommender:
+    facts = _facts(learner, batches)
+    learner.scorer.to(model.training.resolve_device())  # where workers have trained it, it is on the CPU
+    return model.keep(learner, history, facts, batches.log, probe)
+
+
+def _cluster(engine: Engine) -> AbstractContextManager[Any]:
+    """One Ray for balancing and for training."""
+    return connected(engine.address, engine.workers) if isinstance(engine, RayEngine) else nullcontext()
+
+
+def _trained(
+    engine: Engine,
+    learner: AnyLearner,
+    batches: StreamedBatches,
+    training: Training,
+    progress: Progress | None,
+    checkpoint: Checkpoint | None,
+) -> History:
+    if isinstance(engine, RayEngine):
+        return train_together(engine, learner, batches, training, progress, checkpoint)
+    stepped = recorded(learner, training)
+    if checkpoint is None:
+        return train(stepped, batches, None, training, progress)
+    resumable = checkpoint.of(stepped)
+    batches.pass_by(resumable.passed)
+    return train(resumable, batches, None, training, progress)
+
+
+def _check(model: DebiasedRecommender, log: StreamedLog) -> None:
     for name, kinds in (("weights", WEIGHTS), ("imputation", IMPUTATIONS)):
         part = getattr(model, name)
         if type(part) not in kinds:
             known = ", ".join(kind.__name__ for kind in kinds)
             raise ConfigError(
                 f"`{name}` must be one of {known} where the log is streamed, got {type(part).__name__}. "
-                "Choose another method, or raise --memory to read the log into memory."
+                f"Choose another method, or {way_out(log.engine)} to read the log into memory."
             )
     if model.training.patience is not None:
-        raise ConfigError("`patience` must be left out where the log is streamed. Or raise --memory.")
+        raise ConfigError(f"`patience` must be left out where the log is streamed. Or {way_out(log.engine)}.")
 
 
 @torch.no_grad()
-def _facts(learner: Learner | HedgedLearner, batches: StreamedBatches) -> dict[str, Any]:
+def _facts(learner: AnyLearner, batches: StreamedBatches) -> dict[str, Any]:
     """What `Learner.finish` says, with the risk as the mean over blocks."""
     facts, rows, risk, errors = learner.facts(), 0, 0.0, 0.0
     for block in batches.blocks():

@@ -13,6 +13,7 @@ from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.ingest import AnyPath, read_logs
 from counterpoise.log_files import count_rows, files_of, is_many
+from counterpoise.ray_engine import RayEngine
 from counterpoise.sharding import ShardedLog, shard_log
 from counterpoise.shards import Shards, as_bytes
 from counterpoise.vocabulary import Codes
@@ -87,6 +88,11 @@ class StreamedLog(FeedbackLog):
         return f"<StreamedLog: {len(self):,} rows, {users:,} users x {items:,} items, {len(self.shards)} shards>"
 
 
+def way_out(engine: Engine | None) -> str:
+    """How to have the log in memory instead."""
+    return "leave out --engine ray" if isinstance(engine, RayEngine) else "raise --memory"
+
+
 def too_long(path: AnyPath, memory: str | float) -> bool:
     """Whether the log in a folder or a glob would take more than `memory` as a log in memory."""
     budget = as_bytes(memory)  # also where one file is read whole: a mistyped size is an error
@@ -108,7 +114,7 @@ def read_streamed(
     if options:
         raise ConfigError(
             f"a log that is streamed does not take {', '.join(map(repr, options))}: it has users, items and ratings, "
-            "and every row counts. Raise --memory to read it into memory."
+            f"and every row counts. To read it into memory, {way_out(engine)}."
         )
     (name, first), *others = paths.items()
     sharded = shard_log(first, **columns, beside=[path for _, path in others], memory=memory, cache=cache)

@@ -17,6 +17,7 @@ from counterpoise.errors import ConfigError, CounterpoiseError, check_flag, chec
 from counterpoise.feedback import FeedbackLog
 from counterpoise.last_good import LastGood
 from counterpoise.parts import Part
+from counterpoise.ranks import ALONE, WHOLE, Ranks, Share
 
 FULL_BATCH_LIMIT = 1 << 18  # rows up to which "auto" takes the whole log as one batch
 BATCHES = 10  # an epoch on a larger log: as many steps for a log of any size, since each touches all parameters
@@ -118,6 +119,7 @@ class Batch(NamedTuple):
     labels: Tensor
     pair_users: Tensor | None  # None: all pairs of D, user by user
     pair_items: Tensor | None
+    share: Share = WHOLE  # whether there are more of its rows in other processes
 
 
 class Batches:
@@ -125,6 +127,8 @@ class Batches:
 
     With `pairs_a_row` None every batch stands beside all of D.
     """
+
+    ranks: Ranks = ALONE
 
     def __init__(
         self,
@@ -184,7 +188,7 @@ class Learner(Protocol):
         """Before the batches of an epoch, counted from 1."""
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
-        """Learn from a batch; the loss before the step, detached."""
+        """Learn from a batch; the loss before the step, by the weight of its share, detached."""
 
     def risk(self, batch: Batch) -> Tensor:
         """The risk on held-out rows."""
@@ -253,7 +257,7 @@ def _train(
         for batch in batches.epoch():
             losses = losses + learner.step(batch, half_cosine(step, training.epochs * len(batches)))
             step += 1
-        losses = losses / len(batches)
+        losses = batches.ranks.averaged(losses / len(batches))
         history.loss.append(losses.tolist())
         mean = float(np.mean(history.loss[-1]))
         if not math.isfinite(mean):

@@ -98,7 +98,7 @@ def tune(
     title = f"{title_of(configuration.data)}-{configuration.method}"
     out = out or Path("runs") / f"tune-{title}"
     check_folder(out)
-    dataset = load_data(configuration)
+    dataset = load_data(configuration.model_copy(update={"engine": "local"}))  # Ray has the folds, not the rows
     log, unbiased, name = dataset.train, dataset.probe, dataset.name
     del dataset  # with the test, which has no say in what follows
     out.mkdir(parents=True, exist_ok=True)
