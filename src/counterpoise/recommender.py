@@ -28,7 +28,7 @@ from counterpoise.ranking import Seen, shrunken_label_rates, top_items
 from counterpoise.risks import RISKS
 from counterpoise.saved_parts import check_facts, check_history, check_log_facts, check_numbers, check_seen
 from counterpoise.silence import Silence
-from counterpoise.threads import one_thread
+from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.training import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
 from counterpoise.vocabulary import Codes, Vocabulary, as_column, gather
 from counterpoise.weights import Uniform, Weights
@@ -74,7 +74,7 @@ class DebiasedRecommender(Part):
             rows = self.held_out_rows(len(log))
             fitted_log, held_out = log.take(~rows), log.take(rows)
         problem = self.problem(fitted_log, probe)
-        with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY):
+        with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY), one_blas_thread():
             learner = begin(problem, self.weights, self.risk, self.imputation, self.hedge)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)

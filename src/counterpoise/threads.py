@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 
 import torch
 from threadpoolctl import ThreadpoolController
+
+_INSIDE: ContextVar[bool] = ContextVar("inside a block of one BLAS thread", default=False)
 
 
 @contextmanager
@@ -25,10 +28,18 @@ def one_thread(when: bool = True) -> Iterator[None]:
 def one_blas_thread() -> Iterator[None]:
     """One thread inside the block for numpy's and scipy's linear algebra.
 
-    A factorisation of a few hundred rows gains nothing from a second one, which waits long on a busy machine.
+    A factorisation of a few hundred rows gains nothing from a second one, which waits long on a busy machine. Asking
+    the libraries takes a third of a millisecond, so a block inside another does not ask again.
     """
-    with _libraries().limit(limits=1, user_api="blas"):
+    if _INSIDE.get():
         yield
+        return
+    token = _INSIDE.set(True)
+    try:
+        with _libraries().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _INSIDE.reset(token)
 
 
 @lru_cache(maxsize=1)
