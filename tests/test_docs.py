@@ -54,7 +54,7 @@ def check_own_data(output: str, names: Names) -> None:
     """What the page shows is what is printed, up to rounding on other machines."""
     aucs = [re.search(rf"^{name} (\S+) (\S+) \(", output, flags=re.MULTILINE) for name in ("mf", "counterpoise")]
     found = [float(value) for match in aucs if match is not None for value in match.groups()]
-    assert found == pytest.approx([0.593, 0.518, 0.642, 0.567], abs=0.005)
+    assert found == pytest.approx([0.593, 0.518, 0.662, 0.569], abs=0.005)
     assert re.search(r"^item popularity +o  1\.07$", output, flags=re.MULTILINE)
 
 

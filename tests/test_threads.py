@@ -48,7 +48,8 @@ def test_a_regression_on_candidates_uses_one_thread_of_linear_algebra(monkeypatc
     seen: list[int] = []
     monkeypatch.setattr(selection, "dposv", lambda *given: seen.extend(threads()) or dposv(*given))
     with threadpool_limits(2, "blas"):
+        before = threads()  # a library may not have two
         found = selection.solve(2 * torch.eye(3).double(), torch.ones(3).double())
-        assert set(threads()) == {2}
+        assert threads() == before
     assert set(seen) == {1}
     assert found.tolist() == pytest.approx([0.5, 0.5, 0.5])
