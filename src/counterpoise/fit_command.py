@@ -16,6 +16,7 @@ from counterpoise.options import (
     EngineWord,
     Folder,
     ItemCol,
+    ItemFile,
     Json,
     Memory,
     Method,
@@ -31,6 +32,7 @@ from counterpoise.options import (
     TimestampCol,
     TopK,
     UserCol,
+    UserFile,
     Workers,
 )
 from counterpoise.report_command import report_beside
@@ -42,8 +44,8 @@ def fit(
     method: Method = None,
     probe: ProbeFile = None,
     test: Annotated[str | None, typer.Option(help="File with unbiased ratings to evaluate on.")] = None,
-    users: Annotated[str | None, typer.Option(help="File with ids and features (numbers) of users.")] = None,
-    items: Annotated[str | None, typer.Option(help="File with ids and features (numbers) of items.")] = None,
+    users: UserFile = None,
+    items: ItemFile = None,
     config: Annotated[Path | None, typer.Option(help="TOML file, or a run to repeat; flags override it.")] = None,
     path: Folder = None,
     protocol: Split = None,

@@ -23,6 +23,8 @@ UnknownUsers = Annotated[Unknown, typer.Option(help="Unknown users: an error, or
 Separator = Annotated[str | None, typer.Option(help="Between the fields of a text file.", show_default="by ending")]
 Data = Annotated[str | None, typer.Argument(help="A dataset's name, or the log: a file, a folder or a glob.")]
 Method = Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="counterpoise")]
+UserFile = Annotated[str | None, typer.Option(help="File with ids and features (numbers) of users.")]
+ItemFile = Annotated[str | None, typer.Option(help="File with ids and features (numbers) of items.")]
 ProbeFile = Annotated[str | None, typer.Option(help="File with a small unbiased sample.")]
 Split = Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")]
 Repeated = Annotated[Duplicates | None, typer.Option(help="Repeated pairs.", show_default="error")]

@@ -19,6 +19,7 @@ from counterpoise.options import (
     EngineWord,
     Folder,
     ItemCol,
+    ItemFile,
     Json,
     Method,
     ProbeFile,
@@ -32,6 +33,7 @@ from counterpoise.options import (
     Threshold,
     TimestampCol,
     UserCol,
+    UserFile,
     Workers,
 )
 from counterpoise.words import Space
@@ -60,6 +62,8 @@ def tune(
     config: Annotated[Path | None, typer.Option(help="TOML file, or a run; flags override it.")] = None,
     probe: ProbeFile = None,
     test: Annotated[str | None, typer.Option(help="File to draw a probe from; else not looked at.")] = None,
+    users: UserFile = None,
+    items: ItemFile = None,
     path: Folder = None,
     protocol: Split = None,
     threshold: Threshold = None,
