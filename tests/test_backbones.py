@@ -136,3 +136,26 @@ def test_the_logits_of_many_pairs_are_those_of_each_alone(dataset: Dataset, back
         on_rows, on_pairs = scorer.rows_and_pairs(users, items, *pairs)
         assert torch.allclose(on_rows[::7], alone, atol=1e-5)
         assert torch.allclose(on_pairs, scorer.at(*pairs), atol=1e-5)
+
+
+class Careless(Scorer):
+    """Has a parameter that nothing depends on, and says nothing of its prior."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.n_users, self.n_items = 60, 50
+        self.level, self.idle = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.ones(2))
+
+    def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
+        return self.level.expand(len(users))
+
+
+def test_a_parameter_that_nothing_depends_on_has_gradient_zero() -> None:
+    scorer = Careless()
+    logits, pull_back = scorer.traced(torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+    assert [float(gradient.sum()) for gradient in pull_back(torch.ones_like(logits))] == [3.0, 0.0]
+
+
+def test_a_scorer_without_precision_is_told_what_to_write() -> None:
+    with pytest.raises(ConfigError, match=r"Careless must have a method `precision\(name\)`"):
+        Careless().precisions()

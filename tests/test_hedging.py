@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 from scipy.optimize import brentq
 
 import counterpoise as cp
-from counterpoise import ConfigError, Dataset
+from counterpoise import ConfigError, DataError, Dataset
 from counterpoise.explain import fit_lines
 from counterpoise.hedging import Hedged, level
 from counterpoise.many import fit_many
@@ -119,3 +120,18 @@ def test_a_fit_says_what_silence_said(model: cp.DebiasedRecommender, dataset: Da
     assert any(times in line and "believed by half" in line for line in fit_lines(model.facts_, 601))
     silent = cp.make("counterpoise", **FAST).fit(dataset.train)
     assert any("Silence: says nothing" in line for line in fit_lines(silent.facts_, 601))
+
+
+def test_the_hedge_of_any_imputation_is_told(dataset: Dataset) -> None:
+    model = cp.make("dr-jl", hedge=True, epochs=2, dim=4).fit(dataset.train, probe=dataset.probe)
+    assert any("believed by half" in line for line in fit_lines(model.facts_, 601))
+
+
+def test_two_predictors_of_a_run_that_tells_of_one_are_refused(model: cp.DebiasedRecommender, tmp_path: Path) -> None:
+    model.save(tmp_path / "run")
+    manifest = tmp_path / "run" / "run.json"
+    facts = json.loads(manifest.read_text())
+    facts["configuration"]["hedge"] = False
+    manifest.write_text(json.dumps(facts))
+    with pytest.raises(DataError, match="two predictors"):
+        cp.load_model(tmp_path / "run")

@@ -58,3 +58,23 @@ def test_the_command_line_fits_with_them(files: Path, capsys: pytest.CaptureFixt
     wrong = [*run[:-5], "--users", str(files / "items.parquet"), "--quiet"]
     assert main(wrong) != 0
     assert "there is no column 'user_id'" in capsys.readouterr().err
+
+
+def test_an_id_in_two_rows_is_named(files: Path) -> None:
+    pl.DataFrame({"user_id": ["a", "b", "b"], "age": [1, 2, 3]}).write_csv(files / "twice.csv")
+    with pytest.raises(DataError, match="column 'user_id': 'b' stands in more than one row"):
+        cp.load_dataset(files / "log.csv", users=files / "twice.csv")
+
+
+def test_a_feature_past_float32_is_refused(files: Path) -> None:
+    pl.DataFrame({"user_id": ["a", "b"], "age": [1.0, 6e39]}).write_csv(files / "large.csv")
+    with pytest.raises(DataError, match="past float32"):
+        cp.load_dataset(files / "log.csv", users=files / "large.csv")
+
+
+def test_features_that_nobody_uses_are_said_to_be_unused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = ["fit", str(files / "log.csv"), "--epochs", "2", "--users", str(files / "users.csv")]
+    assert main([*run, "--method", "mf", "--out", str(files / "plain")]) == 0
+    assert "are not used here" in " ".join(capsys.readouterr().out.split())
+    assert main([*run, "--method", "mf", "--out", str(files / "sided"), "--set", "side_features=true"]) == 0
+    assert "are not used here" not in " ".join(capsys.readouterr().out.split())

@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from counterpoise.gathering import gradients_of
 from counterpoise.ranks import AveragedGradients
 
 Rate = float | Tensor  # what the learning rate is multiplied with; of each of several fits side by side
@@ -52,7 +53,7 @@ class Adam:
         Fits side by side have a loss each, and a rate each where it is a tensor; their parameters a leading axis.
         """
         loss = loss.sum() if loss.ndim else loss
-        found = torch.autograd.grad(loss, self.parameters) if self.averaged is None else self.averaged(loss)
+        found = gradients_of(loss, self.parameters) if self.averaged is None else self.averaged(loss)
         self._follow(found, rate)
 
     def follow(self, gradients: Sequence[Tensor], rate: Rate = 1.0) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
-from counterpoise.gathering import BiasedProducts, biased_products, inner_products, rows_of_grid, take
+from counterpoise.gathering import BiasedProducts, biased_products, gradients_of, inner_products, rows_of_grid, take
 from counterpoise.parts import Part
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
@@ -41,11 +41,14 @@ class Scorer(nn.Module):
         """(the logits, detached; what makes slopes of a loss in them its gradients in the parameters)."""
         with torch.enable_grad():
             logits = self(users, items)
-        return logits.detach(), lambda slopes: torch.autograd.grad(logits, list(self.parameters()), slopes)
+        return logits.detach(), lambda slopes: gradients_of(logits, list(self.parameters()), slopes)
 
     def precision(self, name: str) -> float | Tensor:
         """The precision of the Gaussian prior on a parameter; 0 where there is none."""
-        raise NotImplementedError(f"{type(self).__name__} must have `precision(name)`, of which `penalty` is made.")
+        raise ConfigError(
+            f"{type(self).__name__} must have a method `precision(name)`: the precision of the prior on the parameter "
+            "of this name, 0 for none. Its `penalty` is made of it."
+        )
 
     def precisions(self) -> list[float | Tensor]:
         """Those of all parameters, in their order."""

@@ -122,6 +122,8 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         lines.append(f"Imputed label: {base['label']:.3f}.")
     if "contrast" in imputation:
         lines.append(_silence_line(imputation))
+    elif "level" in imputation:
+        lines.append("The imputation is believed by half: a second predictor learns without it.")
     if "share_agreed" in imputation:
         lines.append(f"The two models agree on {imputation['share_agreed']:.1%} of all pairs, which the third learns.")
     for candidate in imputation.get("propensities", []):
@@ -132,6 +134,14 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         way_out = "Choose another method." if combined else "Raise l2, or learn the imputation (dr-jl, tdr-jl)."
         lines.append(f"The risk is {facts['risk']:.2f}, below 0: {why}. {way_out}")
     return lines
+
+
+def features_lines(model: DebiasedRecommender) -> list[str]:
+    """A warning where the features of users and items that were given are used by nobody."""
+    sided = any(getattr(module, "sided", False) for module in model.scorer_.modules())
+    if sided or "side" in getattr(model.weights, "sources", ()):
+        return []
+    return ["The features of users and items are not used here. Matrix factorisation takes --set side_features=true."]
 
 
 def _silence_line(facts: Mapping[str, Any]) -> str:

@@ -88,7 +88,7 @@ def fit(
     configuration = resolve(config, flags, parse_settings([*(settings or []), *given]))
 
     from counterpoise.checkpoints import FILE
-    from counterpoise.explain import fit_lines, truth_line
+    from counterpoise.explain import features_lines, fit_lines, truth_line
     from counterpoise.fitting import drop_stopped, fit_and_evaluate
     from counterpoise.log_files import title_of
     from counterpoise.persistence import check_folder
@@ -110,7 +110,10 @@ def fit(
         return
     say(f"{fitted.dataset.name}: {fitted.dataset.train}")
     say(f"Fitted {configuration.method} in {fitted.seconds:.1f} s, {fitted.model.history_.best_epoch} epochs.")
-    say("\n".join(fit_lines(fitted.model.facts_, len(fitted.model.ratio_))))
+    said = fit_lines(fitted.model.facts_, len(fitted.model.ratio_))
+    if configuration.users or configuration.items:
+        said += features_lines(fitted.model)
+    say("\n".join(said))
     width, fancy = canvas()
     show_picture(love_lines(fitted.imbalances(), "Logged pairs against all pairs", width, fancy=fancy))
     if fitted.evaluation is None:

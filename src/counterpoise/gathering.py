@@ -16,6 +16,11 @@ BLOCK = 1 << 19  # pairs whose rows are held in memory at a time
 SORTING_PAYS = 2048  # pairs from which sums over sorted pairs are faster than adding them one by one
 
 
+def gradients_of(values: Tensor, parameters: Sequence[Tensor], slopes: Tensor | None = None) -> tuple[Tensor, ...]:
+    """Of values in parameters, weighed by slopes; 0 where they do not depend on one."""
+    return torch.autograd.grad(values, list(parameters), slopes, materialize_grads=True)
+
+
 def lookup(table: Tensor, codes: Tensor) -> Tensor:
     """The rows of a table (..., rows, columns) at codes: (..., codes, columns)."""
     return embedding(*_flat(codes, table))

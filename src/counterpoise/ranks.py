@@ -95,7 +95,7 @@ class AveragedGradients:
         for parameter in self.parameters:
             parameter.grad = None
         torch.autograd.backward(self.module(loss), inputs=self.parameters)
-        return tuple(parameter.grad for parameter in self.parameters if parameter.grad is not None)
+        return tuple(torch.zeros_like(own) if own.grad is None else own.grad for own in self.parameters)
 
     def given(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The same where they are known: of the sum of parameter x gradient, whose gradients they are."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from counterpoise.board import Board
 from counterpoise.checkpoints import FILE, Checkpoint
-from counterpoise.errors import CounterpoiseError, DataError
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.hedging import AnyLearner
 from counterpoise.ray_engine import RayEngine, connected, imported
 from counterpoise.shared_training import Work, train_share
@@ -90,8 +90,13 @@ def _history(learner: AnyLearner, learned: Checkpoint, started: float) -> Histor
 
 def _run(ray: Any, work: Work, workers: int, place: str) -> None:
     """Ray Train on `train_share`: nccl where there is a GPU for each worker, else gloo."""
-    train, device = imported("ray.train"), work.training.device
-    gpus = ray.cluster_resources().get("GPU", 0) >= workers if device == "auto" else device != "cpu"
+    train, found, device = imported("ray.train"), int(ray.cluster_resources().get("GPU", 0)), work.training.device
+    if device not in ("auto", "cpu") and found < workers:  # Ray would wait for them for ever
+        raise ConfigError(
+            f"`workers` must be at most {found}, the GPUs of the Ray cluster, for device={device!r}, got {workers}. "
+            "Or use device='auto'."
+        )
+    gpus = device != "cpu" and found >= workers
     trainer = _trainer()(
         train_share,
         train_loop_config={"work": work},

@@ -319,7 +319,9 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
         with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
             scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
-            if "scorer.level" in tensors:
+            if any(name.startswith("scorer.believing.") for name in tensors):
+                if not model.hedge:
+                    raise DataError(f"{folder} holds two predictors, and its configuration tells of one.")
                 scorer = Hedged(scorer, deepcopy(scorer))
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
         scorer.load_state_dict(state, assign=True)

@@ -23,6 +23,9 @@ def read_side(path: AnyPath, id_col: str, separator: str | None = None) -> tuple
     frame = read_beside(path, pl.DataFrame(), separator=separator)
     if id_col not in frame.columns:
         raise DataError(f"{path}: there is no column {id_col!r}; the columns are {', '.join(frame.columns)}.")
+    repeated = frame[id_col].filter(frame[id_col].is_duplicated())
+    if len(repeated):
+        raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} stands in more than one row. Keep one of them.")
     try:
         ids = Vocabulary(as_plain_ids(whole_ids(frame[id_col], id_col)))
         values = [finite_numbers(frame[name], name) for name in frame.columns if name != id_col]
@@ -59,4 +62,6 @@ def _of_ids(path: AnyPath, ids: Vocabulary, id_col: str, separator: str | None, 
             f"{path}: there is no row for {int((rows < 0).sum()):,} of {len(rows):,} {who}s of the log, the first is "
             f"{missing!r}. Add them, or leave the file out."
         )
+    if np.abs(values).max() > np.finfo(np.float32).max:
+        raise DataError(f"{path}: the largest feature is {np.abs(values).max():.2g}, past float32. Scale it.")
     return values[rows].astype(np.float32)

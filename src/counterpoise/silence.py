@@ -80,7 +80,8 @@ def exposure_loss(logits: Tensor, on_pairs: Tensor, density: float, of: Propensi
 
 def cautious(contrast: float, variance: float) -> float:
     """contrast x [1 - 2 variance / contrast^2]+: an estimate shrunken by its error, 0 unless the data insist on it."""
-    return contrast * max(0.0, 1 - CAUTION * variance / contrast**2) if contrast else 0.0
+    kept = max(0.0, 1 - CAUTION * variance / contrast**2) if contrast else 0.0
+    return contrast * kept if kept else 0.0
 
 
 @dataclass

@@ -177,7 +177,8 @@ def _silence(model: Facts) -> list[Text | Table | Figure]:
         )
         caption = "Right of 0: what is seen more pleases more, beyond what else is known of it."
         blocks.append(Figure("What exposure adds", svg, caption, numbers=table, term="voices"))
-    others = {name: value for name, value in facts.items() if name not in ("contrast", "positive", "negative", "level")}
+    shown = ("contrast", "positive", "negative", "level") if "contrast" in facts else ()
+    others = {name: value for name, value in facts.items() if name not in shown}
     if others:
         rows = [[name.replace("_", " "), value] for name, value in others.items()]
         blocks.append(Table("What the imputation says", [Column("fact"), Column("value")], rows))

@@ -152,10 +152,10 @@ def _silence_words(model: Mapping[str, Any]) -> list[str]:
             f"It reads silence instead: a pair that would be rated positively is {times:.1f} times as likely to be "
             "observed as one that would not, so a pair without a rating is a little less likely to please."
         )
-        if "level" in facts:
-            words.append("That is believed by half: a second predictor learns from ratings alone.")
     elif "contrast" in facts:
-        words.append("It would read silence instead, but log and probe agree on the label rate: silence says nothing.")
+        words.append("It would read silence instead, but no probe shows that the log's labels differ from all pairs'.")
+    if "level" in facts:
+        words.append("That is believed by half: a second predictor learns from ratings alone.")
     if model["voices"]:
         words.append("And it is told how exposed each user, item and pair is; labels decide how much that counts.")
     return words
