@@ -1,6 +1,6 @@
 """What does each part bring? The backbone alone, and with weights, imputation, silence, exposure, hedge, side features.
 
-    python benchmarks/ablation.py [--seeds 10] [--only coat mixed] [--protocol honest|paper]
+    python benchmarks/ablation.py [--seeds 10] [--first-seed 0] [--only coat mixed] [--protocol honest|paper]
     python benchmarks/ablation.py --ratings FILE [--alpha 0.25]
 
 On Coat, where it is there, and on simulated logs of its size, one for each kind of selection ("weak": the mixed one at
@@ -124,10 +124,10 @@ def measure(data: cp.Dataset, truth: Truth | None, build: Build, seed: int, prob
     return found | ({} if truth is None else against_truth(model, truth)) | {"seconds": seconds}
 
 
-def table(log: str, draw: Draw, seeds: int) -> Results:
+def table(log: str, draw: Draw, seeds: range) -> Results:
     """Every row on every seed."""
     results: Results = {}
-    for seed in range(seeds):
+    for seed in seeds:
         data, truth = draw(seed)
         for name, (build, probed) in rows().items():
             for column, value in measure(data, truth, build, seed, probed).items():
@@ -163,6 +163,7 @@ def main() -> None:
     """Print a table for each log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0, help="of 100 and more nothing is reported")
     parser.add_argument("--only", nargs="+", default=["coat", *KINDS], choices=["coat", *KINDS])
     parser.add_argument("--protocol", default="honest", choices=["honest", "paper"], help="of Coat")
     parser.add_argument("--ratings", help="a file of ratings, or coat: logs are drawn from its completed matrix")
@@ -174,8 +175,9 @@ def main() -> None:
     draws["coat"] = lambda seed: (cp.load_dataset("coat", seed=seed, protocol=options.protocol), None)
     if options.ratings:
         draws = {f"{options.ratings}, alpha {options.alpha:g}": partial(semi_synthetic, options.ratings, options.alpha)}
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     for log in draws if options.ratings else options.only:
-        print(f"## {log}\n\n{markdown(table(log, draws[log], options.seeds))}\n", flush=True)
+        print(f"## {log}\n\n{markdown(table(log, draws[log], seeds))}\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,17 @@
 """How long does a fit take, and how good is it? All methods on Coat, fits to logs of other shapes, and growing logs.
 
-    python benchmarks/fit.py [--seeds 10] [--methods mf skb-dr ...] [--kernels gaussian exponential] [--many 10]
-                             [--shapes music-like] [--epochs 6] [--rows 1e4 1e5 ...]
+    python benchmarks/fit.py [--seeds 10] [--methods mf skb-dr ...] [--kernels gaussian exponential]
+                             [--many 10] [--graphs] [--shapes music-like] [--epochs 6] [--rows 1e4 1e5 ...]
                              [--device cpu] [--threads 1] [--algorithm-1]
 
 Coat is found through COUNTERPOISE_DATA and left out where it is not there. Limits on one thread: plain matrix
 factorisation under 1 s with AUC at least 0.765 in the honest protocol; every other method under 2 s, ASIPS and MR under
 5 s; `--algorithm-1` (the paper's gradient steps for the weights: batches of 128, 40 epochs) under 8 s.
 
-`--many`: so many seeds on Coat by `fit_many`, beside one. `--epochs`: of the fits to other shapes; 0 for the methods'
-own. `--rows`: two epochs on random logs of so many rows with a user for 50 and an item for 500 of them, so that
-|U| x |I| grows with the square of the rows; each in a process of its own, for its memory.
+`--many`: so many seeds on Coat by `fit_many`, beside one. `--graphs`: one fit with its steps replayed and without.
+`--epochs`: of the fits to other shapes; 0 for the methods' own. `--rows`: two epochs on random logs of so many rows with
+a user for 50 and an item for 500 of them, so that |U| x |I| grows with the square of the rows; each in a process of its
+own, for its memory.
 """
 
 from __future__ import annotations
@@ -50,6 +51,17 @@ def coat(name: str, settings: dict[str, Any], seeds: int) -> list[str]:
     cells = [f"{value:.4f} ({deviation:.4f})" for value, deviation in zip(mean[:4], spread[:4], strict=True)]
     kernel = settings.get("kernel", "")
     return [f"{name} {kernel}".strip(), f"{np.median(seconds):.2f}", *cells, f"{mean[4]:.0%}"]
+
+
+def graphs(name: str, device: str) -> str:
+    """The time of a fit with its steps replayed as a CUDA graph, and without, each the best of three."""
+    data = cp.load_dataset("coat", seed=0)
+
+    def best(graph: bool) -> float:
+        model = cp.make(name, device=device, graph=graph)
+        return min(_seconds(lambda: model.fit(data.train, probe=data.probe)) for _ in range(3))
+
+    return f"{name} on {device}: {best(True):.3f} s, without graphs {best(False):.3f} s"
 
 
 def many(name: str, count: int, device: str) -> str:
@@ -137,6 +149,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=["mf"])
     parser.add_argument("--kernels", nargs="*", default=["gaussian"])
     parser.add_argument("--many", type=int, default=0)
+    parser.add_argument("--graphs", action="store_true")
     parser.add_argument("--shapes", nargs="*", default=list(SHAPES))
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--rows", nargs="*", type=float, default=[])
@@ -157,6 +170,8 @@ def main() -> None:
                 settings = common | ({} if kernel is None else {"kernel": kernel})
                 _print_row(coat(name, settings, arguments.seeds))
         print(f"{time.perf_counter() - started:.0f} s in all")
+        for name in names if arguments.graphs else ():
+            print(graphs(name, arguments.device), flush=True)
         for name in names if arguments.many else ():
             print(many(name, arguments.many, arguments.device), flush=True)
     except cp.DataError as error:

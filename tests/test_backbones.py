@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from counterpoise import ConfigError, Dataset, FeedbackLog, MatrixFactorization, NeuralCF
-from counterpoise.backbones import GRID_PAYS, Backbone, Scorer
+from counterpoise.backbones import GRID_PAYS
+from counterpoise.scorers import Backbone, Scorer
 
 
 def built(backbone: Backbone, dataset: Dataset) -> Scorer:

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import counterpoise as cp
 from counterpoise import ConfigError, Dataset, Exposed, Silence
-from counterpoise.backbones import Scorer
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.risks import error
+from counterpoise.scorers import Scorer
 from counterpoise.silence import Propensities, cautious, exposure_loss, label_given_silence, label_propensities
 from counterpoise.training import Training, train
 

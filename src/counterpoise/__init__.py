@@ -28,9 +28,10 @@ if TYPE_CHECKING:
     from counterpoise.many import fit_many
     from counterpoise.methods import METHODS
     from counterpoise.propensity import Logistic, Popularity, Propensity
-    from counterpoise.recommender import DebiasedRecommender, load_model
+    from counterpoise.recommender import DebiasedRecommender
     from counterpoise.reports.writing import report
     from counterpoise.results import BalanceResult
+    from counterpoise.saved_models import load_model
     from counterpoise.sharded_functions import balance_shards
     from counterpoise.sharding import shard_log
     from counterpoise.silence import Silence
@@ -66,7 +67,8 @@ _HOMES = {
     "many": ("fit_many",),
     "methods": ("METHODS",),
     "propensity": ("Logistic", "Popularity", "Propensity"),
-    "recommender": ("DebiasedRecommender", "load_model"),
+    "recommender": ("DebiasedRecommender",),
+    "saved_models": ("load_model",),
     "reports.writing": ("report",),
     "results": ("BalanceResult",),
     "sharded_functions": ("balance_shards",),

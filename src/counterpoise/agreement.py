@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.backbones import Scorer
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.imputation import Imputation, Imputing, Nothing
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.risks import error
+from counterpoise.scorers import Scorer
 from counterpoise.training import ALL_PAIRS_LIMIT, Batch, train
 from counterpoise.weights import Given, NaiveBayes, Weighing, Weights
 

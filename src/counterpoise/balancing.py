@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.backbones import Backbone, MatrixFactorization
+from counterpoise.backbones import MatrixFactorization
 from counterpoise.diagnostics import held_out_imbalance
 from counterpoise.errors import ConfigError, check_choice, check_flag, check_number
 from counterpoise.features import Source, observed_pairs, pair_features
@@ -20,6 +20,7 @@ from counterpoise.functions import Functions, KernelFunctions
 from counterpoise.population import Pairs
 from counterpoise.problems import Problem
 from counterpoise.results import BalanceResult
+from counterpoise.scorers import Backbone
 from counterpoise.sharded_functions import balance_shards
 from counterpoise.streamed_log import StreamedLog, way_out
 from counterpoise.weight_model import WeightModel

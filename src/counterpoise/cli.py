@@ -167,7 +167,7 @@ def predict(
     """Predict the probability of a positive rating for the pairs of a file."""
     from counterpoise.ingest import read_pairs
     from counterpoise.persistence import check_table_name, write_table
-    from counterpoise.recommender import load_model
+    from counterpoise.saved_models import load_model
 
     check_table_name(out)
     with working("predicting", not (as_json or quiet)):
@@ -194,7 +194,7 @@ def recommend(
 ) -> None:
     """Recommend the best items for users, in their original ids."""
     from counterpoise.persistence import check_table_name, write_table
-    from counterpoise.recommender import load_model
+    from counterpoise.saved_models import load_model
 
     if out is not None:
         check_table_name(out)

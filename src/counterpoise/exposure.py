@@ -20,11 +20,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
+from counterpoise.backbones import MatrixFactorization, as_backbone
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.feedback import FeedbackLog
 from counterpoise.gathering import lookup
 from counterpoise.propensity import fit_observation
+from counterpoise.scorers import Backbone, Scorer
 
 HARDLY = 0.1  # log odds of being observed
 

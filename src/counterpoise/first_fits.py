@@ -7,10 +7,10 @@ from copy import deepcopy
 
 from torch import Tensor
 
-from counterpoise.backbones import Backbone
 from counterpoise.features import Source
 from counterpoise.problems import Problem, fit_alone, mean_error
 from counterpoise.propensity import fit_observation
+from counterpoise.scorers import Backbone
 
 Tables = dict[str, tuple[Tensor, Tensor]]  # source -> (users, items)
 

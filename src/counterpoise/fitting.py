@@ -24,7 +24,8 @@ from counterpoise.imbalances import Imbalance, imbalances, log_balance
 from counterpoise.ingest import read_log
 from counterpoise.making import make
 from counterpoise.persistence import read_manifest, remove_folder
-from counterpoise.recommender import DebiasedRecommender, load_model
+from counterpoise.recommender import DebiasedRecommender
+from counterpoise.saved_models import load_model
 from counterpoise.simulation import simulate
 from counterpoise.sources import SOURCES
 from counterpoise.streamed_fit import fit_streamed

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from counterpoise import risks
 from counterpoise.adam import Adam, Rate
-from counterpoise.backbones import Scorer
 from counterpoise.feedback import FeedbackLog
 from counterpoise.imputation import Imputation, Zero
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
+from counterpoise.scorers import Scorer
 from counterpoise.silence import cautious
 from counterpoise.training import Batch
 from counterpoise.weights import Weighing, Weights

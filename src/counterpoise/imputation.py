@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from counterpoise.adam import Adam, Rate
-from counterpoise.backbones import Backbone, as_backbone
+from counterpoise.backbones import as_backbone
 from counterpoise.errors import check_choice, check_number
 from counterpoise.parts import Part
 from counterpoise.problems import Problem
 from counterpoise.ranks import WHOLE, Share
 from counterpoise.risks import error
+from counterpoise.scorers import Backbone
 from counterpoise.stacks import NotAlikeError, stack_numbers, stack_scorers
 from counterpoise.training import Batch
 from counterpoise.weights import View, Weighing

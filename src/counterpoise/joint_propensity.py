@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from counterpoise.adam import Adam, Rate
-from counterpoise.backbones import Backbone
 from counterpoise.errors import check_number
 from counterpoise.problems import Problem
 from counterpoise.propensity import cross_entropy, default_model, surprise_of_nothing
+from counterpoise.scorers import Backbone
 from counterpoise.training import Batch
 from counterpoise.weights import CLIP, Current, View, Weighing, Weights, inverse_propensity, propensity_facts
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from counterpoise import risks
 from counterpoise.adam import Adam, Rate
-from counterpoise.backbones import Scorer
 from counterpoise.diagnostics import weight_facts
 from counterpoise.gathering import take
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
+from counterpoise.scorers import Scorer
 from counterpoise.training import Batch, Batches
 from counterpoise.weights import Current, View, Weighing, Weights
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from counterpoise.backbones import BACKBONES, Backbone
+from counterpoise.backbones import BACKBONES
 from counterpoise.choices import IMPUTATIONS, WEIGHTS
 from counterpoise.errors import ConfigError, check_choice
 from counterpoise.exposure import Exposed
@@ -14,6 +14,7 @@ from counterpoise.imputation import Imputation
 from counterpoise.kernels import KERNELS, Kernel
 from counterpoise.methods import METHODS
 from counterpoise.recommender import DebiasedRecommender
+from counterpoise.scorers import Backbone
 from counterpoise.weights import Weights
 
 # Settings that are parts: of what kind, and the words for them.

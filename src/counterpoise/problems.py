@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from counterpoise.adam import Adam, Rate
-from counterpoise.backbones import Backbone, Scorer
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.graphs import recorded
 from counterpoise.risks import error
+from counterpoise.scorers import Backbone, Scorer
 from counterpoise.streamed_batches import StreamedBatches
 from counterpoise.streamed_log import StreamedLog
 from counterpoise.training import Batch, Batches, Training, train

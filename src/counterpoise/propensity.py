@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from counterpoise.backbones import Backbone, MatrixFactorization, Scorer, as_backbone
+from counterpoise.backbones import MatrixFactorization, as_backbone
 from counterpoise.errors import ConvergenceWarning, check_choice, check_number
 from counterpoise.features import Source, observed_pairs, pair_features
 from counterpoise.population import Pairs
 from counterpoise.problems import Problem, fit_alone, mean_error
+from counterpoise.scorers import Backbone, Scorer
 from counterpoise.threads import one_thread
 from counterpoise.training import Batch
 from counterpoise.weights import CLIP, Estimated, PropensityOf, Weighing, Weights

@@ -13,24 +13,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise import __version__
-from counterpoise.backbones import Backbone, MatrixFactorization, as_backbone
+from counterpoise.backbones import MatrixFactorization, as_backbone
 from counterpoise.checkpoints import Checkpoint
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
 from counterpoise.graphs import recorded
-from counterpoise.hedging import AnyLearner, Hedged, begin
+from counterpoise.hedging import AnyLearner, begin
 from counterpoise.imputation import Imputation, Nothing
 from counterpoise.learner import finish
-from counterpoise.parts import Part, from_config
-from counterpoise.persistence import read_folder, write_folder
+from counterpoise.parts import Part
+from counterpoise.persistence import write_folder
 from counterpoise.problems import Problem
 from counterpoise.ranking import Seen, shrunken_label_rates, top_items
 from counterpoise.risks import RISKS
-from counterpoise.saved_parts import check_facts, check_history, check_log_facts, check_numbers, check_seen
+from counterpoise.scorers import Backbone
 from counterpoise.silence import Silence
 from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.training import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
-from counterpoise.vocabulary import Codes, Vocabulary, as_column, gather
+from counterpoise.vocabulary import Codes, as_column, gather
 from counterpoise.weights import Uniform, Weights
 from counterpoise.words import Unknown
 
@@ -298,46 +298,6 @@ class DebiasedRecommender(Part):
         items = items if columns is None else columns[items]
         row, place = torch.nonzero(values > -torch.inf, as_tuple=True)
         return row, items[row, place], torch.sigmoid(values[row, place]), place + 1
-
-
-def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
-    """The recommender that `save` wrote. Nothing in the folder is executed."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    place = Training(device=device).resolve_device()
-    manifest, files = read_folder(folder)
-    try:
-        model = from_config(manifest["configuration"])
-        if not isinstance(model, DebiasedRecommender):
-            raise DataError(f"{folder} holds a {type(model).__name__}, not a recommender.")
-        tensors = load(files["tensors.safetensors"])
-        model.user_ids_ = Vocabulary.from_parquet(files["users.parquet"])
-        model.item_ids_ = Vocabulary.from_parquet(files["items.parquet"])
-        model.check_settings()
-        model.log_facts_, model.history_ = check_log_facts(manifest["log"]), check_history(manifest["history"])
-        shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
-        with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
-            scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
-            if any(name.startswith("scorer.believing.") for name in tensors):
-                if not model.hedge:
-                    raise DataError(f"{folder} holds two predictors, and its configuration tells of one.")
-                scorer = Hedged(scorer, deepcopy(scorer))
-        state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
-        scorer.load_state_dict(state, assign=True)
-        model.scorer_ = scorer.requires_grad_(False).to(place)
-        for name, values in state.items():
-            check_numbers(name, values)
-        model.item_rates_ = check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
-        model.ratio_ = check_numbers("ratio", tensors["ratio"], (len(tensors["ratio"]),)).numpy()
-        model.facts_ = check_facts(manifest["parts"])
-        model.seen_ = check_seen("seen", tensors["seen.starts"], tensors["seen.items"], shape)
-        model.probed_ = check_seen("probed", tensors["probed.starts"], tensors["probed.items"], shape)
-        model.configuration_ = manifest["configuration"]
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, SafetensorError) as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DataError(f"{folder} cannot be loaded, its parts do not fit together: {reason}") from error
-    return model
 
 
 def _check_labels(log: FeedbackLog, what: str = "labels") -> None:

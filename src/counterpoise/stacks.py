@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from counterpoise.backbones import Backbone, Scorer
 from counterpoise.feedback import FeedbackLog
 from counterpoise.problems import Problem
+from counterpoise.scorers import Backbone, Scorer
 from counterpoise.training import Batch, Batches, Training
 
 PAIRS = ("pair_users", "pair_items")

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from counterpoise.adam import Adam, Rate
-from counterpoise.backbones import Backbone
 from counterpoise.fitted_functions import FittedFunctions
 from counterpoise.functions import Functions, KernelFunctions
 from counterpoise.kernels import BANDWIDTH_PAIRS
 from counterpoise.population import Pairs, Population, Sample
 from counterpoise.problems import Problem
+from counterpoise.scorers import Backbone
 from counterpoise.selection import solve
 from counterpoise.training import Batch
 from counterpoise.weights import View, Weighing

@@ -23,7 +23,8 @@ from counterpoise.imputation import Nothing
 from counterpoise.making import configure, make, short_names
 from counterpoise.persistence import read_manifest
 from counterpoise.ranking import Seen
-from counterpoise.recommender import DebiasedRecommender, load_model
+from counterpoise.recommender import DebiasedRecommender
+from counterpoise.saved_models import load_model
 from counterpoise.streamed_fit import fit_streamed
 from counterpoise.streamed_log import StreamedLog
 from counterpoise.weights import Uniform

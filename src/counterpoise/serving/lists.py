@@ -14,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from counterpoise.backbones import Scorer
 from counterpoise.errors import DataError
 from counterpoise.recommender import DebiasedRecommender
+from counterpoise.scorers import Scorer
 
 Scores = NDArray[np.float32]
 Items = NDArray[np.intp]

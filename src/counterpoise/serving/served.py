@@ -12,9 +12,10 @@ import numpy as np
 
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.persistence import read_manifest
-from counterpoise.recommender import DebiasedRecommender, load_model
+from counterpoise.recommender import DebiasedRecommender
 from counterpoise.reports.material import is_plain
 from counterpoise.reports.writing import REPORT
+from counterpoise.saved_models import load_model
 from counterpoise.serving.ids import Id, Ids
 from counterpoise.serving.lists import Items, Lists
 from counterpoise.words import Unknown
