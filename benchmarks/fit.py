@@ -9,9 +9,9 @@ factorisation under 1 s with AUC at least 0.765 in the honest protocol; every ot
 5 s; `--algorithm-1` (the paper's gradient steps for the weights: batches of 128, 40 epochs) under 8 s.
 
 `--many`: so many seeds on Coat by `fit_many`, beside one. `--graphs`: one fit with its steps replayed and without.
-`--epochs`: of the fits to other shapes; 0 for the methods' own. `--rows`: two epochs on random logs of so many rows with
-a user for 50 and an item for 500 of them, so that |U| x |I| grows with the square of the rows; each in a process of its
-own, for its memory.
+`--epochs`: of the fits to other shapes; 0 for the methods' own. `--rows`: two epochs on random logs of so many rows
+with a user for 50 and an item for 500 of them, so that |U| x |I| grows with the square of the rows; each in a process
+of its own, for its memory.
 """
 
 from __future__ import annotations
