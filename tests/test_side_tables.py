@@ -66,6 +66,12 @@ def test_an_id_in_two_rows_is_named(files: Path) -> None:
         cp.load_dataset(files / "log.csv", users=files / "twice.csv")
 
 
+def test_a_value_that_is_no_number_is_named_by_its_row_in_the_file(files: Path) -> None:
+    (files / "odd.csv").write_text("user_id,age\na,1\nb,NaN\n")
+    with pytest.raises(DataError, match=r"odd\.csv: column 'age', row 3: expected a finite number"):
+        cp.load_dataset(files / "log.csv", users=files / "odd.csv")
+
+
 def test_a_feature_past_float32_is_refused(files: Path) -> None:
     pl.DataFrame({"user_id": ["a", "b"], "age": [1.0, 6e39]}).write_csv(files / "large.csv")
     with pytest.raises(DataError, match="past float32"):

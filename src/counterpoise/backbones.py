@@ -247,7 +247,10 @@ def _log_odds(rate: float) -> float:
 def _side_features(log: FeedbackLog) -> tuple[Tensor, Tensor]:
     """Both sides' features, each column standardised, with a column of ones: x_u' W y_i then holds linear terms."""
     if log.user_features is None and log.item_features is None:
-        raise ConfigError("`side_features` needs a log with user_features or item_features, and this log has neither.")
+        raise ConfigError(
+            "`side_features` needs a log with user_features or item_features, and this log has neither. Read it "
+            "with `users` or `items`, files of ids and numbers (--users, --items)."
+        )
     return _standardised(log.user_features, log.shape[0]), _standardised(log.item_features, log.shape[1])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -10,9 +11,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from counterpoise.columns import finite_numbers, whole_ids
-from counterpoise.errors import DataError
+from counterpoise.errors import DataError, RowError
 from counterpoise.feedback import FeedbackLog
 from counterpoise.ingest import AnyPath, as_plain_ids, read_beside
+from counterpoise.tables import first_row
 from counterpoise.vocabulary import Vocabulary
 
 Key = TypeVar("Key")
@@ -23,12 +25,14 @@ def read_side(path: AnyPath, id_col: str, separator: str | None = None) -> tuple
     frame = read_beside(path, pl.DataFrame(), separator=separator)
     if id_col not in frame.columns:
         raise DataError(f"{path}: there is no column {id_col!r}; the columns are {', '.join(frame.columns)}.")
-    repeated = frame[id_col].filter(frame[id_col].is_duplicated())
+    repeated = frame[id_col].filter(frame[id_col].is_duplicated()).drop_nulls()
     if len(repeated):
         raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} stands in more than one row. Keep one of them.")
     try:
         ids = Vocabulary(as_plain_ids(whole_ids(frame[id_col], id_col)))
         values = [finite_numbers(frame[name], name) for name in frame.columns if name != id_col]
+    except RowError as error:
+        raise error.located(str(path), first_row(Path(path).expanduser())) from None
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     if not values:
