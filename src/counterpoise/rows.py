@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-CPU_BLOCK = 2**19  # values of a block: 4 MB of float64, between cache misses and call overhead
+CPU_BLOCK = 2**19  # values of a block that are computed: 4 MB of float64, between cache misses and call overhead
+MATRIX_BLOCK = 2**20  # values that lie in memory already
 DEVICE_BLOCK = 2**26  # an accelerator wants few, large blocks
 CHUNKS = 64  # parts of the rows that threads work on
 
@@ -30,6 +31,7 @@ class Rows:
     device: torch.device
     take: Callable[[slice | Tensor], Tensor]
     width: int = 0  # values that `take` holds for one row, where more than J
+    cpu_block: int = CPU_BLOCK
 
     def blocks(self, first: int = 0, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
         """Rows `first` to `last` in order: (the slice, its values in float64)."""
@@ -61,7 +63,7 @@ class Rows:
 
     @property
     def _block_rows(self) -> int:
-        size = CPU_BLOCK if self.device.type == "cpu" else DEVICE_BLOCK
+        size = self.cpu_block if self.device.type == "cpu" else DEVICE_BLOCK
         return max(64, size // max(1, self.width, self.n_functions))
 
 
@@ -85,7 +87,7 @@ def matrix_rows(matrix: Tensor) -> Rows:
     def take(rows: slice | Tensor) -> Tensor:
         return matrix[rows] if isinstance(rows, slice) else matrix.index_select(0, rows)
 
-    return Rows(len(matrix), matrix.shape[1], matrix.device, take)
+    return Rows(len(matrix), matrix.shape[1], matrix.device, take, cpu_block=MATRIX_BLOCK)
 
 
 def pair_rows(

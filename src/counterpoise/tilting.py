@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,6 @@ from counterpoise.rows import Rows, matrix_rows
 Blocks = Iterator[tuple[slice, Tensor]]
 BaseOf = Callable[[slice], Tensor | float]
 WeightsOf = Callable[[slice, Tensor], Tensor]  # of a block, from its place and its values
-NARROW = 32  # functions up to which all products of a block take less time than its squares
 CANCELLED = 1e-6  # a variance below this share of the mean square has lost too many of its digits
 
 
@@ -219,7 +219,6 @@ def moments(
     rows: Rows, base: Callable[[slice], Tensor], centre: Tensor | None, uniform: float | None
 ) -> tuple[Tensor, Tensor]:
     """The sums of q_i h(x_i) and of q_i h(x_i)^2, of functions minus `centre`; `uniform`: q where all are the same."""
-    by_product = rows.n_functions <= NARROW
     middle = None if centre is None else centre.to(rows.device)
 
     def work(blocks: Blocks) -> Tensor:
@@ -227,14 +226,18 @@ def moments(
         for part, values in blocks:
             away = values if middle is None else values - middle
             total[0] += base(part) @ away
-            if uniform is not None and by_product:
-                total[1] += uniform * (away.T @ away).diagonal()
-            else:
-                total[1] += base(part) @ away.square()
+            total[1] += base(part) @ away.square() if uniform is None else uniform * _column_squares(away)
         return total
 
     first, second = torch.stack(rows.each_chunk(work)).sum(0)
     return first, second
+
+
+def _column_squares(values: Tensor) -> Tensor:
+    """The sum of squares of every column."""
+    if values.device.type != "cpu":
+        return values.square().sum(0)
+    return torch.from_numpy(np.einsum("ij,ij->j", values.numpy(), values.numpy()))  # torch's ways hold all squares
 
 
 def mean_and_deviation(moments_around: Callable[[Tensor | None], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
