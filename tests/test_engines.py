@@ -25,7 +25,7 @@ from counterpoise.errors import ConfigError, DataError
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.kernels import Exponential
 from counterpoise.population import Pairs
-from counterpoise.ray_engine import RayEngine, Tasks, calls_of, connected
+from counterpoise.ray_engine import RayEngine, Tasks, connected, parts_of, shared_out
 from counterpoise.sharded_functions import balance_shards
 from counterpoise.shards import Shards, ShardWriter
 
@@ -209,13 +209,38 @@ def test_only_tasks_that_nobody_waited_for_are_cancelled() -> None:
     assert cancelled == [2, 3]
 
 
-@pytest.mark.parametrize(("count", "workers"), [(1, 2), (40, 2), (70, 3)])
-def test_calls_take_every_shard_once_and_always_to_the_same_worker(tmp_path: Path, count: int, workers: int) -> None:
+@pytest.mark.parametrize(("count", "workers", "size"), [(1, 2, 1), (40, 2, 2), (70, 3, 2), (1000, 3, 16)])
+def test_every_shard_is_in_one_part_of_its_worker(tmp_path: Path, count: int, workers: int, size: int) -> None:
     shards = list(Shards(tmp_path, count, (1, 1), 1))
-    calls = list(calls_of(shards, workers))
-    assert sorted(shard.number for _, part in calls for shard in part) == list(range(count))
-    assert all(shard.number % workers == at for at, part in calls for shard in part)
-    assert len(calls) == sum(-(-len(shards[at::workers]) // 16) for at in range(workers))
+    queues = parts_of(shards, workers)
+    numbers = [[shard.number for part in queue for shard in part] for queue in queues]
+    assert numbers == [list(range(at, count, workers)) for at in range(workers)]
+    assert max(len(part) for queue in queues for part in queue) == size
+
+
+def test_a_worker_that_is_idle_takes_the_last_parts_of_the_busiest(tmp_path: Path) -> None:
+    """The first worker answers at once, the second never before the first has nothing left to do."""
+
+    class Calls:
+        exceptions = SimpleNamespace(RayTaskError=ZeroDivisionError)
+        get = staticmethod(lambda tasks: [[shard.number for shard in part] for _, part in tasks])
+
+        @staticmethod
+        def wait(running: list[Any]) -> tuple[list[Any], list[Any]]:
+            running = sorted(running, key=lambda task: task[0])  # stable: the first worker's first
+            return running[:1], running[1:]
+
+    queues = parts_of(list(Shards(tmp_path, 12, (1, 1), 1)), 2)
+    made: list[tuple[int, int]] = []
+
+    def call(worker: int, part: Any) -> Any:
+        made.append((worker, part[0].number))
+        return worker, tuple(part)
+
+    found = [values for _, values in shared_out(Calls, call, queues)]
+    assert sorted(found) == [[number] for number in range(12)]
+    assert [number for worker, number in made if worker == 0] == [0, 2, 4, 6, 8, 10, 11, 9, 7, 5]
+    assert [number for worker, number in made if worker == 1] == [1, 3]
 
 
 def test_ray_that_is_not_installed_is_asked_for(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:

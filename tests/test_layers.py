@@ -17,7 +17,7 @@ ORDER = [
     *("vocabulary", "columns", "pairs", "feedback", "fingerprints", "tables"),
     *("log_files", "ingest", "side_tables", "shards", "sharding"),
     *("ray_engine", "engines", "streamed_log", "protocols", "simulation", "sources", "datasets"),
-    *("rows", "arguments", "quadratic_program", "penalties", "tilting", "sharded_tilting"),
+    *("rows", "arguments", "lapack", "quadratic_program", "penalties", "tilting", "sharded_tilting"),
     *("newton", "results", "solver"),
     *("kernels", "population", "selection", "fitted_functions", "functions", "sharded_functions", "features"),
     *("balance_table", "bounds", "predictor_bounds", "diagnostics", "two_samples", "balancer"),

@@ -9,9 +9,9 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrf, dpotrs
 
 from counterpoise.errors import DataError
+from counterpoise.lapack import cholesky, solve_factored
 from counterpoise.quadratic_program import solve_box_l1
 from counterpoise.threads import one_blas_thread
 
@@ -165,9 +165,9 @@ class Quadratic:
 
 def solve_ridge(matrix: Vector, ridge: float, right: Vector) -> Vector:
     """(M + ridge)^-1 right for a positive semi-definite M; by its eigenvalues where rounding made some negative."""
-    factor, failed = dpotrf(matrix + ridge * np.eye(len(matrix)))
-    if failed == 0:
-        return dpotrs(factor, right)[0]  # type: ignore[no-any-return]
+    factor = cholesky(matrix + ridge * np.eye(len(matrix)))
+    if factor is not None:
+        return solve_factored(factor, right)
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
     solution: Vector = vectors @ ((vectors.T @ right) / (values.clip(min=0) + ridge))
     return solution

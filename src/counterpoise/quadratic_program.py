@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg.lapack import dpotrf, dpotrs
+
+from counterpoise.lapack import cholesky, solve_factored
 
 Vector = NDArray[np.float64]
 Step = tuple[Vector, Vector, Vector]
@@ -42,7 +43,7 @@ def _with_same_active_set(
         factor = robust_cholesky(inner)
         if factor is None:
             return None
-        change[free] = dpotrs(factor, right)[0]
+        change[free] = solve_factored(factor, right)
         if abs(inner @ change[free] - right).max() > 1e-10 * abs(right).max():
             return None
     value, slope = start + change, gradient + hessian @ change
@@ -99,9 +100,9 @@ def robust_cholesky(matrix: Vector) -> Vector | None:
     diagonal = matrix.reshape(-1)[:: len(matrix) + 1]
     ridge = 1e-14 * diagonal.max()
     for _ in range(6):
-        factor, failed = dpotrf(matrix)
-        if failed == 0 and np.isfinite(factor[-1, -1]):
-            return factor  # type: ignore[no-any-return]
+        factor = cholesky(matrix)
+        if factor is not None:
+            return factor
         diagonal += ridge
         ridge *= 100
     return None
@@ -180,7 +181,7 @@ class _System:
         right = -residual - low_gap / state.parts + high_gap / state.slack
         plus_diagonal, minus_diagonal = self.diagonal
         shift = (minus_diagonal * right[0] - plus_diagonal * right[1]) / (plus_diagonal + minus_diagonal)
-        change = dpotrs(self.factor, shift)[0]
+        change = solve_factored(self.factor, shift)
         push = self.hessian @ change
         plus, minus = (right[0] - push) / plus_diagonal, (right[1] + push) / minus_diagonal
         first = plus_diagonal < minus_diagonal  # the part with the larger diagonal is free of cancellation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -18,7 +19,10 @@ Each = Callable[..., list[Any]]
 Source = TypeVar("Source")
 ANSWERS = 5.0  # seconds in which a cluster must
 FOREVER = -1  # a worker that dies is started again, and the call it was at is made again
-TOGETHER = 16  # shards of a call: a call costs a millisecond of the driver's time, a death no more than these shards
+TOGETHER = 16  # shards of a call at most: it costs the driver a millisecond, a death no more than these shards
+CALLS = 8  # of a worker in a pass at least, where it has so many shards: who is faster can then take some from others
+AT_HAND = 2  # calls that a worker has at a time, so that it need not wait for the driver
+Part = Sequence[Shard]
 
 
 class _Worker:
@@ -56,19 +60,22 @@ class RayEngine:
 
     @contextmanager
     def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
-        """Shard k is always with worker k modulo their number; results come in the order of shards."""
+        """Shard k is with worker k modulo their number unless another is idle; results come in the order of shards."""
         with one_thread(), connected(self.address, self.workers) as ray:
             count = self.count(ray)
             actor = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
             actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
-            calls = list(calls_of(list(shards), len(actors)))
+            queues = parts_of(list(shards), len(actors))
             source = make()  # while the workers start
             kept = [ray.put(source)]
 
             def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
                 sent = ray.put(arguments)
-                found = results(ray, [actors[at].run.remote(work, part, sent, kept) for at, part in calls])
-                return _in_order([part for _, part in calls], found)
+
+                def call(worker: int, part: Part) -> Any:
+                    return actors[worker].run.remote(work, part, sent, kept)
+
+                return _in_order(shared_out(ray, call, queues))
 
             try:
                 yield each, source
@@ -77,16 +84,40 @@ class RayEngine:
                     ray.kill(worker)
 
 
-def calls_of(shards: Sequence[Shard], workers: int) -> Iterator[tuple[int, Sequence[Shard]]]:
-    """(worker, some of its shards), all shards once: a worker has every so manieth of them."""
-    for start in range(0, len(shards), workers * TOGETHER):
-        block = shards[start : start + workers * TOGETHER]
-        yield from ((at, block[at::workers]) for at in range(min(workers, len(block))))
+def parts_of(shards: Sequence[Shard], workers: int) -> list[list[Part]]:
+    """For each worker every so manieth shard, in parts that are a call each."""
+    size = min(max(1, len(shards) // (workers * CALLS)), TOGETHER)
+    owned = [shards[at::workers] for at in range(workers)]
+    return [[own[start : start + size] for start in range(0, len(own), size)] for own in owned]
 
 
-def _in_order(parts: Sequence[Sequence[Shard]], found: Sequence[Sequence[Any]]) -> list[Any]:
+def shared_out(
+    ray: Any, call: Callable[[int, Part], Any], queues: Sequence[Sequence[Part]]
+) -> Iterator[tuple[Part, list[Any]]]:
+    """(a part, what `call(worker, part)` found for its shards) for all parts, as they come.
+
+    Workers take from their own queue, and those that have come to its end from the end of the longest.
+    """
+    waiting, running = [deque(queue) for queue in queues], {}
+
+    def begin(worker: int) -> None:
+        longest = max(waiting, key=len)
+        if longest:
+            part = waiting[worker].popleft() if waiting[worker] else longest.pop()
+            running[call(worker, part)] = worker, part
+
+    for worker in AT_HAND * list(range(len(queues))):
+        begin(worker)
+    while running:
+        done, _ = ray.wait(list(running))
+        worker, part = running.pop(done[0])
+        begin(worker)
+        yield part, results(ray, done)[0]
+
+
+def _in_order(found: Iterable[tuple[Part, list[Any]]]) -> list[Any]:
     """What was found for each shard, in the order of shards."""
-    pairs = [pair for part, values in zip(parts, found, strict=True) for pair in zip(part, values, strict=True)]
+    pairs = [pair for part, values in found for pair in zip(part, values, strict=True)]
     return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
 
 

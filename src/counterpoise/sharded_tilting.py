@@ -8,7 +8,9 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol
 from uuid import uuid4
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.rows import Rows, ShardedRows, matrix_rows
@@ -76,7 +78,7 @@ class ShardedTilting:
     def sample(self, size: int) -> Tilting:
         """So many rows, drawn with repetition, in memory; the draw does not depend on the shards."""
         drawn = torch.randint(self.n_rows, (min(size, SAMPLE),), generator=torch.Generator().manual_seed(0)).sort()[0]
-        return Tilting(matrix_rows(torch.cat(self.rows.each(_some, drawn))), self.targets)
+        return Tilting(matrix_rows(torch.from_numpy(np.concatenate(self.rows.each(_some, drawn)))), self.targets)
 
 
 class ShardedPoint(Point):
@@ -145,12 +147,12 @@ def _write_weights(source: Source, shard: Shard, dual: Tensor, total: float, nam
     shard.write(name, torch.cat(parts).numpy())
 
 
-def _some(source: Source, shard: Shard, drawn: Tensor) -> Tensor:
-    """The values of those of the rows drawn, in order, that lie in this shard."""
+def _some(source: Source, shard: Shard, drawn: Tensor) -> NDArray[np.float64]:
+    """The values of those of the rows drawn, in order, that lie in this shard; an array, which travels as it is."""
     rows = source.rows(shard)
     ends = torch.tensor([shard.first, shard.first + shard.n_rows])
     first, last = torch.searchsorted(drawn, ends).tolist()
-    return rows.take((drawn[first:last] - shard.first).to(rows.device)).double().cpu()
+    return rows.take((drawn[first:last] - shard.first).to(rows.device)).double().cpu().numpy()
 
 
 def weights_at(values: Tensor, negative: Tensor, total: float) -> Tensor:
