@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from graded_world import graded
 
-from counterpoise import ConfigError, Dataset, FeedbackLog, MatrixFactorization, NeuralCF
-from counterpoise.backbones import GRID_PAYS
+from counterpoise import ConfigError, Dataset, FeedbackLog, MatrixFactorization, NeuralCF, evaluate, make
+from counterpoise.backbones import GRID_PAYS, growth_of_noise
 from counterpoise.scorers import Backbone, Scorer
 
 
@@ -160,3 +161,23 @@ def test_a_parameter_that_nothing_depends_on_has_gradient_zero() -> None:
 def test_a_scorer_without_precision_is_told_what_to_write() -> None:
     with pytest.raises(ConfigError, match=r"Careless must have a method `precision\(name\)`"):
         Careless().precisions()
+
+
+def test_the_noise_of_factors_grows_as_its_largest_singular_value() -> None:
+    rng, found = np.random.default_rng(0), []
+    for n_users, n_items, density in ((600, 400, 0.3), (900, 300, 0.4), (500, 500, 0.6)):
+        seen = rng.random((n_users, n_items)) < density
+        noise = np.where(seen, rng.choice([-0.5, 0.5], seen.shape), 0.0)
+        found.append(np.linalg.norm(noise, 2) / growth_of_noise(int(seen.sum()), n_users, n_items))
+    np.testing.assert_allclose(found, np.sqrt(24), rtol=0.1)  # 0.5 x 2 sqrt(24)
+    assert growth_of_noise(24 * 290, 290, 290) == 1
+    assert growth_of_noise(500, 100, 100) == 1
+
+
+def test_more_rows_are_not_worse() -> None:
+    """Of main effects alone: factors have nothing to learn, and their prior keeps them from it."""
+    losses = []
+    for density in (0.1, 0.4, 0.8):
+        data = graded(n_users=200, n_items=150, density=density)
+        losses.append(evaluate(make("mf").fit(data.train), data.test, bootstrap=0).log_loss)
+    assert losses == sorted(losses, reverse=True)

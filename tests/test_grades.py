@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,16 +12,30 @@ import torch
 from graded_world import CUTS, graded
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.special import expit
 
 import counterpoise as cp
 from counterpoise import Dataset
-from counterpoise.grades import Grading, Levels, grade_surprise, others_log_odds, reached, say_of_grades, say_of_log
+from counterpoise.grades import (
+    Grading,
+    Levels,
+    grade_slope,
+    grade_surprise,
+    label_slope,
+    others_log_odds,
+    reached,
+    say_of_grades,
+    say_of_log,
+)
 from counterpoise.risks import error
 from counterpoise.sharding import shard_log
 from counterpoise.streamed_fit import fit_streamed
 from counterpoise.streamed_log import StreamedLog
 
 FAST = {"epochs": 12, "dim": 4}
+Numbers = NDArray[Any]
 
 
 @settings(max_examples=40, deadline=None)
@@ -87,25 +102,41 @@ def test_the_odds_of_a_row_are_those_of_the_others() -> None:
     np.testing.assert_allclose(1 / (1 + np.exp(-found)), chance)
 
 
-def test_the_say_is_the_ratio_of_two_slopes() -> None:
-    """Against two regressions written out row by row."""
+def draw_grades(say: float, spread: float, rows: int = 20_000) -> tuple[Numbers, Numbers, Numbers]:
+    """(scores, labels, grades): labels by their log odds, grades given labels by proportional odds at say x score."""
     rng = np.random.default_rng(0)
-    scores = rng.normal(size=4000)
-    ratings = (rng.random((4000, 1)) < 1 / (1 + np.exp(-(0.5 * scores[:, None] + CUTS)))).sum(1)
-    labels, grades = (ratings >= 2).astype(float), ratings.astype(np.uint8)
-    above = [float((ratings >= level).mean()) for level in range(6)]
-    rate, top, bottom, information = labels.mean(), 0.0, 0.0, [0.0, 0.0]
-    pushes = np.array([1 - above[k] - above[k + 1] - (label - rate) for k, label in zip(grades, labels, strict=True)])
-    for label in (0, 1):
-        same = labels == label
-        x, u = scores[same] - scores[same].mean(), pushes[same] - pushes[same].mean()
-        top, information[0] = top + x @ u, information[0] + (x**2).sum() * (u**2).mean()
-    centred = scores - scores.mean()
-    bottom, information[1] = centred @ (labels - rate), (centred**2).sum() * rate * (1 - rate)
-    slopes = [value / info for value, info in zip((top, bottom), information, strict=True)]
-    kept = [slope * (1 - 2 / info / slope**2) for slope, info in zip(slopes, information, strict=True)]
-    assert say_of_grades(scores, labels, grades) == pytest.approx(min(1.0, kept[0] / kept[1]))
-    assert kept[0] / kept[1] == pytest.approx(1.0, abs=0.15)  # proportional odds
+    scores = spread * rng.normal(size=rows)
+    labels = (rng.random(rows) < expit(scores)).astype(float)
+    above = np.hstack([np.ones((rows, 1)), expit(say * scores[:, None] + CUTS), np.zeros((rows, 1))])
+    chance = (above[:, :-1] - above[:, 1:]) * ((np.arange(5) >= 2) == labels[:, None])
+    grades = (rng.random((rows, 1)) > chance.cumsum(1) / chance.sum(1, keepdims=True)).sum(1)
+    return scores, labels, grades.astype(np.uint8)
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("say", [0.0, 0.3, 0.5, 0.7, 1.0])
+def test_the_say_is_found(say: float, spread: float) -> None:
+    scores, labels, grades = draw_grades(say, spread)
+    assert say_of_grades(scores, labels, grades, 2) == pytest.approx(say, abs=0.1 / min(spread, 1.0))
+
+
+def test_both_slopes_are_the_likeliest() -> None:
+    """Against a general optimiser on the likelihoods written out."""
+    scores, labels, grades = draw_grades(0.6, 1.0, 3000)
+    scores = scores - scores.mean()
+    centre = np.log(labels.mean() / (1 - labels.mean()))
+    tensors = [torch.from_numpy(values) for values in (labels, grades.astype(np.int64))]
+
+    def of_label(beta: Numbers) -> float:
+        return float(error(tensors[0], torch.from_numpy(beta[0] + beta[1] * scores)).sum())
+
+    def of_grade(theta: Numbers) -> float:
+        t = torch.from_numpy(centre + theta[0] * scores)
+        return float(grade_surprise(t, *tensors, torch.from_numpy(np.exp(theta[1:])), 2).sum())
+
+    label, grade = minimize(of_label, [0.0, 0.0]), minimize(of_grade, np.zeros(4))
+    assert label_slope(scores, labels) == pytest.approx(label.x[1], rel=0.01)  # a little shrunken
+    assert grade_slope(scores, labels, grades, 2) == pytest.approx(grade.x[0], rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -113,17 +144,34 @@ def test_grades_that_say_nothing_have_no_say(seed: int) -> None:
     for noise, least, most in ((True, 0.0, 0.1), (False, 0.8, 1.0)):
         log = graded(seed, noise=noise).train
         grades = Levels.of(log.ratings, 3.0).grades(log.ratings)
-        assert least <= say_of_log(log, grades, np.arange(len(log))) <= most
+        assert least <= say_of_log(log, grades, np.arange(len(log)), 2) <= most
 
 
-def test_grades_help_to_predict_labels() -> None:
+@pytest.mark.parametrize(("density", "least"), [(0.15, 0.003), (0.8, 0.0)])
+def test_grades_help_to_predict_labels(density: float, least: float) -> None:
     gains = []
     for seed in range(4):
-        data = graded(seed, density=0.15)
+        data = graded(seed, n_users=90, n_items=60, density=density)
         models = [cp.make("counterpoise", grades=grades, seed=seed).fit(data.train) for grades in (False, True)]
         losses = [cp.evaluate(model, data.test, bootstrap=0).log_loss for model in models]
         gains.append(losses[0] - losses[1])
-    assert min(gains) > 0.003
+    assert np.mean(gains) > least
+
+
+def test_grades_count_as_labels_do_where_propensities_are_known_up_to_a_factor() -> None:
+    data, found = graded(), []
+    for propensity in (0.5, 0.02):
+        log = dataclasses.replace(data.train, propensities=np.full(len(data.train), propensity))
+        model = cp.DebiasedRecommender(cp.Given(), "snips", grades=True, training=cp.Training(epochs=12)).fit(log)
+        found.append(model.predict_log(data.test))
+    np.testing.assert_allclose(*found, atol=1e-5)
+
+
+def test_a_part_of_the_log_without_positives_has_no_grades(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.grades.SAMPLE", 5)
+    log = dataclasses.replace(graded().train, threshold=5.0)
+    log = log.take(np.append(np.flatnonzero(log.labels == 0)[:400], np.flatnonzero(log.labels == 1)[:1]))
+    assert Grading.begin(cp.make("mf").problem(log, None)) is None
 
 
 def test_the_cuts_are_learned() -> None:

@@ -17,6 +17,7 @@ from counterpoise.gathering import BiasedProducts, biased_products, inner_produc
 from counterpoise.scorers import Backbone, PullBack, Scorer
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
+USUAL_ROWS = 24  # of a user or an item, for which `l2` is as it says: those of a log that defaults were chosen on
 GRID_PAYS = 32  # pairs of D for each pair asked for, up to which one matrix product is faster than gathering vectors
 
 
@@ -25,8 +26,9 @@ class MatrixFactorization(Backbone):
     """logit = mean + user bias + item bias + <user factors, item factors> [+ x_u' W y_i with side features].
 
     `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
-    parameters over the number of observed rows. So they mean the same for a log of any size. `l2_features` is that of
-    x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
+    parameters over the number of observed rows. So they mean the same for a log of any size. That of the factors, `l2`,
+    grows with the noise that they would otherwise learn (`growth_of_noise`). `l2_features` is that of x_u' W y_i as a
+    whole: each weight has it times their number, so that more columns are no wider prior.
     `side_features`: "auto" for where the log has any.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
     """
@@ -47,6 +49,7 @@ class MatrixFactorization(Backbone):
         for name in ("l2", "l2_biases", "l2_features"):
             check_number(name, getattr(self, name), at_least=0)
         scorer = self.empty(*log.shape, n_columns=log.feature_columns)
+        scorer.growth = growth_of_noise(len(log), *log.shape)
         _draw(scorer.user_factors.weight, generator)
         _draw(scorer.item_factors.weight, generator)
         if self.biases:
@@ -60,8 +63,18 @@ class MatrixFactorization(Backbone):
         return _Factors(self, n_users, n_items, n_columns)
 
 
+def growth_of_noise(rows: int, n_users: int, n_items: int) -> float:
+    """(sqrt(rows / |U|) + sqrt(rows / |I|)) / (2 sqrt(24)), at least 1: of 24 rows for each user and each item it is 1.
+
+    The slopes of rows in their logits, noise of deviation s at places in a |U| x |I| matrix, have a largest singular
+    value of about s (sqrt(rows / |U|) + sqrt(rows / |I|)). Factors whose prior has a smaller precision learn them.
+    """
+    return max(1.0, (math.sqrt(rows / n_users) + math.sqrt(rows / n_items)) / (2 * math.sqrt(USUAL_ROWS)))
+
+
 class _Factors(Scorer):
     stackable = True
+    growth = 1.0  # of the precision of the factors
     user_features: Tensor
     item_features: Tensor
 
@@ -124,7 +137,7 @@ class _Factors(Scorer):
         part = self.part
         if name == "feature_weights":
             return part.l2_features * math.prod(self.feature_weights.shape[-2:])
-        return part.l2_biases if "bias" in name else part.l2
+        return part.l2_biases if "bias" in name else part.l2 * self.growth
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight

@@ -32,15 +32,16 @@ from counterpoise.adam import Rate
 from counterpoise.feedback import FeedbackLog
 from counterpoise.gathering import take
 from counterpoise.problems import Problem
-from counterpoise.risks import error, ips
+from counterpoise.risks import error
 from counterpoise.silence import cautious
 from counterpoise.training import Batch
 
-LEVELS = 10  # at most: finer ratings are cut at their deciles
-SAMPLE = 1 << 20  # rows from which levels and say are taken at most
+LEVELS = 10  # at most, but for one more at the threshold: finer ratings are cut at their deciles
+SAMPLE = 1 << 18  # rows from which levels and say are taken at most
 SMOOTHING = 5.0  # rows of the mean label that every user and item has besides its own
 NARROWEST = 0.05  # gap between two cuts to start from
 FAR = 50.0  # a cut that no score is beyond
+STEPS = 12  # of Newton's method
 
 Numbers = NDArray[np.float64]
 
@@ -87,31 +88,74 @@ def reached(grades: NDArray[np.uint8], levels: int) -> Numbers:
     return np.append(counts[::-1].cumsum()[::-1] / len(grades), 0.0)
 
 
-def say_of_grades(scores: Numbers, labels: Numbers, grades: NDArray[np.uint8]) -> float:
+def say_of_grades(scores: Numbers, labels: Numbers, grades: NDArray[np.uint8], main: int) -> float:
     """The slope of the grade given the label over that of the label, in scores that have not seen the row; 0 to 1.
 
-    A slope is Fisher's first step from 0: sum of x u / sum of x^2 var(u), with u the derivative of log P in t at the
-    centre, and x the scores less their mean: for the label u = label - rate; for the grade k given the label
-    u = 1 - P(>= k) - P(>= k + 1) - (label - rate), means and variances being those among rows of the same label.
-    Each counts as 0 unless the data insist on it (`cautious`).
+    Both by maximum likelihood. Each counts as 0 unless the data insist on it (`cautious`).
     """
-    rate, above = labels.mean(), reached(grades, int(grades.max()) + 1)
-    of_label = _slope(scores - scores.mean(), labels - rate, rate * (1 - rate))
-    push = (1 - above[:-1] - above[1:])[grades] - (labels - rate)
-    same = labels.astype(np.int64)
-    x, u = (values - _means(same, values)[same] for values in (scores, push))
-    of_grade = _slope(x, u, _means(same, u**2)[same])
-    return float(np.clip(of_grade / of_label, 0, 1)) if of_label > 0 else 0.0
+    x = scores - scores.mean()
+    of_label = label_slope(x, labels)
+    return float(np.clip(grade_slope(x, labels, grades, main) / of_label, 0, 1)) if of_label > 0 else 0.0
 
 
-def _slope(x: Numbers, u: Numbers, variance: Numbers | float) -> float:
-    information = float((x**2 * variance).sum())
-    return cautious(float(x @ u) / information, 1 / information) if information > 0 else 0.0
+def label_slope(x: Numbers, labels: Numbers) -> float:
+    """Of the log odds of the label in x, by Newton's method; shrunken by its error."""
+    columns, beta = np.stack([np.ones_like(x), x], 1), np.array([_log_odds(labels.mean()), 0.0])
+    for _ in range(STEPS):
+        chance = _sigmoid(columns @ beta)
+        information = (columns.T * (chance * (1 - chance))) @ columns
+        beta += np.linalg.lstsq(information, columns.T @ (labels - chance))[0]
+    return cautious(float(beta[1]), float(np.linalg.pinv(information)[1, 1]))
 
 
-def _means(groups: NDArray[np.int64], values: Numbers) -> Numbers:
-    """Of the values of each group."""
-    return np.bincount(groups, weights=values) / np.bincount(groups)
+def grade_slope(x: Numbers, labels: Numbers, grades: NDArray[np.uint8], main: int) -> float:
+    """The a of t = centre + a x that makes grades given labels likeliest; shrunken by its error.
+
+    In turn the cuts, such that as many rows are expected at or above each level as there are, and a step of Newton's:
+    d/dt log P(grade | label) = 1 - A - B - (label - sigmoid(t)), and the negative of its derivative is
+    A (1 - A) + B (1 - B) - sigmoid(t) (1 - sigmoid(t)), where A = P(>= the grade), B = P(>= the next).
+    """
+    positive, centre, slope = labels > 0, _log_odds(labels.mean()), 0.0
+    cuts = _log_odds(reached(grades, int(grades.max()) + 1)[1:-1]) - centre
+    cuts[main - 1] = 0.0
+    for _ in range(STEPS):
+        scores = centre + slope * x
+        cuts = _matching_cuts(cuts, scores, positive, grades, main)
+        ends = np.concatenate([[FAR], cuts, [-FAR]])
+        shifts = 0.0, ends[grades], ends[grades.astype(np.int64) + 1]
+        chance, own, following = (_sigmoid(scores + shift) for shift in shifts)
+        push = 1 - own - following - (labels - chance)
+        curve = own * (1 - own) + following * (1 - following) - chance * (1 - chance)
+        among = x - np.where(positive, x[positive].mean(), x[~positive].mean())
+        information = float((among**2 * curve).sum())
+        if information <= 0:
+            return 0.0
+        slope += float(np.clip((x * push).sum() / information, -1, 1))
+    return cautious(slope, 1 / information)
+
+
+def _matching_cuts(
+    cuts: Numbers, scores: Numbers, positive: NDArray[np.bool_], grades: NDArray[np.uint8], main: int
+) -> Numbers:
+    """A step of Newton's for every cut but the threshold's, on the rows of its side."""
+    found = cuts.copy()
+    for level in (level for level in range(1, len(cuts) + 1) if level != main):
+        side = positive if level > main else ~positive
+        t, above = scores[side], (grades[side] >= level).sum()
+        chance, at_threshold = _sigmoid(t + cuts[level - 1]), _sigmoid(t)
+        share = at_threshold if level > main else 1 - at_threshold
+        expected = (chance if level > main else chance - at_threshold) / share
+        slope = float((chance * (1 - chance) / share).sum())
+        found[level - 1] -= np.clip((expected.sum() - above) / max(slope, 1e-12), -1, 1)
+    return found
+
+
+def _sigmoid(values: Numbers) -> Numbers:
+    return 1 / (1 + np.exp(-values))
+
+
+def _log_odds(rate: Any) -> Any:
+    return np.log(rate / (1 - rate))
 
 
 def others_log_odds(codes: NDArray[Any], labels: Numbers, rows: NDArray[np.int64]) -> Numbers:
@@ -119,7 +163,7 @@ def others_log_odds(codes: NDArray[Any], labels: Numbers, rows: NDArray[np.int64
     counts, sums, rate = np.bincount(codes), np.bincount(codes, weights=labels), labels.mean()
     code = codes[rows]
     chance = (sums[code] - labels[rows] + SMOOTHING * rate) / (counts[code] - 1 + SMOOTHING)
-    return np.log(chance / (1 - chance))  # type: ignore[no-any-return]
+    return _log_odds(chance)  # type: ignore[no-any-return]
 
 
 class Cuts(nn.Module):
@@ -144,27 +188,29 @@ class Grading:
     def begin(cls, problem: Problem) -> Self | None:
         """Levels, say and first cuts from the log; None where there is nothing that grades say."""
         log, threshold = problem.log, problem.log.threshold
-        rate = float(log.labels.mean())
-        if threshold is None or not 0 < rate < 1:
-            return None
         rows = np.arange(len(log))
         if len(log) > SAMPLE:
             rows = np.sort(np.random.default_rng(0).integers(len(log), size=SAMPLE))
-        levels = Levels.of(log.ratings[rows], threshold)
+        labels = log.labels
+        if threshold is None or len(np.unique(labels[rows])) < 2:
+            return None
+        rate, levels = float(labels.mean()), Levels.of(log.ratings[rows], threshold)
+        if len(levels.borders) < 2:
+            return None
         grades = levels.grades(log.ratings)
-        say = say_of_log(log, grades, rows)
-        if len(levels.borders) < 2 or say == 0:
+        say = say_of_log(log, grades, rows, levels.main)
+        if say == 0:
             return None
         above = reached(grades, len(levels.borders) + 1)[1:-1]
         gaps = -np.diff(np.log(above / (1 - above)))
         cuts = Cuts(torch.from_numpy(np.log(np.maximum(gaps, NARROWEST))).float()).to(problem.device)
         return cls(torch.from_numpy(grades).to(problem.device), levels, say, math.log(rate / (1 - rate)), cuts)
 
-    def loss(self, batch: Batch, logits: Tensor, ratio: Tensor) -> Tensor:
-        """The mean over rows of ratio x `grade_surprise`, from logits of P(label | observed)."""
+    def surprise(self, batch: Batch, logits: Tensor) -> Tensor:
+        """`grade_surprise` of each row, from logits of P(label | observed)."""
         scores = self.centre + self.say * (logits - self.centre)
         grades = self.grades[batch.rows].long()
-        return ips(grade_surprise(scores, batch.labels, grades, self.cuts.log_gaps.exp(), self.levels.main), ratio)
+        return grade_surprise(scores, batch.labels, grades, self.cuts.log_gaps.exp(), self.levels.main)
 
     def parameters(self) -> Iterator[Tensor]:
         """The cuts."""
@@ -189,8 +235,8 @@ class Grading:
         return {"say": self.say, "levels": self.levels.borders.tolist(), "log_odds": odds.tolist()}
 
 
-def say_of_log(log: FeedbackLog, grades: NDArray[np.uint8], rows: NDArray[np.int64]) -> float:
+def say_of_log(log: FeedbackLog, grades: NDArray[np.uint8], rows: NDArray[np.int64], main: int) -> float:
     """`say_of_grades` by the label rates of users and items, from some rows of a log."""
     labels = log.labels.astype(np.float64)
     scores = others_log_odds(log.users, labels, rows) + others_log_odds(log.items, labels, rows)
-    return say_of_grades(scores, labels[rows], grades[rows])
+    return say_of_grades(scores, labels[rows], grades[rows], main)

@@ -81,9 +81,11 @@ class Learner:
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         ratio = self._ratio(batch)
         alone = batch.share.whole or self.risk_name != "snips"
-        risk = self._risk(errors, ratio, imputed, imputed_on_pairs, None if alone else batch.share.mean(ratio)[0])
-        graded = None if self.grading is None else self.grading.loss(batch, logits + self.imputing.offset, ratio)
-        extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own), graded
+        mean = None if alone else batch.share.mean(ratio)[0]
+        risk = self._risk(errors, ratio, imputed, imputed_on_pairs, mean)
+        extras = [self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)]
+        if self.grading is not None:
+            extras.append(self._weighted(self.grading.surprise(batch, logits + self.imputing.offset), ratio, mean))
         loss = batch.share.weighed(sum((extra for extra in extras if extra is not None), risk))
         with torch.no_grad():
             penalty = self.optimizer.penalty(loss.ndim)
@@ -153,6 +155,9 @@ class Learner:
             return risks.dr(errors, ratio, imputed, imputed_on_pairs)
         if self.risk_name == "direct":
             return risks.direct(imputed_on_pairs)
+        return self._weighted(errors, ratio, mean)
+
+    def _weighted(self, errors: Tensor, ratio: Tensor, mean: Tensor | None = None) -> Tensor:
         return risks.snips(errors, ratio, mean) if self.risk_name == "snips" else risks.ips(errors, ratio)
 
     @torch.no_grad()
