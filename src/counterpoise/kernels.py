@@ -23,7 +23,7 @@ def squared_distances(x: Tensor, centres: Tensor) -> Tensor:
     origin = centres.mean(0)
     x, centres = x - origin, centres - origin  # against cancellation far from zero
     squares = torch.linalg.vecdot(x, x)[:, None] + torch.linalg.vecdot(centres, centres)
-    return torch.addmm(squares, x, centres.T, alpha=-2).clamp_(min=0)
+    return squares.addmm_(x, centres.T, alpha=-2).clamp_(min=0)
 
 
 def gaussian(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:

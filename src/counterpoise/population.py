@@ -154,6 +154,10 @@ class Pairs:
         """The pairs with these codes."""
         return ObservedPairs(self, users, items)
 
+    def features(self, users: Tensor, items: Tensor) -> Tensor:
+        """[user row; item row] of the pairs with these codes."""
+        return torch.cat([self.users.index_select(0, users), self.items.index_select(0, items)], 1)
+
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Pairs drawn uniformly from D; without repetition, so at most |D|."""
         total = len(self.users) * len(self.items)
@@ -167,7 +171,7 @@ class Pairs:
             )
             chosen = chosen[seen.sort()[0]][:count]
         chosen = chosen.to(self.users.device)
-        return self.at(chosen // len(self.items), chosen % len(self.items)).features(slice(None))
+        return self.features(chosen // len(self.items), chosen % len(self.items))
 
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """Over all pairs, a few users at a time."""
@@ -221,8 +225,8 @@ class ObservedPairs:
         return self.pairs.users.device
 
     def features(self, rows: slice | Tensor) -> Tensor:
-        """[user row; item row]."""
-        return torch.cat([self.pairs.users[self.users[rows]], self.pairs.items[self.items[rows]]], 1)
+        """Gathered from the tables."""
+        return self.pairs.features(self.users[rows], self.items[rows])
 
 
 def kernel_rows(kernel: Kernel, centres: Tensor, points: Points, mixing: Tensor | None = None) -> Rows:

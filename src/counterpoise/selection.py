@@ -52,13 +52,17 @@ def largest(coefficients: Tensor, count: int) -> Tensor:
 
 def solve(matrix: Tensor, right: Tensor) -> Tensor:
     """matrix^-1 right, for a positive semi-definite matrix that may be singular up to rounding."""
-    jittered = matrix.clone()
-    jittered.diagonal().add_(1e-12 * matrix.diagonal().mean())
     plain = matrix.device.type == "cpu" and not right.requires_grad
     if plain and matrix.dtype == right.dtype == torch.float64:
         with one_blas_thread():
-            values = solve_positive(jittered.numpy().T, right.numpy())
+            values = solve_positive(_jittered(matrix).numpy().T, right.numpy())
         if values is not None:
             return torch.from_numpy(values)
-    solution: Tensor = torch.linalg.solve(jittered, right)
+    solution: Tensor = torch.linalg.solve(_jittered(matrix), right)
     return solution
+
+
+def _jittered(matrix: Tensor) -> Tensor:
+    copy = matrix.clone()
+    copy.diagonal().add_(1e-12 * matrix.diagonal().mean())
+    return copy
