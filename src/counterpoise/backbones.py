@@ -110,8 +110,8 @@ class _Factors(Scorer):
 
     def _tables(self) -> list[Tensor]:
         """In the order of `parameters`."""
-        factors, biases = (self.user_factors, self.item_factors), (self.user_bias, self.item_bias)
-        return [self.mean, *(table.weight for table in (*factors, *biases))]
+        user_factors, item_factors = self.user_factors.weight, self.item_factors.weight
+        return [self.mean, user_factors, item_factors, self.user_bias.weight, self.item_bias.weight]
 
     def _few(self, codes: Tensor) -> bool:
         """Whether these are a few pairs of one fit, of biases and factors alone."""

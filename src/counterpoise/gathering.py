@@ -74,7 +74,7 @@ class BiasedProducts:
 
     def __init__(self, tables: Sequence[Tensor], users: Tensor, items: Tensor) -> None:
         self.mean, user_factors, item_factors, *self.biases = tables
-        self.users, self.items, self.sizes = users, items, (len(user_factors), len(item_factors))
+        self.users, self.items, self.sizes = users, items, (user_factors.shape[0], item_factors.shape[0])
         self.of_users, self.of_items = user_factors.index_select(0, users), item_factors.index_select(0, items)
 
     def logits(self) -> Tensor:

@@ -85,7 +85,8 @@ class Sample:
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Rows drawn by weight, without repetition."""
         if self.weights is None:
-            return self.matrix[torch.randperm(self.n_rows, generator=generator)[:count].to(self.device)]
+            rows = torch.randperm(self.n_rows, generator=generator)[:count].to(self.device)
+            return self.matrix.index_select(0, rows)
         positive = int((self.weights > 0).sum())
         chosen = torch.multinomial(self.weights.double().cpu(), min(count, positive), generator=generator)
         return self.matrix[chosen.to(self.device)]

@@ -35,7 +35,7 @@ def ridge_coefficients(rows: Rows, errors: Tensor, norm: Tensor, ridge: float, w
         weighted = values.T * share[part]
         left.addmm_(weighted, values)
         right.addmv_(weighted, errors[part])
-    return solve(left.addcmul_(norm, ridge * left.diagonal().mean()), right)
+    return solve(left.addcmul_(norm, ridge * left.trace() / len(right)), right)
 
 
 def worst_function(rows: Rows, mean: Tensor, norm: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -64,5 +64,5 @@ def solve(matrix: Tensor, right: Tensor) -> Tensor:
 
 def _jittered(matrix: Tensor) -> Tensor:
     copy = matrix.clone()
-    copy.diagonal().add_(1e-12 * matrix.diagonal().mean())
+    copy.diagonal().add_(1e-12 / len(matrix) * matrix.trace())
     return copy
