@@ -36,10 +36,6 @@ class _Group(NamedTuple):
     first: list[Tensor]
     second: list[Tensor]
 
-    @property
-    def has_prior(self) -> bool:
-        return isinstance(self.precision, Tensor) or self.precision > 0
-
 
 class Adam:
     """Adam (Kingma and Ba 2015) with its default betas, on a loss + 1/2 precision |parameter|^2 for each parameter."""
@@ -56,6 +52,8 @@ class Adam:
         for place, precision in enumerate(self.precisions):
             places.setdefault(precision, []).append(place)
         self._groups = [self._group(*group) for group in places.items()]
+        plain = not any(isinstance(precision, Tensor) for precision in self.precisions)
+        self._halves = self.first[0].new_tensor(self.precisions) / 2 if plain else None
 
     def _group(self, precision: Rate, places: list[int]) -> _Group:
         columns = self.parameters, self.first, self.second
@@ -96,12 +94,12 @@ class Adam:
     @torch.no_grad()
     def penalty(self, fits: int = 0) -> Tensor:
         """The sum of 1/2 precision |parameter|^2; of each fit, where there are `fits` = 1 axes of fits side by side."""
-        total = torch.zeros((), device=self.parameters[0].device)
-        for group in self._groups:
-            for table in group.parameters if group.has_prior else ():
-                flat = table.reshape(*table.shape[:fits], -1)
-                total = total + group.precision / 2 * torch.linalg.vecdot(flat, flat)
-        return total
+        if fits == 0 and self._halves is not None:
+            return torch.stack(torch._foreach_norm(self.parameters)).square() @ self._halves
+        tables = [parameter.reshape(*parameter.shape[:fits], -1) for parameter in self.parameters]
+        each = zip(self.precisions, tables, strict=True)
+        squares = [precision * torch.linalg.vecdot(table, table) for precision, table in each]
+        return torch.stack(squares).sum(0) / 2
 
     def _move(self, gradients: Sequence[Tensor], speed: Rate) -> None:
         """By torch's own kernel, one pass over each parameter; it wants gradients that lie in memory as they do."""

@@ -95,7 +95,7 @@ class BiasedProducts:
         users, items = self.users.long(), self.items.long()  # rows are added up twice as fast by 64-bit codes
         user_factors = _added(users, n_users, column * self.of_items)
         item_factors = _added(items, n_items, column * self.of_users)
-        user_bias, item_bias = _added(users, n_users, slopes), _added(items, n_items, slopes)
+        user_bias, item_bias = torch.bincount(users, slopes, n_users), torch.bincount(items, slopes, n_items)
         return slopes.sum(), user_factors, item_factors, user_bias[:, None], item_bias[:, None]
 
 

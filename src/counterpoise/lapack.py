@@ -27,11 +27,11 @@ def solve_factored(factor: Vector, right: Vector) -> Vector:
 
 
 def solve_positive(matrix: Vector, right: Vector) -> Vector | None:
-    """matrix^-1 right for a positive definite matrix in the order of Fortran, which is lost; None if it is not.
+    """matrix^-1 right for a positive definite matrix, of which the lower half is read; None if it is not.
 
-    Of the matrix the lower half is read, for which OpenBLAS is a quarter faster than for the upper one.
+    From the upper half OpenBLAS takes a quarter longer.
     """
     from scipy.linalg.lapack import dposv
 
-    _, solution, failed = dposv(matrix, right, lower=True, overwrite_a=True)
+    _, solution, failed = dposv(matrix, right, lower=True)
     return solution if failed == 0 else None

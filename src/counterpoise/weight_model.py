@@ -110,7 +110,7 @@ class WeightModel(Weighing):
         self.last = log_mass, log_base, values, fitted, self.tolerance, strength
         self.optimizer.follow(pull_back(weight_slope(*self.last)), rate)
         logits = self.scorer(batch.users, batch.items) + log_base
-        self.ratio[batch.rows] = rows * logits.softmax(0)
+        self.ratio.index_copy_(0, batch.rows, rows * logits.softmax(0))
 
     def _population(self, batch: Batch) -> Population:
         """All of D where the batch stands beside it, else the batch's pairs."""
