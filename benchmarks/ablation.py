@@ -1,4 +1,4 @@
-"""What does each part bring? The backbone alone, and with weights, imputation, silence, exposure, hedge, side features.
+"""What does each part bring? The backbone alone, and with weights, imputation, silence, exposure, hedge and the rest.
 
     python benchmarks/ablation.py [--seeds 10] [--first-seed 0] [--only coat mixed] [--protocol honest|paper]
     python benchmarks/ablation.py --ratings FILE [--alpha 0.25]
@@ -11,6 +11,8 @@ p < 0.01: + better, - worse.
 `--ratings`: a file of ratings of your own, or coat. Its matrix is completed, and logs are drawn from it by a known
 selection in which ratings below 4 are observed the less, by a factor `alpha` for each star (`known_selection`); labels
 are ratings of 3 and more. So methods meet on people and items like yours, with a known truth.
+
+Rows with grades are those of logs that have any: a simulated rating is a label.
 
 - MSE x 1000 and log loss against the true preference, over all pairs (simulated); log loss on the test (Coat)
 - AUC, NDCG@5 and F1@5 on the unbiased test; "paper": users without a positive label are not left out but have NDCG 1
@@ -44,14 +46,18 @@ Draw = Callable[[int], tuple[cp.Dataset, Truth | None]]  # of a log, by its seed
 Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each seed
 
 
-def rows() -> dict[str, tuple[Build, bool]]:
-    """Every row by its name: how it is built from a seed, and whether it is given the probe."""
+def rows(graded: bool) -> dict[str, tuple[Build, bool]]:
+    """Every row by its name: how it is built from a seed, and whether it is given the probe.
+
+    `graded`: also those that learn from grades.
+    """
     own, sided = cp.MatrixFactorization(), cp.MatrixFactorization(side_features="auto")
 
     def named(name: str, backbone: cp.Backbone = own, **settings: object) -> Build:
         return lambda seed: cp.make(name, seed=seed, backbone=backbone, **settings)
 
-    return {
+    plain = {"grades": False}
+    found = {
         "mf": (named("mf"), False),
         "mf + naive Bayes weights (ips)": (named("ips"), True),
         "mf + kernel balancing (skb-ips)": (named("skb-ips"), False),
@@ -60,17 +66,22 @@ def rows() -> dict[str, tuple[Build, bool]]:
         "mf + silence (mnar)": (named("mnar"), True),
         "mf + exposure": (named("mf", cp.Exposed(own)), False),
         "mf + exposure + naive Bayes weights": (named("ips", cp.Exposed(own)), True),
-        "mf + exposure + silence": (named("counterpoise", cp.Exposed(own), hedge=False), True),
-        "mf + exposure + silence, hedged": (named("counterpoise", cp.Exposed(own)), True),
-        "the same + kernel balancing": (named("counterpoise", cp.Exposed(own), weights="balancing"), True),
+        "mf + exposure + silence": (named("counterpoise", cp.Exposed(own), hedge=False, **plain), True),
+        "mf + exposure + silence, hedged": (named("counterpoise", cp.Exposed(own), **plain), True),
+        "the same + kernel balancing": (named("counterpoise", cp.Exposed(own), weights="balancing", **plain), True),
         "mf + side features": (named("mf", sided), False),
-        "counterpoise without a probe": (flagship, False),
-        "counterpoise": (flagship, True),
     }
+    if graded:
+        found |= {
+            "mf + grades": (named("mf", grades=True), False),
+            "mf + exposure + silence, hedged + grades": (named("counterpoise", cp.Exposed(own)), True),
+            "counterpoise without grades": (lambda seed: cp.make("counterpoise", seed=seed, **plain), True),
+        }
+    return found | {"counterpoise without a probe": (flagship, False), "counterpoise": (flagship, True)}
 
 
 def flagship(seed: int) -> cp.DebiasedRecommender:
-    """The flagship as it comes: exposure, silence, hedged, side features where there are any."""
+    """The flagship as it comes: exposure, silence, hedged, grades and side features where there are any."""
     return cp.make("counterpoise", seed=seed)
 
 
@@ -93,7 +104,8 @@ def semi_synthetic(ratings: str, alpha: float, seed: int) -> tuple[cp.Dataset, T
         users, items = np.divmod(pairs, truth.shape[1])
         ids = {"user_ids": log.user_ids, "item_ids": log.item_ids}
         features = {"user_features": log.user_features, "item_features": log.item_features}
-        return cp.FeedbackLog.from_arrays(users, items, truth.flat[pairs], **ids, **features)
+        ratings = known.ratings.flat[pairs].astype(np.float64)
+        return cp.FeedbackLog.from_arrays(users, items, ratings, threshold=3, **ids, **features)
 
     return cp.Dataset(labelled(log.pairs), labelled(probe.pairs), labelled(drawn)), truth
 
@@ -129,7 +141,7 @@ def table(log: str, draw: Draw, seeds: range) -> Results:
     results: Results = {}
     for seed in seeds:
         data, truth = draw(seed)
-        for name, (build, probed) in rows().items():
+        for name, (build, probed) in rows(len(np.unique(data.train.ratings)) > 2).items():
             for column, value in measure(data, truth, build, seed, probed).items():
                 results.setdefault(name, {}).setdefault(column, []).append(value)
         print(f"{log}, seed {seed}", file=sys.stderr, flush=True)

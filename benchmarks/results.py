@@ -34,7 +34,7 @@ COMMANDS = (
     f"sweep --parameter strength --values 1 5 50 {SWEEP}",
 )
 FIGURES = ("sweep-n_functions.png", "sweep-strength.png")
-MARK = re.compile(r"(<!-- (?P<file>\S+)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"(<!-- (?P<file>\S+\.md)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def filled(page: str, results: Path) -> str:

@@ -49,7 +49,7 @@ def check(found: list[cp.DebiasedRecommender], data: Dataset, tolerance: float =
 
 
 def vars_of(model: cp.DebiasedRecommender) -> dict[str, object]:
-    names = ("weights", "risk", "imputation", "backbone", "training", "hedge")
+    names = ("weights", "risk", "imputation", "backbone", "training", "hedge", "grades")
     return {name: getattr(model, name) for name in names}
 
 

@@ -60,9 +60,14 @@ class Adam:
         return _Group(precision, places, *([column[place] for place in places] for column in columns))
 
     @classmethod
-    def of(cls, model: Model, learning_rate: Rate, rows: int) -> Self:
-        """For a model whose loss is a mean over so many rows: its prior counts as one of their sums."""
-        return cls(model.parameters(), learning_rate, [precision / rows for precision in model.precisions()])
+    def of(cls, model: Model, learning_rate: Rate, rows: int, beside: Model | None = None) -> Self:
+        """For a model whose loss is a mean over so many rows: its prior counts as one of their sums.
+
+        `beside`: what else the loss depends on.
+        """
+        models = [model] if beside is None else [model, beside]
+        parameters = [parameter for each in models for parameter in each.parameters()]
+        return cls(parameters, learning_rate, [precision / rows for each in models for precision in each.precisions()])
 
     def step(self, loss: Tensor, rate: Rate = 1.0) -> None:
         """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate.

@@ -116,6 +116,6 @@ def mnar() -> DebiasedRecommender:
 
 
 def counterpoise() -> DebiasedRecommender:
-    """The same, where exposure has a learned say in the prediction, halfway to what labels alone say."""
+    """The same, where exposure has a learned say in the prediction, halfway to what labels and grades alone say."""
     backbone = Exposed(MatrixFactorization(side_features="auto"))
-    return DebiasedRecommender(Uniform(), "ips", Silence(), backbone, hedge=True)
+    return DebiasedRecommender(Uniform(), "ips", Silence(), backbone, hedge=True, grades=True)

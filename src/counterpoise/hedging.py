@@ -84,10 +84,11 @@ class HedgedLearner:
     def __init__(self, believer: Learner, probe: FeedbackLog | None) -> None:
         self.believer, self.probe = believer, probe
         self.weighing, self.imputing, self.uses_pairs = believer.weighing, believer.imputing, believer.uses_pairs
+        self.grading = believer.grading
         risk = "ips" if believer.risk_name in risks.NEED_IMPUTATION else believer.risk_name
-        scorer = deepcopy(believer.scorer)
-        optimizer = Adam.of(scorer, believer.optimizer.learning_rate, len(believer.log.labels))
-        self.doubter = Learner(scorer, _Borrowed(believer.weighing), Zero(), risk, optimizer, believer.log)
+        scorer, grading = deepcopy(believer.scorer), believer.grading and believer.grading.again()
+        optimizer = Adam.of(scorer, believer.optimizer.learning_rate, len(believer.log.labels), grading)
+        self.doubter = Learner(scorer, _Borrowed(believer.weighing), Zero(), risk, optimizer, believer.log, grading)
         self.scorer = Hedged(believer.scorer, scorer)
 
     @property
@@ -149,9 +150,11 @@ class _Borrowed(Weighing):
 AnyLearner = Learner | HedgedLearner
 
 
-def begin(problem: Problem, weights: Weights, risk: str, imputation: Imputation, hedge: bool) -> AnyLearner:
+def begin(
+    problem: Problem, weights: Weights, risk: str, imputation: Imputation, hedge: bool, grades: bool = False
+) -> AnyLearner:
     """What the loop trains."""
-    return hedged(Learner.begin(problem, weights, risk, imputation), problem.probe, hedge)
+    return hedged(Learner.begin(problem, weights, risk, imputation, grades), problem.probe, hedge)
 
 
 def hedged(learner: Learner, probe: FeedbackLog | None, hedge: bool) -> AnyLearner:

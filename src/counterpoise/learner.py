@@ -12,6 +12,7 @@ from counterpoise import risks
 from counterpoise.adam import Adam, Rate
 from counterpoise.diagnostics import weight_facts
 from counterpoise.gathering import take
+from counterpoise.grades import Grading
 from counterpoise.imputation import Imputation, Imputing
 from counterpoise.problems import Problem
 from counterpoise.scorers import Scorer
@@ -38,15 +39,17 @@ class Learner:
     risk_name: str
     optimizer: Adam
     log: Batches  # the whole log as one batch, for what is asked of all of it
+    grading: Grading | None = None  # where grades are learned from too
 
     @classmethod
-    def begin(cls, problem: Problem, weights: Weights, risk: str, imputation: Imputation) -> Self:
+    def begin(cls, problem: Problem, weights: Weights, risk: str, imputation: Imputation, grades: bool = False) -> Self:
         """Everything that is learned before the first step, and fresh models for the rest."""
         scorer = problem.build(problem.backbone)  # first, so that all methods start from the same draw
         weighing = weights.begin(problem)
         imputing = imputation.begin(problem, weighing)
-        optimizer = Adam.of(scorer, problem.training.learning_rate, len(problem.log))
-        return cls(scorer, weighing, imputing, risk, optimizer, problem.batches())
+        grading = Grading.begin(problem) if grades else None
+        optimizer = Adam.of(scorer, problem.training.learning_rate, len(problem.log), grading)
+        return cls(scorer, weighing, imputing, risk, optimizer, problem.batches(), grading)
 
     @property
     def uses_pairs(self) -> bool:
@@ -79,7 +82,8 @@ class Learner:
         ratio = self._ratio(batch)
         alone = batch.share.whole or self.risk_name != "snips"
         risk = self._risk(errors, ratio, imputed, imputed_on_pairs, None if alone else batch.share.mean(ratio)[0])
-        extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own)
+        graded = None if self.grading is None else self.grading.loss(batch, logits + self.imputing.offset, ratio)
+        extras = self.weighing.extra_loss(batch, logits, pair_logits), self.imputing.extra_loss(*own), graded
         loss = batch.share.weighed(sum((extra for extra in extras if extra is not None), risk))
         with torch.no_grad():
             penalty = self.optimizer.penalty(loss.ndim)
@@ -102,14 +106,15 @@ class Learner:
 
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""
-        own = [parameter.data for parameter in self.scorer.parameters()]
+        own = [parameter.data for parameter in self.optimizer.parameters]
         return own + self.weighing.state() + self.imputing.state()
 
     def facts(self) -> dict[str, Any]:
         """JSON-able: what weights and imputation have to say after training."""
         self.weighing.settle()
         weights = self.weighing.facts() | weight_facts(self.weighing.ratio.cpu().numpy())
-        return {"weights": weights, "imputation": self.imputing.facts()}
+        graded = {} if self.grading is None else {"grades": self.grading.facts()}
+        return {"weights": weights, "imputation": self.imputing.facts()} | graded
 
     def risk_on_log(self, batch: Batch) -> tuple[float, float]:
         """(the risk, the mean error) on some rows of the log, with the weights that they have."""

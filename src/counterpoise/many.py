@@ -12,6 +12,7 @@ from torch import Tensor
 from counterpoise.adam import Adam
 from counterpoise.errors import ConfigError
 from counterpoise.feedback import FeedbackLog
+from counterpoise.grades import Grading
 from counterpoise.graphs import recorded
 from counterpoise.hedging import AnyLearner, hedged
 from counterpoise.learner import Learner, finish
@@ -95,16 +96,22 @@ def _fit_stack(
         history = train(trained, batches, None, stack.training, progress)
         hand_back(learner.scorer.state_dict().values(), [member.scorer.state_dict().values() for member in members])
         hand_back(learner.imputing.state(), [member.imputing.state() for member in members])
+        hand_back(_cuts(learner), [_cuts(member) for member in members])
         for number, (model, member, problem) in enumerate(zip(models, members, stack.members, strict=True)):
             facts = finish(member, problem.batches(member.uses_pairs).final())
             model.keep(member, _own_history(history, number, model, len(models)), facts, log, probes[number])
+
+
+def _cuts(learner: AnyLearner) -> list[Tensor]:
+    return [] if learner.grading is None else [learner.grading.cuts.log_gaps.data]
 
 
 def _frame(model: DebiasedRecommender) -> tuple[Any, ...]:
     """What must be the same for all: what decides the shape of a step."""
     training = model.training
     parts = type(model.weights), type(model.imputation)
-    return *parts, model.risk, model.hedge, training.batch_size, training.pairs, training.device, training.patience
+    same = training.batch_size, training.pairs, training.device, training.patience
+    return *parts, model.risk, model.hedge, model.grades, *same
 
 
 def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[AnyLearner, list[AnyLearner]]:
@@ -114,7 +121,10 @@ def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[AnyLear
     weighings = [model.weights.begin(problem) for model, problem in zip(models, problems, strict=True)]
     triples = zip(models, problems, weighings, strict=True)
     imputings = [model.imputation.begin(problem, weighing) for model, problem, weighing in triples]
-    optimizer = Adam.of(scorer, stack.training.learning_rate, len(stack.log))
+    grading = Grading.begin(problems[0]) if models[0].grades else None
+    gradings = [grading and grading.again() for _ in models]
+    together = grading and grading.side_by_side(len(models))
+    optimizer = Adam.of(scorer, stack.training.learning_rate, len(stack.log), together)
     stacked = Learner(
         scorer,
         _SideBySide(weighings, [model.training.epochs for model in models]),
@@ -122,9 +132,10 @@ def _begin(stack: Stack, models: Sequence[DebiasedRecommender]) -> tuple[AnyLear
         risk,
         optimizer,
         stack.batches(),
+        together,
     )
-    parts = zip(scorers, weighings, imputings, problems, strict=True)
-    members = [Learner(s, w, i, risk, optimizer, problem.batches()) for s, w, i, problem in parts]
+    parts = zip(scorers, weighings, imputings, problems, gradings, strict=True)
+    members = [Learner(s, w, i, risk, optimizer, problem.batches(), g) for s, w, i, problem, g in parts]
     probes, hedge = [problem.probe for problem in problems], models[0].hedge
     return hedged(stacked, None, hedge), [hedged(one, probe, hedge) for one, probe in zip(members, probes, strict=True)]
 

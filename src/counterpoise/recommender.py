@@ -43,7 +43,8 @@ class DebiasedRecommender(Part):
 
     `weights` say how much each observed pair counts, `imputation` what the error is where nothing was observed, `risk`
     how the ideal loss is estimated from both, `backbone` what predicts and `training` how it learns. With `hedge` a
-    second predictor learns without the imputation, and the mean of both predicts. `fit` starts over when called again.
+    second predictor learns without the imputation, and the mean of both predicts. With `grades` it also counts how far
+    ratings are from the threshold. `fit` starts over when called again.
     The fitted ratios are in `ratio_`, what is to be known about weights and imputation in `facts_`.
     """
 
@@ -53,6 +54,7 @@ class DebiasedRecommender(Part):
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     training: Training = field(default_factory=Training)
     hedge: bool = False
+    grades: bool = False
 
     def fit(
         self,
@@ -75,7 +77,7 @@ class DebiasedRecommender(Part):
             fitted_log, held_out = log.take(~rows), log.take(rows)
         problem = self.problem(fitted_log, probe)
         with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY), one_blas_thread():
-            learner = begin(problem, self.weights, self.risk, self.imputation, self.hedge)
+            learner = begin(problem, self.weights, self.risk, self.imputation, self.hedge, self.grades)
             judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = problem.batches(learner.uses_pairs)
             stepped = recorded(learner, self.training)
@@ -136,6 +138,7 @@ class DebiasedRecommender(Part):
                 raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
         self.training.check()
         check_flag("hedge", self.hedge)
+        check_flag("grades", self.grades)
         check_choice("risk", self.risk, RISKS)
         if self.risk == "direct" and isinstance(self.imputation, Nothing | Silence):
             raise ConfigError(

@@ -44,7 +44,7 @@ def fit_streamed(
     together, problem = isinstance(log.engine, RayEngine), model.problem(log, probe)
     problem = replace(problem, device=torch.device("cpu")) if together else problem  # workers have devices of their own
     with one_thread(model.training.rows_a_step(len(log)) < THREADS_PAY), _cluster(log.engine):
-        learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge)
+        learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
         batches = problem.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
         try:

@@ -1,0 +1,196 @@
+"""What the grade of a rating says beyond the side of the threshold that it is on.
+
+A rating is a label (at or above the threshold) and a grade. By proportional odds (McCullagh 1980, Regression Models for
+Ordinal Data)
+
+    P(rating >= level k) = sigmoid(t + cut_k),   cut = 0 at the threshold,   t = centre + say (logit - centre)
+
+so that the likelihood of a rating is that of its label, which is the error of the row, times that of its grade given
+the label. -log of the latter is what the predictor minimises beside the risk, and the cuts with it. Five stars then
+say more than four, and one less than two. The centre is the log odds of the log's labels.
+
+The say, from 0 to 1, is measured before training, on scores that have not seen the row: the label rates of its user and
+its item without it. It is the slope of the grade in them over that of the label. Where grades have nothing to do with
+taste it is 0, and nothing is lost; 1 is proportional odds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import pad, softplus
+
+from counterpoise.adam import Rate
+from counterpoise.feedback import FeedbackLog
+from counterpoise.gathering import take
+from counterpoise.problems import Problem
+from counterpoise.risks import error, ips
+from counterpoise.silence import cautious
+from counterpoise.training import Batch
+
+LEVELS = 10  # at most: finer ratings are cut at their deciles
+SAMPLE = 1 << 20  # rows from which levels and say are taken at most
+SMOOTHING = 5.0  # rows of the mean label that every user and item has besides its own
+NARROWEST = 0.05  # gap between two cuts to start from
+FAR = 50.0  # a cut that no score is beyond
+
+Numbers = NDArray[np.float64]
+
+
+class Levels(NamedTuple):
+    """Ratings in levels 0, 1, ...: `borders[k - 1]` is where level k begins, and the threshold where `main` does."""
+
+    borders: Numbers
+    main: int
+
+    @classmethod
+    def of(cls, ratings: Numbers, threshold: float) -> Self:
+        """Every value is a level where there are few; ratings lie on both sides of the threshold."""
+        borders = np.unique(ratings)[1:]
+        if len(borders) >= LEVELS:
+            deciles = np.quantile(ratings, np.arange(1, LEVELS) / LEVELS, method="nearest")
+            borders = np.setdiff1d(np.append(deciles, threshold), ratings.min())
+        main = int(np.searchsorted(borders, threshold)) + 1
+        borders[main - 1] = threshold
+        return cls(borders, main)
+
+    def grades(self, ratings: Numbers) -> NDArray[np.uint8]:
+        """The level of each rating."""
+        return np.searchsorted(self.borders, ratings, side="right").astype(np.uint8)
+
+
+def grade_surprise(scores: Tensor, labels: Tensor, grades: Tensor, gaps: Tensor, main: int) -> Tensor:
+    """-log P(grade | label) of each row, from its score t and the gaps between one cut and the next. (..., rows)
+
+    P(grade) = sigmoid(t + a) - sigmoid(t + b) = sigmoid(t + a) sigmoid(-t - b) (1 - exp(b - a)), with a the cut of the
+    grade and b that of the next; P(grade | label) = P(grade) / P(label).
+    """
+    cuts = pad(-gaps.cumsum(-1), (1, 0))
+    cuts = cuts - cuts[..., main - 1 : main]
+    own, following = pad(cuts, (1, 0), value=FAR), pad(cuts, (0, 1), value=-FAR)
+    inside = pad(-torch.log(-torch.expm1(-gaps)), (1, 1))
+    surprise = softplus(-scores - take(own, grades)) + softplus(scores + take(following, grades))
+    return surprise + take(inside, grades) - error(labels, scores)
+
+
+def reached(grades: NDArray[np.uint8], levels: int) -> Numbers:
+    """The share of rows at or above each level, and 0 beyond the last. (levels + 1,)"""
+    counts = np.bincount(grades, minlength=levels)
+    return np.append(counts[::-1].cumsum()[::-1] / len(grades), 0.0)
+
+
+def say_of_grades(scores: Numbers, labels: Numbers, grades: NDArray[np.uint8]) -> float:
+    """The slope of the grade given the label over that of the label, in scores that have not seen the row; 0 to 1.
+
+    A slope is Fisher's first step from 0: sum of x u / sum of x^2 var(u), with u the derivative of log P in t at the
+    centre, and x the scores less their mean: for the label u = label - rate; for the grade k given the label
+    u = 1 - P(>= k) - P(>= k + 1) - (label - rate), means and variances being those among rows of the same label.
+    Each counts as 0 unless the data insist on it (`cautious`).
+    """
+    rate, above = labels.mean(), reached(grades, int(grades.max()) + 1)
+    of_label = _slope(scores - scores.mean(), labels - rate, rate * (1 - rate))
+    push = (1 - above[:-1] - above[1:])[grades] - (labels - rate)
+    same = labels.astype(np.int64)
+    x, u = (values - _means(same, values)[same] for values in (scores, push))
+    of_grade = _slope(x, u, _means(same, u**2)[same])
+    return float(np.clip(of_grade / of_label, 0, 1)) if of_label > 0 else 0.0
+
+
+def _slope(x: Numbers, u: Numbers, variance: Numbers | float) -> float:
+    information = float((x**2 * variance).sum())
+    return cautious(float(x @ u) / information, 1 / information) if information > 0 else 0.0
+
+
+def _means(groups: NDArray[np.int64], values: Numbers) -> Numbers:
+    """Of the values of each group."""
+    return np.bincount(groups, weights=values) / np.bincount(groups)
+
+
+def others_log_odds(codes: NDArray[Any], labels: Numbers, rows: NDArray[np.int64]) -> Numbers:
+    """For some rows, the log odds of a positive label among the other rows of the same code, drawn to the mean."""
+    counts, sums, rate = np.bincount(codes), np.bincount(codes, weights=labels), labels.mean()
+    code = codes[rows]
+    chance = (sums[code] - labels[rows] + SMOOTHING * rate) / (counts[code] - 1 + SMOOTHING)
+    return np.log(chance / (1 - chance))  # type: ignore[no-any-return]
+
+
+class Cuts(nn.Module):
+    """The logarithms of the gaps between one cut and the next. ([fits,] levels - 2)"""
+
+    def __init__(self, log_gaps: Tensor) -> None:
+        super().__init__()
+        self.log_gaps = nn.Parameter(log_gaps)
+
+
+@dataclass(eq=False)
+class Grading:
+    """The grades of a log during one fit."""
+
+    grades: Tensor  # (rows of the log,)
+    levels: Levels
+    say: float
+    centre: float
+    cuts: Cuts
+
+    @classmethod
+    def begin(cls, problem: Problem) -> Self | None:
+        """Levels, say and first cuts from the log; None where there is nothing that grades say."""
+        log, threshold = problem.log, problem.log.threshold
+        rate = float(log.labels.mean())
+        if threshold is None or not 0 < rate < 1:
+            return None
+        rows = np.arange(len(log))
+        if len(log) > SAMPLE:
+            rows = np.sort(np.random.default_rng(0).integers(len(log), size=SAMPLE))
+        levels = Levels.of(log.ratings[rows], threshold)
+        grades = levels.grades(log.ratings)
+        say = say_of_log(log, grades, rows)
+        if len(levels.borders) < 2 or say == 0:
+            return None
+        above = reached(grades, len(levels.borders) + 1)[1:-1]
+        gaps = -np.diff(np.log(above / (1 - above)))
+        cuts = Cuts(torch.from_numpy(np.log(np.maximum(gaps, NARROWEST))).float()).to(problem.device)
+        return cls(torch.from_numpy(grades).to(problem.device), levels, say, math.log(rate / (1 - rate)), cuts)
+
+    def loss(self, batch: Batch, logits: Tensor, ratio: Tensor) -> Tensor:
+        """The mean over rows of ratio x `grade_surprise`, from logits of P(label | observed)."""
+        scores = self.centre + self.say * (logits - self.centre)
+        grades = self.grades[batch.rows].long()
+        return ips(grade_surprise(scores, batch.labels, grades, self.cuts.log_gaps.exp(), self.levels.main), ratio)
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The cuts."""
+        return self.cuts.parameters()
+
+    def precisions(self) -> list[Rate]:
+        """They have no prior."""
+        return [0.0]
+
+    def again(self) -> Self:
+        """The same with cuts of its own, for another predictor."""
+        return replace(self, cuts=deepcopy(self.cuts))
+
+    def side_by_side(self, fits: int) -> Self:
+        """The same for so many fits with a leading axis."""
+        return replace(self, cuts=Cuts(self.cuts.log_gaps.detach().repeat(fits, 1)))
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able: where levels begin, how much grades say, and the log odds of each level at the centre."""
+        cuts = pad(-self.cuts.log_gaps.detach().exp().cumsum(-1), (1, 0))
+        odds = cuts - cuts[self.levels.main - 1] + self.centre
+        return {"say": self.say, "levels": self.levels.borders.tolist(), "log_odds": odds.tolist()}
+
+
+def say_of_log(log: FeedbackLog, grades: NDArray[np.uint8], rows: NDArray[np.int64]) -> float:
+    """`say_of_grades` by the label rates of users and items, from some rows of a log."""
+    labels = log.labels.astype(np.float64)
+    scores = others_log_odds(log.users, labels, rows) + others_log_odds(log.items, labels, rows)
+    return say_of_grades(scores, labels[rows], grades[rows])

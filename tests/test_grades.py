@@ -1,0 +1,209 @@
+"""What grades say beyond labels: the likelihood against its definition, the say, and fits with and without."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import counterpoise as cp
+from counterpoise import Dataset
+from counterpoise.grades import Grading, Levels, grade_surprise, others_log_odds, reached, say_of_grades, say_of_log
+from counterpoise.risks import error
+from counterpoise.sharding import shard_log
+from counterpoise.streamed_fit import fit_streamed
+from counterpoise.streamed_log import StreamedLog
+
+FAST = {"epochs": 12, "dim": 4}
+CUTS = np.array([1.5, 0.0, -1.0, -2.5])  # of ratings 2 to 5; 3 is the threshold
+
+
+def graded(seed: int = 0, n_users: int = 60, n_items: int = 40, density: float = 0.4, noise: bool = False) -> Dataset:
+    """Ratings 1 to 5 by proportional odds from effects of users and items, or with grades that say nothing."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n_users, 1)) + rng.normal(size=(1, n_items))
+    draws = rng.random((n_users, n_items, 1))
+    ratings = 1.0 + (draws < 1 / (1 + np.exp(-(logits[..., None] + CUTS)))).sum(-1)
+    if noise:
+        ratings = np.where(ratings >= 3, rng.integers(3, 6, ratings.shape), rng.integers(1, 3, ratings.shape))
+    seen = rng.random(ratings.shape) < density
+    logs = [cp.FeedbackLog.from_csr(ratings, mask, threshold=3) for mask in (seen, ~seen)]
+    probe, test = logs[1].split(0.1, rng)
+    return Dataset(logs[0], probe, test)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6), st.integers(3, 7))
+def test_the_surprise_is_that_of_the_grade_given_the_label(seed: int, levels: int) -> None:
+    rng = np.random.default_rng(seed)
+    main = int(rng.integers(1, levels))
+    gaps, scores = rng.uniform(0.1, 2, levels - 2), rng.normal(size=9) * 3
+    cuts = np.concatenate([[0.0], -np.cumsum(gaps)])
+    cuts -= cuts[main - 1]
+    above = np.hstack([np.ones((9, 1)), 1 / (1 + np.exp(-(scores[:, None] + cuts))), np.zeros((9, 1))])  # P(>= k)
+    each = above[:, :-1] - above[:, 1:]
+    for grade in range(levels):
+        label = float(grade >= main)
+        of_label = above[:, main] if label else 1 - above[:, main]
+        arguments = torch.from_numpy(scores), torch.full((9,), label).double(), torch.full((9,), grade)
+        found = grade_surprise(*arguments, torch.from_numpy(gaps), main)
+        np.testing.assert_allclose(found, -np.log(each[:, grade] / of_label), rtol=1e-6, atol=1e-9)
+
+
+def test_label_and_grade_together_are_the_rating() -> None:
+    scores, gaps = torch.linspace(-3, 3, 7).double(), torch.tensor([1.5, 1.0, 1.5]).double()
+    total = torch.zeros(7).double()
+    for grade in range(5):
+        label = torch.full((7,), float(grade >= 2)).double()
+        grades = torch.full((7,), grade)
+        total += torch.exp(-error(label, scores) - grade_surprise(scores, label, grades, gaps, 2))
+    torch.testing.assert_close(total, torch.ones(7).double())
+
+
+@pytest.mark.parametrize(
+    ("ratings", "threshold", "borders"),
+    [
+        ([1, 2, 3, 4, 5], 3, [2, 3, 4, 5]),
+        ([1, 2, 3, 4, 5], 3.5, [2, 3, 3.5, 5]),
+        ([0, 1], 1, [1]),
+        ([0, 0.5, 1], 0.5, [0.5, 1]),
+    ],
+)
+def test_few_values_are_levels_of_their_own(ratings: list[float], threshold: float, borders: list[float]) -> None:
+    levels = Levels.of(np.array(ratings, dtype=float), threshold)
+    assert levels.borders.tolist() == borders
+    assert levels.borders[levels.main - 1] == threshold
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(-100, 100), min_size=2, max_size=80), st.floats(0, 1))
+def test_a_grade_is_on_the_side_of_its_label(values: list[float], where: float) -> None:
+    ratings = np.array(values)
+    threshold = float(np.quantile(ratings, where))
+    if (ratings >= threshold).all():
+        return
+    levels = Levels.of(ratings, threshold)
+    grades = levels.grades(ratings)
+    assert np.array_equal(grades >= levels.main, ratings >= threshold)
+    assert grades.max() <= len(levels.borders) <= 10
+    assert (np.diff(levels.borders) > 0).all()
+
+
+def test_the_odds_of_a_row_are_those_of_the_others() -> None:
+    codes, labels = np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 0.0, 1.0])
+    found = others_log_odds(codes, labels, np.arange(4))
+    chance = [(1 + 5 * 0.75) / 7, (1 + 5 * 0.75) / 7, (2 + 5 * 0.75) / 7, 5 * 0.75 / 5]
+    np.testing.assert_allclose(1 / (1 + np.exp(-found)), chance)
+
+
+def test_the_say_is_the_ratio_of_two_slopes() -> None:
+    """Against two regressions written out row by row."""
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=4000)
+    ratings = (rng.random((4000, 1)) < 1 / (1 + np.exp(-(0.5 * scores[:, None] + CUTS)))).sum(1)
+    labels, grades = (ratings >= 2).astype(float), ratings.astype(np.uint8)
+    above = [float((ratings >= level).mean()) for level in range(6)]
+    rate, top, bottom, information = labels.mean(), 0.0, 0.0, [0.0, 0.0]
+    pushes = np.array([1 - above[k] - above[k + 1] - (label - rate) for k, label in zip(grades, labels, strict=True)])
+    for label in (0, 1):
+        same = labels == label
+        x, u = scores[same] - scores[same].mean(), pushes[same] - pushes[same].mean()
+        top, information[0] = top + x @ u, information[0] + (x**2).sum() * (u**2).mean()
+    centred = scores - scores.mean()
+    bottom, information[1] = centred @ (labels - rate), (centred**2).sum() * rate * (1 - rate)
+    slopes = [value / info for value, info in zip((top, bottom), information, strict=True)]
+    kept = [slope * (1 - 2 / info / slope**2) for slope, info in zip(slopes, information, strict=True)]
+    assert say_of_grades(scores, labels, grades) == pytest.approx(min(1.0, kept[0] / kept[1]))
+    assert kept[0] / kept[1] == pytest.approx(1.0, abs=0.15)  # proportional odds
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_grades_that_say_nothing_have_no_say(seed: int) -> None:
+    for noise, least, most in ((True, 0.0, 0.1), (False, 0.8, 1.0)):
+        log = graded(seed, noise=noise).train
+        grades = Levels.of(log.ratings, 3.0).grades(log.ratings)
+        assert least <= say_of_log(log, grades, np.arange(len(log))) <= most
+
+
+def test_grades_help_to_predict_labels() -> None:
+    gains = []
+    for seed in range(4):
+        data = graded(seed, density=0.15)
+        models = [cp.make("counterpoise", grades=grades, seed=seed).fit(data.train) for grades in (False, True)]
+        losses = [cp.evaluate(model, data.test, bootstrap=0).log_loss for model in models]
+        gains.append(losses[0] - losses[1])
+    assert min(gains) > 0.003
+
+
+def test_the_cuts_are_learned() -> None:
+    model = cp.make("mf", grades=True, dim=1, l2=1000.0)  # main effects, as the ratings were made
+    facts = model.fit(graded(n_users=200, n_items=100).train).facts_["grades"]
+    assert facts["levels"] == [2, 3, 4, 5]
+    odds = np.array(facts["log_odds"])
+    np.testing.assert_allclose(odds - odds[1], CUTS, atol=0.25)
+
+
+@pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
+def test_without_grades_that_say_anything_nothing_changes(method: str, dataset: Dataset) -> None:
+    noisy = graded(2, noise=True)
+    assert Grading.begin(cp.make("mf").problem(noisy.train, None)) is None
+    for data in (dataset, noisy):
+        found = [cp.make(method, grades=grades, **FAST).fit(data.train, data.probe) for grades in (False, True)]
+        np.testing.assert_array_equal(*(model.predict_log(data.test) for model in found))
+        assert "grades" not in found[1].facts_
+
+
+@pytest.mark.parametrize("method", ["counterpoise", "mf", "dr-jl"])
+def test_fits_side_by_side_learn_from_grades_as_alone(method: str) -> None:
+    data = graded()
+    found = cp.fit_many(cp.make(method, grades=True, **FAST), data.train, data.probe, seeds=[0, 5])
+    for seed, model in zip((0, 5), found, strict=True):
+        alone = cp.make(method, grades=True, seed=seed, **FAST).fit(data.train, data.probe)
+        np.testing.assert_allclose(model.predict_log(data.test), alone.predict_log(data.test), atol=2e-5)
+        np.testing.assert_allclose(model.facts_["grades"]["log_odds"], alone.facts_["grades"]["log_odds"], atol=1e-4)
+
+
+def test_a_streamed_log_is_learned_from_in_the_same_way(tmp_path: Path) -> None:
+    data = graded()
+    data.train.to_frame().write_parquet(tmp_path / "log.parquet")
+    log = StreamedLog(shard_log(tmp_path / "log.parquet", cache=tmp_path / "cache", shard_rows=100), threshold=3)
+    model = cp.make("mf", grades=True, **FAST)
+    streamed = fit_streamed(model, log, None).predict_log(data.test)
+    np.testing.assert_allclose(streamed, model.fit(data.train).predict_log(data.test), atol=1e-5)
+
+
+def test_a_long_log_is_judged_by_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = graded(n_users=200, n_items=100).train
+    problem = cp.make("mf").problem(log, None)
+    whole = Grading.begin(problem)
+    monkeypatch.setattr("counterpoise.grades.SAMPLE", 2000)
+    part = Grading.begin(problem)
+    assert whole is not None
+    assert part is not None
+    assert torch.equal(part.grades, whole.grades)
+    assert part.say == pytest.approx(whole.say, abs=0.3)
+
+
+def test_a_saved_model_tells_of_its_grades(tmp_path: Path) -> None:
+    data = graded()
+    model = cp.make("counterpoise", **FAST).fit(data.train, data.probe)
+    model.save(tmp_path / "run")
+    again = cp.load_model(tmp_path / "run")
+    assert again.facts_["grades"] == model.facts_["grades"]
+    np.testing.assert_allclose(again.predict_log(data.test), model.predict_log(data.test), atol=1e-6)
+
+
+def test_one_sided_and_unthresholded_logs_have_no_grades() -> None:
+    log = graded().train
+    for other in (dataclasses.replace(log, threshold=0.0), dataclasses.replace(log, threshold=None)):
+        problem = cp.make("mf").problem(other.take(np.arange(50)), None)
+        assert Grading.begin(problem) is None
+
+
+def test_the_share_at_or_above_each_level() -> None:
+    assert reached(np.array([0, 1, 1, 3], dtype=np.uint8), 4).tolist() == [1.0, 0.75, 0.25, 0.25, 0.0]
