@@ -153,7 +153,7 @@ class Pairs:
 
     def at(self, users: Tensor, items: Tensor) -> ObservedPairs:
         """The pairs with these codes."""
-        return ObservedPairs(self, users, items)
+        return ObservedPairs(self, torch.as_tensor(users), torch.as_tensor(items))
 
     def features(self, users: Tensor, items: Tensor) -> Tensor:
         """[user row; item row] of the pairs with these codes."""
