@@ -15,6 +15,7 @@ MATTERS = "Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters: Measuring and E
 TARGETED = (
     "Li, Lyu, Zheng and Wu 2023, TDR-CL: Targeted Doubly Robust Collaborative Learning for Debiased Recommendations"
 )
+ORDINAL = "McCullagh 1980, Regression Models for Ordinal Data"
 MARLIN = "Marlin and Zemel 2009, Collaborative Prediction and Ranking with Non-Random Missing Data"
 VOICES = (
     "Hernandez-Lobato, Houlsby and Ghahramani 2014, Probabilistic Matrix Factorization with Non-random Missing Data; "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from counterpoise import compositions
-from counterpoise.citations import DAI, MARLIN, MATTERS, PAPER, SCHNABEL, TARGETED, VOICES
+from counterpoise.citations import DAI, MARLIN, MATTERS, ORDINAL, PAPER, SCHNABEL, TARGETED, VOICES
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.words import Select
 
@@ -288,13 +288,15 @@ SILENCE = (
         "likelihood",
         compositions.counterpoise,
         "s = (s1 + s2) / 2 + level,   s1, s2 = backbone + v_u a_u + v_i b_i + v_ui g_u'h_i;   "
-        f"s1: {OBSERVED};   + {SILENT} of the backbone alone;   s2: the first risk alone, c = 0",
+        f"s1: {OBSERVED};   + {SILENT} of the backbone alone;   s2: the first risk alone, c = 0;   "
+        "both: + mean over O of -log P(grade | r, s), proportional odds",
         "Silence as in MNAR, and beside it a model of exposure, whose say in the prediction is three numbers. Labels "
         "decide them, and so can take back what silence claims. A second predictor hears labels alone, and the mean of "
-        "both predicts, at the level of the probe. Side features are used where the log has any. Without a probe "
-        "silence says nothing, and there is one predictor.",
+        "both predicts, at the level of the probe. Where ratings have more than two values, how far they are from the "
+        "threshold counts too, as far as it is seen to go with taste. Side features are used where the log has any. "
+        "Without a probe silence says nothing, and there is one predictor.",
         "the log alone; a probe helps",
-        f"{MARLIN}; {VOICES}",
+        f"{MARLIN}; {VOICES}; {ORDINAL}",
     ),
 )
 

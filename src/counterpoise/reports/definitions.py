@@ -114,6 +114,11 @@ DEFINITIONS = {
         "By Bayes' rule from the label rates of the log and of the probe, drawn towards each other as far as "
         "chance may explain their difference."
     ),
+    "grades": (
+        "The log odds of a rating at or above a level, for a pair of average odds. Each level is that far from the "
+        "next, for every pair alike (proportional odds), so that a rating says more than its side of the threshold. "
+        "How far that is believed was measured on the log: 0 not at all, 1 fully."
+    ),
     "voices": (
         "What the exposure of a user, an item and a pair adds to the log odds of a positive label, for one "
         "standard deviation of it. Learned from labels; near 0 where exposure has nothing to do with taste."

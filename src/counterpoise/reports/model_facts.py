@@ -29,6 +29,7 @@ def model_facts(material: Material) -> dict[str, Any]:
         "error_on_log": model.facts_["error_on_log"],
         "imputation": _plain_numbers(model.facts_["imputation"]),
         "voices": _voices(model),
+        "grades": model.facts_.get("grades"),
         "truth": material.manifest.get("truth"),
         "demo": material.manifest.get("demo"),
         **_on_test(material),

@@ -177,6 +177,11 @@ def _silence(model: Facts) -> list[Text | Table | Figure]:
         )
         caption = "Right of 0: what is seen more pleases more, beyond what else is known of it."
         blocks.append(Figure("What exposure adds", svg, caption, numbers=table, term="voices"))
+    if grades := model.get("grades"):
+        columns = [Column("rating from", "number"), Column("log odds", "number", "grades")]
+        rows = list(map(list, zip(grades["levels"], grades["log_odds"], strict=True)))
+        title = f"What grades say: the odds of a rating as high at the mean, believed at {grades['say']:.2f}"
+        blocks.append(Table(title, columns, rows, half=True))
     shown = ("contrast", "positive", "negative", "level") if "contrast" in facts else ()
     others = {name: value for name, value in facts.items() if name not in shown}
     if others:
