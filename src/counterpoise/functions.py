@@ -189,8 +189,11 @@ class KernelFunctions(Part):
         errors: Tensor,
         weights: Tensor | None,
     ) -> FittedFunctions:
-        plain = isinstance(population, Sample) and population.weights is None
-        if plain and max(population.n_rows, observed.n_rows) <= FEW:
+        if (
+            isinstance(population, Sample)
+            and population.weights is None
+            and observed.n_rows <= FEW >= population.n_rows
+        ):
             points = [centres, observed.features(slice(None)), population.matrix]
             return self._adaptive_at_once(kernel, points, errors, weights)
         between, rows = kernel(centres.double(), centres.double()), kernel_rows(kernel, centres, observed)
@@ -253,9 +256,7 @@ def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: to
     return population.kernel_gram(kernel, centres)
 
 
-def _kernels(
-    kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None
-) -> FittedFunctions:
+def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:
     """Kernels at centres, as they are."""
     mean, mean_square = population.kernel_moments(kernel, centres)
     return _plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix)

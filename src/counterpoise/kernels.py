@@ -23,7 +23,7 @@ def squared_distances(x: Tensor, centres: Tensor, scale: float = 1.0) -> Tensor:
     origin = centres.mean(0)
     x, centres = x - origin, centres - origin  # against cancellation far from zero
     squares = torch.linalg.vecdot(x, x)[:, None] + torch.linalg.vecdot(centres, centres)
-    scaled = squares.addmm_(x, centres.T, beta=scale, alpha=-2 * scale)
+    scaled: Tensor = squares.addmm_(x, centres.T, beta=scale, alpha=-2 * scale)
     return scaled.clamp_(min=0) if scale > 0 else scaled.clamp_(max=0)
 
 

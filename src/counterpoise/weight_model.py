@@ -112,6 +112,10 @@ class WeightModel(Weighing):
         logits = self.scorer(batch.users, batch.items) + log_base
         self.ratio.index_copy_(0, batch.rows, rows * logits.softmax(0))
 
+    def has_closed_form(self, codes: Tensor) -> bool:
+        """As the weight model has."""
+        return self.scorer.has_closed_form(codes)
+
     def _population(self, batch: Batch) -> Population:
         """All of D where the batch stands beside it, else the batch's pairs."""
         if batch.pair_users is None or batch.pair_items is None:

@@ -54,6 +54,10 @@ class Weighing:
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Learn from a batch, at `rate` times the learning rate; imputed errors of its rows and of its pairs of D."""
 
+    def has_closed_form(self, codes: Tensor) -> bool:
+        """Whether `step` does without autograd for so many pairs, and there is no `extra_loss`."""
+        return self.still
+
     def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone."""
         return None
