@@ -15,6 +15,7 @@ from counterpoise.closed_steps import has_closed_form
 from counterpoise.functions import KernelFunctions
 from counterpoise.gathering import SORTING_PAYS
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing
+from counterpoise.joint_propensity import StabilizedPropensity
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.training import train
@@ -40,7 +41,7 @@ def trained(dataset: Dataset, weights: Weights, risk: str, imputation: Imputatio
     return [*parts.state(), parts.weighing.ratio], torch.tensor(history.loss)
 
 
-@pytest.mark.parametrize("weights", [ALGORITHM_1, NaiveBayes()])
+@pytest.mark.parametrize("weights", [ALGORITHM_1, NaiveBayes(), Balancing(KernelFunctions(n=3), features="activity")])
 @pytest.mark.parametrize(("risk", "imputation"), [("ips", Nothing()), ("dr", Learned())])
 def test_closed_steps_are_those_of_autograd(
     weights: Weights, risk: str, imputation: Imputation, dataset: Dataset
@@ -59,6 +60,7 @@ def test_closed_steps_are_those_of_autograd(
     ("settings", "closed"),
     [
         ({}, True),
+        ({"weights": StabilizedPropensity()}, False),
         ({"risk": "snips", "imputation": Nothing()}, False),
         ({"imputation": Nothing()}, False),
         ({"imputation": Constant(0.5)}, False),

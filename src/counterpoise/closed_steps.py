@@ -47,16 +47,18 @@ def closed_step(parts: Parts, batch: Batch, rate: Rate) -> Tensor:
     weighing, imputing, rows, labels = parts.weighing, parts.imputing, len(batch.rows), batch.labels
     users, items = _rows_and_pairs(batch) if imputing.speaks else (batch.users, batch.items)
     logits, pull_back = parts.scorer.traced(users, items)
-    view = View(batch, logits[:rows], logits[rows:], risks.error(labels, logits[:rows]))
+    of_rows, of_pairs = logits[:rows], logits[rows:]
+    view = View(batch, of_rows, of_pairs, risks.error(labels, of_rows))
     imputing.step(view, weighing.ratio.index_select(0, batch.rows), rate)
     imputed_labels = imputing.labels(users, items)
     imputed = torch.zeros_like(logits) if imputed_labels is None else risks.error(imputed_labels, logits)
-    weighing.step(view, imputed[:rows], imputed[rows:], rate)
+    imputed_on_rows, imputed_on_pairs = imputed[:rows], imputed[rows:]
+    weighing.step(view, imputed_on_rows, imputed_on_pairs, rate)
     ratio = weighing.ratio.index_select(0, batch.rows)
     if imputed_labels is None:
         risk, slopes = risks.ips(view.errors, ratio), risks.ips_slopes(labels, logits, ratio)
     else:
-        risk = risks.dr(view.errors, ratio, imputed[:rows], imputed[rows:])
+        risk = risks.dr(view.errors, ratio, imputed_on_rows, imputed_on_pairs)
         slopes = risks.dr_slopes(labels, logits, ratio, imputed_labels)
     loss = risk + parts.optimizer.penalty()
     parts.optimizer.follow(pull_back(slopes), rate)

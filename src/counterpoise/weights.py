@@ -46,7 +46,10 @@ class Weighing:
     @property
     def still(self) -> bool:
         """Whether nothing happens to the weights in training."""
-        return all(getattr(type(self), name) is getattr(Weighing, name) for name in ("refresh", "step", "extra_loss"))
+        return self._idle("refresh", "step", "extra_loss")
+
+    def _idle(self, *names: str) -> bool:
+        return all(getattr(type(self), name) is getattr(Weighing, name) for name in names)
 
     def refresh(self, epoch: int, current: Current) -> None:
         """At the beginning of an epoch, counted from 1, look at the whole log."""
@@ -56,7 +59,7 @@ class Weighing:
 
     def has_closed_form(self, codes: Tensor) -> bool:
         """Whether `step` does without autograd for so many pairs, and there is no `extra_loss`."""
-        return self.still
+        return self._idle("step", "extra_loss")
 
     def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone."""
