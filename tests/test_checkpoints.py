@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from graded_world import graded
 
 from counterpoise import Dataset, load_model, make
 from counterpoise.checkpoints import FILE, Checkpoint
@@ -30,10 +31,12 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.checkpoints.SECONDS", 0)
 
 
-@pytest.mark.parametrize("method", ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "counterpoise"])
+@pytest.mark.parametrize("method", ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "counterpoise", "counterpoise, grades"])
 def test_a_resumed_fit_is_the_fit_that_was_not_stopped(
     method: str, dataset: Dataset, tmp_path: Path, often: None
 ) -> None:
+    method, _, grades = method.partition(", ")
+    dataset = graded() if grades else dataset
     settings: dict[str, Any] = {"epochs": 9, "batch_size": 200}
     expected = make(method, **settings).fit(dataset.train, probe=dataset.probe)
     checkpoint = Checkpoint(tmp_path / "c", "key")

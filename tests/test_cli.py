@@ -265,7 +265,9 @@ def test_unknown_users_of_a_test_are_an_error_or_get_rates(
     test = tmp_path / "test.csv"
     test.write_text("user_id,item_id,rating\nu1,i1,1\nu1,i2,0\nstranger,i1,1\nstranger,i3,0\n")
     assert main(["evaluate", str(run), str(test)]) == 2
-    assert "unknown user 'stranger'" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "unknown user 'stranger'" in error
+    assert "Use --unknown popular" in error
     assert (
         main(["evaluate", str(run), str(test), "--unknown", "popular", "--json", "--out", str(tmp_path / "e.json")])
         == 0

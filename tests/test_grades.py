@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from graded_world import CUTS, graded
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,21 +21,6 @@ from counterpoise.streamed_fit import fit_streamed
 from counterpoise.streamed_log import StreamedLog
 
 FAST = {"epochs": 12, "dim": 4}
-CUTS = np.array([1.5, 0.0, -1.0, -2.5])  # of ratings 2 to 5; 3 is the threshold
-
-
-def graded(seed: int = 0, n_users: int = 60, n_items: int = 40, density: float = 0.4, noise: bool = False) -> Dataset:
-    """Ratings 1 to 5 by proportional odds from effects of users and items, or with grades that say nothing."""
-    rng = np.random.default_rng(seed)
-    logits = rng.normal(size=(n_users, 1)) + rng.normal(size=(1, n_items))
-    draws = rng.random((n_users, n_items, 1))
-    ratings = 1.0 + (draws < 1 / (1 + np.exp(-(logits[..., None] + CUTS)))).sum(-1)
-    if noise:
-        ratings = np.where(ratings >= 3, rng.integers(3, 6, ratings.shape), rng.integers(1, 3, ratings.shape))
-    seen = rng.random(ratings.shape) < density
-    logs = [cp.FeedbackLog.from_csr(ratings, mask, threshold=3) for mask in (seen, ~seen)]
-    probe, test = logs[1].split(0.1, rng)
-    return Dataset(logs[0], probe, test)
 
 
 @settings(max_examples=40, deadline=None)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as group
+from graded_world import graded
 
 from counterpoise import Dataset, make
 from counterpoise.board import Board
@@ -42,6 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "eib": {"label": 0.3},
     "skb-ips": {"features": "activity"},
 }
+GRADES = {"counterpoise": {"rate": 0.3}, "mf": {"grades": True}}
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def log(sharded: ShardedLog) -> StreamedLog:
 def begun(log: StreamedLog, method: str = "mf", **settings: Any) -> tuple[Any, Any, StreamedBatches]:
     model = make(method, **{"epochs": 4, "batch_size": 99, "dim": 4, "pairs": 2, "seed": 3} | settings)
     problem = model.problem(log, None)
-    learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge)
+    learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
     batches = problem.batches(learner.uses_pairs)
     assert isinstance(batches, StreamedBatches)
     return model, learner, batches
@@ -117,10 +119,10 @@ class ByThreads:
         return tuple(self.ranks.averaged(gradient) for gradient in gradients)
 
 
-def by_threads(log: StreamedLog, method: str, size: int) -> list[Any]:
+def by_threads(log: StreamedLog, method: str, settings: dict[str, Any], size: int) -> list[Any]:
     """(learner, history) of every rank."""
     meeting, values, results = threading.Barrier(size), {}, [None] * size
-    works = [begun(log, method, **METHODS[method]) for _ in range(size)]
+    works = [begun(log, method, **settings) for _ in range(size)]
 
     def work(rank: int) -> None:
         model, learner, batches = works[rank]
@@ -139,9 +141,21 @@ def by_threads(log: StreamedLog, method: str, size: int) -> list[Any]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_three_ranks_learn_what_one_learns(log: StreamedLog, method: str) -> None:
-    model, learner, batches = begun(log, method, **METHODS[method])
+    check_ranks(log, method, METHODS[method])
+
+
+@pytest.mark.parametrize("method", GRADES)
+def test_three_ranks_learn_from_grades_as_one(method: str, tmp_path: Path) -> None:
+    graded().train.to_frame().write_parquet(tmp_path / "log.parquet")
+    shards = shard_log(tmp_path / "log.parquet", cache=tmp_path / "cache", shard_rows=64)
+    check_ranks(StreamedLog(shards, threshold=3), method, GRADES[method], kept="grading")
+
+
+def check_ranks(log: StreamedLog, method: str, settings: dict[str, Any], kept: str = "scorer") -> None:
+    model, learner, batches = begun(log, method, **settings)
+    assert getattr(learner, kept) is not None
     expected = train(learner, batches, None, model.training)
-    for found, history in by_threads(log, method, 3):
+    for found, history in by_threads(log, method, settings, 3):
         assert history.loss == pytest.approx(expected.loss, rel=1e-5)
         for own, whole in zip(found.state(), learner.state(), strict=True):
             torch.testing.assert_close(own, whole, rtol=1e-4, atol=2e-5)

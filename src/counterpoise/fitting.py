@@ -210,8 +210,8 @@ def evaluate_run(
     """
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
     options: dict[str, Any] = {"path": path, "protocol": protocol, "seed": seed, "threshold": threshold}
-    log, seen, protocol = read_test(model, fitted, test, unknown, reading, memory=memory, **options)
-    scores = model.predict_log(log, unknown=unknown)
+    log, seen, protocol = read_test(model, fitted, test, "popular", reading, memory=memory, **options)
+    scores = model.predict_log(log, unknown=unknown)  # which says what to do about unknown users
     return evaluate(scores, log, k=k, empty_users=empty_users), seen, protocol
 
 

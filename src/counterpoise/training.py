@@ -73,7 +73,7 @@ class Training(Part):
             check_number("batch_size", self.batch_size, at_least=1, integer=True, advice='Or use "full" or "auto".')
         check_number("learning_rate", self.learning_rate, above=0)
         if self.patience is not None:
-            check_number("patience", self.patience, at_least=1, integer=True, advice="Use None to train all epochs.")
+            check_number("patience", self.patience, at_least=1, integer=True, advice="Leave it out to train all.")
             check_number("validation", self.validation, above=0, at_most=0.5)
         if self.pairs not in ("all", "auto"):
             check_number("pairs", self.pairs, at_least=1, integer=True, advice='Or use "all" or "auto".')
