@@ -26,7 +26,7 @@ ORDER = [
     *("permutations", "streamed_batches"),
     *("problems", "stacks", "weights", "propensity", "joint_propensity"),
     *("exposure", "first_fits", "weight_model", "balancing"),
-    *("imputation", "silence", "calibrated", "grades", "learner", "hedging", "agreement", "choices"),
+    *("imputation", "silence", "calibrated", "grades", "closed_steps", "learner", "hedging", "agreement", "choices"),
     *("ranking", "saved_parts", "persistence", "checkpoints", "recommender", "saved_models", "board"),
     *("shared_training", "ray_training", "streamed_fit"),
     *("citations", "compositions", "methods", "making", "many", "explain"),

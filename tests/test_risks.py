@@ -12,7 +12,7 @@ from counterpoise.backbones import MatrixFactorization
 from counterpoise.imputation import Constant, Learned, Nothing
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
-from counterpoise.risks import direct, dr, error, ips, snips
+from counterpoise.risks import direct, dr, dr_slopes, error, ips, ips_slopes, snips
 from counterpoise.training import Batch
 from counterpoise.weights import NaiveBayes, Uniform
 
@@ -23,6 +23,17 @@ DRAWS = 2000
 def doubly_robust(seen: Observed, propensity: np.ndarray, imputed: np.ndarray, errors: np.ndarray) -> float:
     ratio = seen.ratio(propensity)
     return float(dr(seen.at(errors), ratio, seen.at(imputed), torch.from_numpy(imputed).flatten()))
+
+
+def test_slopes_of_the_risks_are_those_of_autograd() -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels, ratio = torch.rand(7, generator=generator), torch.rand(7, generator=generator)
+    logits, imputed = torch.randn(20, generator=generator).requires_grad_(), torch.rand(20, generator=generator)
+    errors, rest = error(labels, logits[:7]), error(imputed, logits)
+    (expected,) = torch.autograd.grad(ips(errors, ratio), logits, retain_graph=True)
+    assert torch.allclose(ips_slopes(labels, logits[:7], ratio), expected[:7], atol=1e-7)
+    (expected,) = torch.autograd.grad(dr(errors, ratio, rest[:7], rest[7:]), logits)
+    assert torch.allclose(dr_slopes(labels, logits, ratio, imputed), expected, atol=1e-7)
 
 
 def test_each_risk_is_its_formula_in_loops() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.linalg.lapack import dposv
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from counterpoise import make, selection, simulate
+from counterpoise.lapack import solve_positive
 
 
 @pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
@@ -46,7 +46,7 @@ def test_a_regression_on_candidates_uses_one_thread_of_linear_algebra(monkeypatc
         return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
     seen: list[int] = []
-    monkeypatch.setattr(selection, "dposv", lambda *given: seen.extend(threads()) or dposv(*given))
+    monkeypatch.setattr(selection, "solve_positive", lambda *given: seen.extend(threads()) or solve_positive(*given))
     with threadpool_limits(2, "blas"):
         before = threads()  # a library may not have two
         found = selection.solve(2 * torch.eye(3).double(), torch.ones(3).double())

@@ -6,7 +6,7 @@ The same arithmetic as torch.optim.Adam, whose construction imports torch's comp
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -27,6 +27,16 @@ class Model(Protocol):
         """Of the Gaussian prior on each; 0 for none."""
 
 
+class _Group(NamedTuple):
+    """The parameters of one precision, with their moments."""
+
+    precision: Any
+    places: list[int]  # in all parameters
+    parameters: list[Tensor]
+    first: list[Tensor]
+    second: list[Tensor]
+
+
 class Adam:
     """Adam (Kingma and Ba 2015) with its default betas, on a loss + 1/2 precision |parameter|^2 for each parameter."""
 
@@ -38,9 +48,16 @@ class Adam:
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.averaged: AveragedGradients | None = None
-        self._places: dict[Any, list[int]] = {}  # of the parameters of each precision
+        places: dict[Any, list[int]] = {}
         for place, precision in enumerate(self.precisions):
-            self._places.setdefault(precision, []).append(place)
+            places.setdefault(precision, []).append(place)
+        self._groups = [self._group(*group) for group in places.items()]
+        plain = not any(isinstance(precision, Tensor) for precision in self.precisions)
+        self._halves = self.first[0].new_tensor(self.precisions) / 2 if plain else None
+
+    def _group(self, precision: Rate, places: list[int]) -> _Group:
+        columns = self.parameters, self.first, self.second
+        return _Group(precision, places, *([column[place] for place in places] for column in columns))
 
     @classmethod
     def of(cls, model: Model, learning_rate: Rate, rows: int, beside: Model | None = None) -> Self:
@@ -73,7 +90,7 @@ class Adam:
     def _follow(self, gradients: Sequence[Tensor], rate: Rate) -> None:
         self.steps += 1
         speed = rate * self.learning_rate
-        each = (speed, *self._places)
+        each = (speed, *(group.precision for group in self._groups))
         if any(isinstance(number, Tensor) and number.ndim for number in each):
             self._move_each(gradients, speed)
         else:
@@ -82,6 +99,8 @@ class Adam:
     @torch.no_grad()
     def penalty(self, fits: int = 0) -> Tensor:
         """The sum of 1/2 precision |parameter|^2; of each fit, where there are `fits` = 1 axes of fits side by side."""
+        if fits == 0 and self._halves is not None:
+            return torch.stack(torch._foreach_norm(self.parameters)).square() @ self._halves
         tables = [parameter.reshape(*parameter.shape[:fits], -1) for parameter in self.parameters]
         each = zip(self.precisions, tables, strict=True)
         squares = [precision * torch.linalg.vecdot(table, table) for precision, table in each]
@@ -92,20 +111,18 @@ class Adam:
         count, device = self.steps, gradients[0].device
         steps = count.float() if isinstance(count, Tensor) else torch.full((), float(count), device=device)
         speed = speed.float() if isinstance(speed, Tensor) else speed
-        for precision, places in self._places.items():
-            columns = (self.parameters, gradients, self.first, self.second)
-            parameters, slopes, first, second = ([column[place] for place in places] for column in columns)
+        for group in self._groups:
             torch._fused_adam_(
-                parameters,
-                [slope.contiguous() for slope in slopes],
-                first,
-                second,
+                group.parameters,
+                [gradients[place].contiguous() for place in group.places],
+                group.first,
+                group.second,
                 [],
-                [steps] * len(places),
+                [steps] * len(group.places),
                 lr=speed,
                 beta1=0.9,
                 beta2=0.999,
-                weight_decay=precision,
+                weight_decay=group.precision,
                 eps=1e-8,
                 amsgrad=False,
                 maximize=False,

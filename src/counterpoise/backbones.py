@@ -109,13 +109,13 @@ class _Factors(Scorer):
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         if self.n_users * self.n_items <= GRID_PAYS * users.shape[-1]:
             return take(self.grid().flatten(-2), self.place(users, items))
-        if self._few(users):
+        if self.has_closed_form(users):
             return biased_products(self._tables(), users, items)
         user_table, item_table = self.vectors()
         return inner_products(user_table, item_table, users, items)
 
     def traced(self, users: Tensor, items: Tensor) -> tuple[Tensor, PullBack]:
-        if not self._few(users):
+        if not self.has_closed_form(users):
             return super().traced(users, items)
         with torch.no_grad():
             products = BiasedProducts(self._tables(), users, items)
@@ -123,10 +123,10 @@ class _Factors(Scorer):
 
     def _tables(self) -> list[Tensor]:
         """In the order of `parameters`."""
-        factors, biases = (self.user_factors, self.item_factors), (self.user_bias, self.item_bias)
-        return [self.mean, *(table.weight for table in (*factors, *biases))]
+        user_factors, item_factors = self.user_factors.weight, self.item_factors.weight
+        return [self.mean, user_factors, item_factors, self.user_bias.weight, self.item_bias.weight]
 
-    def _few(self, codes: Tensor) -> bool:
+    def has_closed_form(self, codes: Tensor) -> bool:
         """Whether these are a few pairs of one fit, of biases and factors alone."""
         plain = self.part.biases and not self.sided and self.mean.ndim == 0
         return plain and BiasedProducts.pay(codes)

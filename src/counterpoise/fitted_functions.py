@@ -33,6 +33,11 @@ class FittedFunctions:
     worth: Tensor | None = None  # (functions,) of a standard deviation of each, where they differ; at most 1
     known: Tensor | None = None  # (rows, functions) at the observed points they were fitted to, where those are few
 
+    @property
+    def units(self) -> Tensor:
+        """What the imbalance of each is measured in: its standard deviation, or 1 where it is constant."""
+        return torch.where(self.scale > 1e-12, self.scale, 1.0)
+
     def values(self, x: Tensor) -> Tensor:
         """Features (rows, columns) -> (rows, functions)."""
         raise NotImplementedError
@@ -51,7 +56,7 @@ class FittedFunctions:
         one, and each costs its share of it. `options` are those of `entropy_balance`.
         """
         check_prices(tolerance, strength)
-        scale = torch.where(self.scale > 1e-12, self.scale, 1.0).cpu()
+        scale = self.units.cpu()
         if self.matrix is not None:
             price = WORST_CASE_STRENGTH if strength is None else strength
             return worst_case_balance(self._kept(points), self.targets, self.matrix, price, scale=scale, **options)
@@ -69,7 +74,7 @@ class FittedFunctions:
 
     def prices(self, tolerance: float = 0.0, strength: float | None = None) -> tuple[Tensor, Tensor]:
         """(tolerance, strength) of every function in its own units, from those in standard deviations."""
-        scale = torch.where(self.scale > 1e-12, self.scale, 1.0)
+        scale = self.units
         price = HINGE_STRENGTH if strength is None else strength
         return tolerance * scale, (price if self.worth is None else price * self.worth) / scale
 

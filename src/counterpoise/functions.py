@@ -142,7 +142,7 @@ class KernelFunctions(Part):
         kernel = self.kernel.with_bandwidth(population.draw(2 * BANDWIDTH_PAIRS, generator))
         centres = population.draw(self.n_candidates, generator)
         if self.select == "random":
-            return _kernels(kernel, centres[: self.n], population.kernel_moments(kernel, centres[: self.n]))
+            return _kernels(kernel, centres[: self.n], population)
         if self.select == "adaptive":
             assert observed is not None
             assert errors is not None
@@ -153,11 +153,11 @@ class KernelFunctions(Part):
             return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
         norm = gram + self.ridge * gram.diagonal().mean() * between
         if self.select == "worst_case":
-            return _kernels(kernel, centres, population.kernel_moments(kernel, centres), norm)
+            return _kernels(kernel, centres, population, norm)
         assert observed is not None
         alpha = worst_function(kernel_rows(kernel, centres, observed), mean, norm, weights)
         centres = centres[largest(alpha, self.n)]
-        return _kernels(kernel, centres, population.kernel_moments(kernel, centres))
+        return _kernels(kernel, centres, population)
 
     @property
     def adaptive(self) -> bool:
@@ -189,28 +189,31 @@ class KernelFunctions(Part):
         errors: Tensor,
         weights: Tensor | None,
     ) -> FittedFunctions:
-        if isinstance(population, Sample) and max(population.n_rows, observed.n_rows) <= FEW:
-            return self._adaptive_at_once(kernel, centres, population, observed.features(slice(None)), errors, weights)
+        if (
+            isinstance(population, Sample)
+            and population.weights is None
+            and observed.n_rows <= FEW >= population.n_rows
+        ):
+            points = [centres, observed.features(slice(None)), population.matrix]
+            return self._adaptive_at_once(kernel, points, errors, weights)
         between, rows = kernel(centres.double(), centres.double()), kernel_rows(kernel, centres, observed)
         centres = centres[largest(ridge_coefficients(rows, errors, between, self.ridge, weights), self.n)]
-        return _kernels(kernel, centres, population.kernel_moments(kernel, centres))
+        return _kernels(kernel, centres, population)
 
     def _adaptive_at_once(
-        self,
-        kernel: Kernel,
-        centres: Tensor,
-        population: Sample,
-        observed: Tensor,
-        errors: Tensor,
-        weights: Tensor | None,
+        self, kernel: Kernel, points: list[Tensor], errors: Tensor, weights: Tensor | None
     ) -> FittedFunctions:
-        """The same for few points, as in a batch: all values that are asked for come from one block."""
-        points = torch.cat([centres, observed, population.matrix]).double()
-        sizes = [len(centres), len(observed), population.n_rows]
-        between, known, over = torch.split_with_sizes(kernel(points, centres.double()), sizes)
+        """The same for few points, as in a batch: all values that are asked for come from one block.
+
+        `points`: the centres, those observed, and a population in which each counts the same.
+        """
+        centres, sizes = points[0], [len(part) for part in points]
+        block = kernel(torch.cat(points).double(), centres.double())
+        between, known, _ = torch.split_with_sizes(block, sizes)
         chosen = largest(ridge_coefficients(matrix_rows(known), errors, between, self.ridge, weights), self.n)
-        moments = Sample(over[:, chosen], population.weights).moments(lambda x: x, self.n)
-        return _kernels(kernel, centres[chosen], moments, known=known[:, chosen])
+        _, known, over = torch.split_with_sizes(block.index_select(1, chosen), sizes)
+        scale, mean = torch.std_mean(over, 0, correction=0)
+        return _plain(kernel, centres.index_select(0, chosen), mean, scale, known=known)
 
     def _spectral(
         self,
@@ -253,16 +256,21 @@ def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: to
     return population.kernel_gram(kernel, centres)
 
 
-def _kernels(
+def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:
+    """Kernels at centres, as they are."""
+    mean, mean_square = population.kernel_moments(kernel, centres)
+    return _plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix)
+
+
+def _plain(
     kernel: Kernel,
     centres: Tensor,
-    moments: tuple[Tensor, Tensor],
+    mean: Tensor,
+    scale: Tensor,
     matrix: Tensor | None = None,
     known: Tensor | None = None,
 ) -> FittedFunctions:
-    """Kernels at centres, as they are, from their means and mean squares; `known`: values at the observed points."""
-    mean, mean_square = moments
-    scale = (mean_square - mean**2).clamp(min=0).sqrt()
+    """The same from their means and standard deviations; `known`: values at the observed points."""
     names = [f"kernel {j}" for j in range(len(centres))]
     return FittedKernels(
         targets=mean, scale=scale, names=names, matrix=matrix, known=known, kernel=kernel, centres=centres

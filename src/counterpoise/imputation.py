@@ -44,6 +44,14 @@ class Imputing:
         """(imputed errors on the batch's rows, and on its pairs of D); gradients reach the predictor's logits alone."""
         raise NotImplementedError
 
+    def has_closed_form(self, codes: Tensor) -> bool:
+        """Whether `step` does without autograd for so many pairs, `errors` are those of `labels` or 0, and no more."""
+        return False
+
+    def labels(self, users: Tensor, items: Tensor) -> Tensor | None:
+        """The imputed labels of these pairs, if it has a closed form; None for errors of 0."""
+        return None
+
     def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone.
 
@@ -86,6 +94,9 @@ class Zero(Imputing):
     """Imputed errors of 0."""
 
     still, speaks = True, False
+
+    def has_closed_form(self, codes: Tensor) -> bool:
+        return True
 
     def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
         return self
@@ -193,6 +204,12 @@ class _Learned(Imputing):
         own, pull_back = self.scorer.traced(view.batch.users, view.batch.items)
         slope = share.weighed(residual_slope(own, view.logits, view.errors - shift, importance))
         self.optimizer.follow(pull_back(slope), rate)
+
+    def has_closed_form(self, codes: Tensor) -> bool:
+        return self.scorer.has_closed_form(codes)
+
+    def labels(self, users: Tensor, items: Tensor) -> Tensor:
+        return torch.sigmoid(self.scorer(users, items))
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():

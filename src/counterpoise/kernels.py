@@ -18,17 +18,18 @@ NOTHING = -80.0  # exp(-80) counts as nothing; below -700 every value would take
 BANDWIDTH_PAIRS = 2000  # pairs of rows from which the median distance is taken
 
 
-def squared_distances(x: Tensor, centres: Tensor) -> Tensor:
-    """|x - c|^2 for all rows and centres, (rows, centres)."""
+def squared_distances(x: Tensor, centres: Tensor, scale: float = 1.0) -> Tensor:
+    """scale x |x - c|^2 for all rows and centres, (rows, centres)."""
     origin = centres.mean(0)
     x, centres = x - origin, centres - origin  # against cancellation far from zero
     squares = torch.linalg.vecdot(x, x)[:, None] + torch.linalg.vecdot(centres, centres)
-    return torch.addmm(squares, x, centres.T, alpha=-2).clamp_(min=0)
+    scaled: Tensor = squares.addmm_(x, centres.T, beta=scale, alpha=-2 * scale)
+    return scaled.clamp_(min=0) if scale > 0 else scaled.clamp_(max=0)
 
 
 def gaussian(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
     """exp(-|x - c|^2 / (2 bandwidth)), (rows, centres); the paper's sigma^2 is the bandwidth."""
-    return squared_distances(x, centres).mul_(-0.5 / bandwidth).exp_()
+    return squared_distances(x, centres, -0.5 / bandwidth).exp_()
 
 
 def exponential(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:

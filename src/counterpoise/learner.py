@@ -10,6 +10,7 @@ from torch import Tensor
 
 from counterpoise import risks
 from counterpoise.adam import Adam, Rate
+from counterpoise.closed_steps import closed_step, has_closed_form
 from counterpoise.diagnostics import weight_facts
 from counterpoise.gathering import take
 from counterpoise.grades import Grading
@@ -73,6 +74,8 @@ class Learner:
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
+        if has_closed_form(self, batch):
+            return closed_step(self, batch, rate)
         logits, pair_logits, *own = self._told_and_own(batch)
         errors = self._errors(batch, logits)
         view = View(batch, logits.detach(), pair_logits.detach(), errors.detach())

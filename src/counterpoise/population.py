@@ -85,7 +85,8 @@ class Sample:
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Rows drawn by weight, without repetition."""
         if self.weights is None:
-            return self.matrix[torch.randperm(self.n_rows, generator=generator)[:count].to(self.device)]
+            rows = torch.randperm(self.n_rows, generator=generator)[:count].to(self.device)
+            return self.matrix.index_select(0, rows)
         positive = int((self.weights > 0).sum())
         chosen = torch.multinomial(self.weights.double().cpu(), min(count, positive), generator=generator)
         return self.matrix[chosen.to(self.device)]
@@ -152,7 +153,11 @@ class Pairs:
 
     def at(self, users: Tensor, items: Tensor) -> ObservedPairs:
         """The pairs with these codes."""
-        return ObservedPairs(self, users, items)
+        return ObservedPairs(self, torch.as_tensor(users), torch.as_tensor(items))
+
+    def features(self, users: Tensor, items: Tensor) -> Tensor:
+        """[user row; item row] of the pairs with these codes."""
+        return torch.cat([self.users.index_select(0, users), self.items.index_select(0, items)], 1)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """Pairs drawn uniformly from D; without repetition, so at most |D|."""
@@ -167,7 +172,7 @@ class Pairs:
             )
             chosen = chosen[seen.sort()[0]][:count]
         chosen = chosen.to(self.users.device)
-        return self.at(chosen // len(self.items), chosen % len(self.items)).features(slice(None))
+        return self.features(chosen // len(self.items), chosen % len(self.items))
 
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """Over all pairs, a few users at a time."""
@@ -221,8 +226,8 @@ class ObservedPairs:
         return self.pairs.users.device
 
     def features(self, rows: slice | Tensor) -> Tensor:
-        """[user row; item row]."""
-        return torch.cat([self.pairs.users[self.users[rows]], self.pairs.items[self.items[rows]]], 1)
+        """Gathered from the tables."""
+        return self.pairs.features(self.users[rows], self.items[rows])
 
 
 def kernel_rows(kernel: Kernel, centres: Tensor, points: Points, mixing: Tensor | None = None) -> Rows:

@@ -36,6 +36,10 @@ class Scorer(nn.Module):
             logits = self(users, items)
         return logits.detach(), lambda slopes: gradients_of(logits, list(self.parameters()), slopes)
 
+    def has_closed_form(self, codes: Tensor) -> bool:
+        """Whether `traced` does without autograd for so many pairs."""
+        return False
+
     def precision(self, name: str) -> float | Tensor:
         """The precision of the Gaussian prior on a parameter; 0 where there is none."""
         raise ConfigError(

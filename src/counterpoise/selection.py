@@ -28,14 +28,15 @@ def ridge_coefficients(rows: Rows, errors: Tensor, norm: Tensor, ridge: float, w
 
     t, the mean diagonal of the left side, makes `ridge` a number without units.
     """
-    left, right, errors = torch.zeros_like(norm), torch.zeros_like(norm[0]), errors.double().to(rows.device)
+    left, right = torch.zeros_like(norm), norm.new_zeros(len(norm))
+    errors = errors.double().to(rows.device)
     share = torch.full_like(errors, 1 / len(errors)) if weights is None else weights.double().to(rows.device)
     share = share / share.sum()
     for part, values in rows.blocks():
         weighted = values.T * share[part]
         left.addmm_(weighted, values)
         right.addmv_(weighted, errors[part])
-    return solve(left.addcmul_(norm, ridge * left.diagonal().mean()), right)
+    return _solve_and_lose(left.addcmul_(norm, ridge * left.trace() / len(right)), right)
 
 
 def worst_function(rows: Rows, mean: Tensor, norm: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -52,13 +53,17 @@ def largest(coefficients: Tensor, count: int) -> Tensor:
 
 def solve(matrix: Tensor, right: Tensor) -> Tensor:
     """matrix^-1 right, for a positive semi-definite matrix that may be singular up to rounding."""
-    jittered = matrix.clone()
-    jittered.diagonal().add_(1e-12 * matrix.diagonal().mean())
+    return _solve_and_lose(matrix.clone(), right)
+
+
+def _solve_and_lose(matrix: Tensor, right: Tensor) -> Tensor:
+    """The same for a matrix that nobody needs any more."""
+    matrix.diagonal().add_(1e-12 / len(right) * matrix.trace())
     plain = matrix.device.type == "cpu" and not right.requires_grad
     if plain and matrix.dtype == right.dtype == torch.float64:
         with one_blas_thread():
-            values = solve_positive(jittered.numpy().T, right.numpy())
+            values = solve_positive(matrix.numpy().T, right.numpy())
         if values is not None:
             return torch.from_numpy(values)
-    solution: Tensor = torch.linalg.solve(jittered, right)
+    solution: Tensor = torch.linalg.solve(matrix, right)
     return solution

@@ -168,7 +168,8 @@ class Batches:
         order = torch.randperm(len(self.labels), generator=self.generator).to(self.device)
         for rows in torch.tensor_split(order, len(self)):  # of nearly equal size: no last one of a few rows
             pairs = self._uniform_pairs(len(rows) * (self.pairs_a_row or 0))
-            yield Batch(rows, self.users[rows], self.items[rows], self.labels[rows], *pairs)
+            users, items, labels = (column.index_select(0, rows) for column in (self.users, self.items, self.labels))
+            yield Batch(rows, users, items, labels, *pairs)
 
     def _uniform_pairs(self, count: int) -> tuple[Tensor | None, Tensor | None]:
         """Pairs drawn uniformly, with replacement, from all of D; D itself is never listed."""

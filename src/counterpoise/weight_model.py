@@ -37,11 +37,11 @@ def weight_loss(
 ) -> Tensor:
     """L_w = KL(mass || base) + sum_j strength_j [|tau_j| - tolerance_j]+, tau_j = sum of mass x h_j - target_j.
 
-    `values` (rows, functions) are those of `fitted` at the rows. For the worst-case rule the second term is
-    strength x tau' A^-1 tau.
+    `values` (rows, functions) are those of `fitted` at the rows; `log_base` may be off by a constant. For the
+    worst-case rule the second term is strength x tau' A^-1 tau.
     """
     mass = log_mass.exp()
-    divergence: Tensor = (mass * (log_mass - log_base)).sum()
+    divergence: Tensor = (mass * (log_mass - log_base.log_softmax(0))).sum()
     imbalance = mass.to(values) @ values - fitted.targets
     if fitted.matrix is not None:
         worst: Tensor = imbalance @ solve(fitted.matrix, imbalance)
@@ -90,18 +90,18 @@ class WeightModel(Weighing):
         self.tolerance, self.strength = tolerance, strength
         self.scorer = problem.build(backbone, rate=0.5)
         self.optimizer = Adam.of(self.scorer, problem.training.learning_rate, len(problem.log))
-        self.ratio = prior.ratio.clone()
+        self.ratio, self.log_prior = prior.ratio.clone(), prior.ratio.log()
         self.last: tuple[Tensor, Tensor, Tensor, FittedFunctions, float, float] | None = None  # of L_w
 
     @torch.no_grad()
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Choose functions on the batch, one gradient step on L_w, new ratios for the rows of the batch."""
         batch, rows = view.batch, len(view.batch.rows)
-        observed = Sample(self.pairs.at(batch.users, batch.items).features(slice(None)))
+        observed = Sample(self.pairs.features(batch.users, batch.items))
+        ratio, log_base = (values.index_select(0, batch.rows) for values in (self.ratio, self.log_prior))
         fitted = self.functions.fit(
-            self._population(batch), observed, view.errors - imputed, self.ratio[batch.rows], self.problem.generator
+            self._population(batch), observed, view.errors - imputed, ratio, self.problem.generator
         )
-        log_base = self.prior.ratio[batch.rows].log().log_softmax(0)
         logits, pull_back = self.scorer.traced(batch.users, batch.items)
         log_mass = (logits + log_base).log_softmax(0)
         values = fitted.values(observed.matrix) if fitted.known is None else fitted.known
@@ -110,13 +110,17 @@ class WeightModel(Weighing):
         self.last = log_mass, log_base, values, fitted, self.tolerance, strength
         self.optimizer.follow(pull_back(weight_slope(*self.last)), rate)
         logits = self.scorer(batch.users, batch.items) + log_base
-        self.ratio[batch.rows] = rows * logits.softmax(0)
+        self.ratio.index_copy_(0, batch.rows, rows * logits.softmax(0))
+
+    def has_closed_form(self, codes: Tensor) -> bool:
+        """As the weight model has."""
+        return self.scorer.has_closed_form(codes)
 
     def _population(self, batch: Batch) -> Population:
         """All of D where the batch stands beside it, else the batch's pairs."""
         if batch.pair_users is None or batch.pair_items is None:
             return self.pairs
-        return Sample(self.pairs.at(batch.pair_users, batch.pair_items).features(slice(None)))
+        return Sample(self.pairs.features(batch.pair_users, batch.pair_items))
 
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:

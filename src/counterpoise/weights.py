@@ -46,13 +46,20 @@ class Weighing:
     @property
     def still(self) -> bool:
         """Whether nothing happens to the weights in training."""
-        return all(getattr(type(self), name) is getattr(Weighing, name) for name in ("refresh", "step", "extra_loss"))
+        return self._idle("refresh", "step", "extra_loss")
+
+    def _idle(self, *names: str) -> bool:
+        return all(getattr(type(self), name) is getattr(Weighing, name) for name in names)
 
     def refresh(self, epoch: int, current: Current) -> None:
         """At the beginning of an epoch, counted from 1, look at the whole log."""
 
     def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Learn from a batch, at `rate` times the learning rate; imputed errors of its rows and of its pairs of D."""
+
+    def has_closed_form(self, codes: Tensor) -> bool:
+        """Whether `step` does without autograd for so many pairs, and there is no `extra_loss`."""
+        return self._idle("step", "extra_loss")
 
     def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone."""
