@@ -85,12 +85,14 @@ class _Factors(Scorer):
         """Two tables whose inner products are the logits, biases included: (|U|, d) and (|I|, d)."""
         users, items = [self.user_factors.weight], [self.item_factors.weight]
         if self.part.biases:
-            one_user, one_item = torch.ones_like(self.user_bias.weight), torch.ones_like(self.item_bias.weight)
-            users += [self.user_bias.weight + self.mean[..., None, None], one_user]
-            items += [one_item, self.item_bias.weight]
+            user_bias, item_bias = self.user_bias.weight + self.mean[..., None, None], self.item_bias.weight
+            one_user, one_item = torch.ones_like(self.user_bias.weight), torch.ones_like(item_bias)
+            users, items = [*users, user_bias, one_user], [*items, one_item, item_bias]
         if self.sided:
-            users.append(self.user_features @ self.feature_weights)
-            items.append(self.item_features)
+            weights = self.feature_weights
+            narrow = weights.shape[-2] < weights.shape[-1]  # user features are the fewer
+            users.append(self.user_features if narrow else self.user_features @ weights)
+            items.append(self.item_features @ weights.mT if narrow else self.item_features)
         return torch.cat(users, dim=-1), torch.cat(items, dim=-1)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:

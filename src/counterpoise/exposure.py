@@ -86,6 +86,7 @@ def _spread(variance: Tensor) -> Tensor:
 class _Exposed(Scorer):
     user_exposure: Tensor  # (|U|, 1 + dim) a user's main effect, then its vector
     item_exposure: Tensor
+    kept: tuple[Tensor, tuple[Tensor, ...]] | None = None  # parts of pairs, and what they were made of
 
     def __init__(self, part: Exposed, own: Scorer, users: Tensor, items: Tensor) -> None:
         super().__init__()
@@ -101,10 +102,19 @@ class _Exposed(Scorer):
         if users is None or items is None:
             of_users, of_items = self._tables()
             return (of_users @ of_items.mT).flatten(-2)
-        of_users, of_items = lookup(self.user_exposure, users), lookup(self.item_exposure, items)  # without gradients
+        return (self.voices[..., None, :] @ self._parts(users, items)).squeeze(-2)
+
+    def _parts(self, users: Tensor, items: Tensor) -> Tensor:
+        """a_u, b_i and <g_u, h_i> of each pair, (..., 3, pairs): constants, kept while the whole log is every batch."""
+        codes, kept = (users, items, self.user_exposure, self.item_exposure), self.kept
+        if kept is not None and all(own is given for own, given in zip(kept[1], codes, strict=True)):
+            return kept[0]
+        of_users, of_items = lookup(self.user_exposure, users), lookup(self.item_exposure, items)
         pairs = (of_users[..., 1:] * of_items[..., 1:]).sum(-1)
-        of_user, of_item, of_pair = self.voices[..., None].unbind(-2)
-        return of_user * of_users[..., 0] + of_item * of_items[..., 0] + of_pair * pairs
+        parts = torch.stack([of_users[..., 0], of_items[..., 0], pairs], -2)
+        if torch.is_grad_enabled() and not parts.is_cuda:  # on a GPU steps are replayed on other codes in the same place
+            self.kept = parts, codes
+        return parts
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         logits: Tensor = self.inner(users, items) + self.told(users, items)
