@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
@@ -82,18 +83,32 @@ class _Factors(Scorer):
             self.feature_weights = nn.Parameter(torch.zeros(shape))
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """Two tables whose inner products are the logits, biases included: (|U|, d) and (|I|, d)."""
+        """Two tables whose inner products are the logits, biases included: (|U|, d) and (|I|, d).
+
+        Of x_u' W y_i the shorter of x_u and y_i stands in its table as it is; as its first feature is 1, the bias of
+        the other side needs no column of its own.
+        """
         users, items = [self.user_factors.weight], [self.item_factors.weight]
-        if self.part.biases:
-            user_bias, item_bias = self.user_bias.weight + self.mean[..., None, None], self.item_bias.weight
-            one_user, one_item = torch.ones_like(self.user_bias.weight), torch.ones_like(item_bias)
-            users, items = [*users, user_bias, one_user], [*items, one_item, item_bias]
-        if self.sided:
-            weights = self.feature_weights
-            narrow = weights.shape[-2] < weights.shape[-1]  # user features are the fewer
-            users.append(self.user_features if narrow else self.user_features @ weights)
-            items.append(self.item_features @ weights.mT if narrow else self.item_features)
+        user_bias, item_bias = self._biases()
+        if self.sided and self.feature_weights.shape[-2] < self.feature_weights.shape[-1]:
+            users.append(self.user_features)
+            items.append(_with_bias(self.item_features @ self.feature_weights.mT, item_bias))
+            item_bias = None
+        elif self.sided:
+            users.append(_with_bias(self.user_features @ self.feature_weights, user_bias))
+            items.append(self.item_features)
+            user_bias = None
+        if user_bias is not None:
+            users, items = [*users, user_bias], [*items, torch.ones_like(items[0][..., :1])]
+        if item_bias is not None:
+            users, items = [*users, torch.ones_like(users[0][..., :1])], [*items, item_bias]
         return torch.cat(users, dim=-1), torch.cat(items, dim=-1)
+
+    def _biases(self) -> tuple[Tensor | None, Tensor | None]:
+        """Of users, with the mean, and of items: (|U|, 1) and (|I|, 1)."""
+        if not self.part.biases:
+            return None, None
+        return self.user_bias.weight + self.mean[..., None, None], self.item_bias.weight
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         if self.n_users * self.n_items <= GRID_PAYS * users.shape[-1]:
@@ -230,6 +245,11 @@ def as_backbone(choice: Any) -> Backbone:
     if isinstance(choice, str) and choice in BACKBONES:
         return BACKBONES[choice]()
     raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
+
+
+def _with_bias(table: Tensor, bias: Tensor | None) -> Tensor:
+    """The table with the bias, if there is one, added to its first column."""
+    return table if bias is None else table + pad(bias, (0, table.shape[-1] - 1))
 
 
 def _table(rows: int, columns: int) -> nn.Embedding:

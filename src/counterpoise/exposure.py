@@ -112,7 +112,7 @@ class _Exposed(Scorer):
         of_users, of_items = lookup(self.user_exposure, users), lookup(self.item_exposure, items)
         pairs = (of_users[..., 1:] * of_items[..., 1:]).sum(-1)
         parts = torch.stack([of_users[..., 0], of_items[..., 0], pairs], -2)
-        if torch.is_grad_enabled() and not parts.is_cuda:  # on a GPU steps are replayed on other codes in the same place
+        if torch.is_grad_enabled() and not parts.is_cuda:  # there, other codes come in the same place
             self.kept = parts, codes
         return parts
 

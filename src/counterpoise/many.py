@@ -19,7 +19,7 @@ from counterpoise.learner import Learner, finish
 from counterpoise.making import configure, make
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.stacks import NotAlikeError, Stack, hand_back
-from counterpoise.threads import at_once, one_thread
+from counterpoise.threads import at_once, keep_freed_memory, one_thread
 from counterpoise.training import THREADS_PAY, DivergenceError, History, Progress, train
 from counterpoise.weights import Current, Weighing
 
@@ -93,6 +93,7 @@ def _fit_stacks(
         return
     parts = [slice(number, None, count) for number in range(count)]
     parts.sort(key=lambda part: -max(model.training.epochs for model in models[part]))
+    keep_freed_memory()
 
     def fit(part: slice, over: Event) -> None:
         shown = progress if part is parts[0] else None

@@ -28,6 +28,7 @@ GRID_LIMIT = 1 << 25  # pairs of D up to which a logistic regression looks at al
 DRAWN_PAIRS = 1 << 20  # uniform pairs of D that stand for all of them beyond
 BLOCK = 1 << 18  # pairs looked at at a time
 NEWTON_STEPS = 50
+CACHED = 1 << 17  # pairs of which all that a step asks fits into the cache of a core
 THREADS_PAY = 1 << 22  # pairs of D from which a second thread pays
 
 
@@ -52,13 +53,13 @@ def surprise_of_nothing(logits: Tensor, share: Tensor | float) -> Tensor:
 class _SurpriseOfNothing(torch.autograd.Function):
     """Written out because every step of a fit over all of D takes it: autograd alone takes twice as long.
 
-    On a CPU fits side by side are looked at one by one: all that is done to one finds it in the cache of its core.
+    On a CPU many pairs of fits side by side are looked at fit by fit, each in the cache of a core.
     """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, share: Tensor | float) -> Tensor:
         slope = torch.empty_like(logits)
-        if logits.ndim == 1 or logits.device.type != "cpu":
+        if logits.ndim == 1 or logits.numel() < CACHED or logits.device.type != "cpu":
             mean = _surprise(logits, share, slope)
         else:
             shares = share if isinstance(share, Tensor) else [share] * len(logits)

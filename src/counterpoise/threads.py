@@ -46,6 +46,15 @@ def one_blas_thread() -> Iterator[None]:
         _INSIDE.reset(token)
 
 
+def keep_freed_memory() -> None:
+    """Let steps find the memory that the step before has freed, instead of asking the system for fresh pages.
+
+    glibc gives free memory back as soon as there is twice the largest array that was ever freed, up to 32 MB: so one of
+    nearly that size, which is never touched, is freed here.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)
+
+
 def at_once(work: Callable[[Part, Event], None], parts: Sequence[Part]) -> None:
     """Work on each of some parts in a thread of its own, the first in this one; inside each, torch has one thread.
 
