@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +15,15 @@ from torch.nn.functional import pad
 
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
-from counterpoise.gathering import BiasedProducts, biased_products, inner_products, take
+from counterpoise.gathering import (
+    BiasedProducts,
+    Kept,
+    Places,
+    biased_products,
+    inner_products,
+    rows_and_grid,
+    take,
+)
 from counterpoise.scorers import Backbone, PullBack, Scorer
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
@@ -68,7 +77,7 @@ class _Factors(Scorer):
 
     def __init__(self, part: MatrixFactorization, n_users: int, n_items: int, n_columns: tuple[int, int]) -> None:
         super().__init__()
-        self.part, self.n_users, self.n_items = part, n_users, n_items
+        self.part, self.n_users, self.n_items, self.kept = part, n_users, n_items, Kept()
         self.user_factors = _table(n_users, part.dim)
         self.item_factors = _table(n_items, part.dim)
         if part.biases:
@@ -112,11 +121,30 @@ class _Factors(Scorer):
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         if self.n_users * self.n_items <= GRID_PAYS * users.shape[-1]:
-            return take(self.grid().flatten(-2), self.place(users, items))
+            tables, places = self.vectors(), self._places(users, items)
+            if places is not None:
+                return rows_and_grid(*tables, places)[0]
+            return take((tables[0] @ tables[1].mT).flatten(-2), self.place(users, items))
         if self._few(users):
             return biased_products(self._tables(), users, items)
         user_table, item_table = self.vectors()
         return inner_products(user_table, item_table, users, items)
+
+    def rows_and_pairs(
+        self, users: Tensor, items: Tensor, pair_users: Tensor | None, pair_items: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        places = self._places(users, items) if pair_users is None else None
+        if places is None:
+            return super().rows_and_pairs(users, items, pair_users, pair_items)
+        return rows_and_grid(*self.vectors(), places)
+
+    def _places(self, users: Tensor, items: Tensor) -> Places | None:
+        """Where these pairs stand, on a CPU, and if they were the last that were asked for too."""
+        table, other = self.embeddings()
+        if not torch.is_grad_enabled() or users.device.type != "cpu" or table.dtype != torch.float32:
+            return None
+        places: Places | None = self.kept.of(partial(Places.of, table.detach(), other.detach()), users, items)
+        return places
 
     def traced(self, users: Tensor, items: Tensor) -> tuple[Tensor, PullBack]:
         if not self._few(users):
