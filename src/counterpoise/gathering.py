@@ -159,7 +159,9 @@ class _Order(NamedTuple):
 
     def sums(self, slopes: Tensor, table: Tensor) -> Tensor:
         """For each code, the sum over its pairs of slope x the row of `table` at the other code."""
-        return embedding_bag(self.others, table, self.starts, mode="sum", per_sample_weights=slopes[self.order])
+        return embedding_bag(
+            self.others, table, self.starts, mode="sum", per_sample_weights=slopes.index_select(0, self.order)
+        )
 
 
 def take(values: Tensor, places: Tensor) -> Tensor:
