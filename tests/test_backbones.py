@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -48,6 +50,22 @@ def test_side_features_enter_as_a_bilinear_form_of_standardised_columns(dataset:
     expected = rows[0] @ scorer.feature_weights.numpy() @ rows[1]
     expected += float(scorer.user_factors.weight[4] @ scorer.item_factors.weight[7])
     assert float(scorer(torch.tensor([4]), torch.tensor([7]))) == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("columns", [(1, 3), (3, 1), (2, 2)])
+@pytest.mark.parametrize("biases", [True, False])
+def test_either_side_may_have_more_features(columns: tuple[int, int], biases: bool, dataset: Dataset) -> None:
+    rng, shape = np.random.default_rng(0), dataset.train.shape
+    users, items = (rng.normal(size=(n, c)).astype(np.float32) for n, c in zip(shape, columns, strict=True))
+    log = dataclasses.replace(dataset.train, user_features=users, item_features=items)
+    scorer = built(
+        MatrixFactorization(dim=2, biases=biases, side_features=True), dataclasses.replace(dataset, train=log)
+    )
+    expected = scorer.user_factors.weight @ scorer.item_factors.weight.T
+    expected = expected + scorer.user_features @ scorer.feature_weights @ scorer.item_features.T
+    if biases:
+        expected = expected + scorer.mean + scorer.user_bias.weight + scorer.item_bias.weight.T
+    assert torch.allclose(scorer.grid(), expected, atol=1e-5)
 
 
 def test_side_features_that_are_not_there_are_an_error(dataset: Dataset) -> None:

@@ -9,9 +9,12 @@ from torch import Tensor
 from counterpoise.gathering import (
     SORTING_PAYS,
     BiasedProducts,
+    Kept,
+    Places,
     biased_products,
     inner_products,
     lookup,
+    rows_and_grid,
     rows_of_grid,
     take,
 )
@@ -90,3 +93,31 @@ def test_rows_of_a_grid_share_one_gradient_with_it(leading: tuple[int, ...]) -> 
     rows, everything = rows_of_grid(grid, places)
     assert torch.equal(rows, take(grid, places))
     assert torch.equal(everything, grid)
+
+
+@pytest.mark.parametrize("leading", SHAPES)
+@pytest.mark.parametrize("asked", ["rows", "grid", "both"])
+def test_inner_products_of_rows_and_of_all_pairs_are_those_of_autograd(leading: tuple[int, ...], asked: str) -> None:
+    both, (users, items) = tables(leading), codes(50)  # some pairs twice, in no order
+    rows, grid = rows_and_grid(*both, Places.of(*both, users, items))
+    expected = both[0] @ both[1].mT
+    taken = expected[..., users.long(), items.long()]
+    assert torch.allclose(rows, taken, atol=1e-6)
+    assert torch.allclose(grid, expected.flatten(-2), atol=1e-6)
+    slopes, on_grid = torch.linspace(-1, 2, 50), torch.linspace(-2, 1, grid.shape[-1])
+    losses = {"rows": (rows * slopes).sum(), "grid": (grid * on_grid).sum()}
+    others = {"rows": (taken * slopes).sum(), "grid": (expected.flatten(-2) * on_grid).sum()}
+    of_loss, of_other = (
+        torch.autograd.grad(sum(each.values()) if asked == "both" else each[asked], both) for each in (losses, others)
+    )
+    for own, other in zip(of_loss, of_other, strict=True):
+        assert torch.allclose(own, other, atol=1e-4)
+
+
+def test_what_is_kept_is_made_for_tensors_that_come_again() -> None:
+    kept, first, second = Kept(), torch.ones(2), torch.ones(2)
+    made: list[Tensor] = []
+    found = [kept.of(lambda given: made.append(given) or len(made), each) for each in (first, first, first, second)]
+    assert found == [None, 1, 1, None]  # equal is not the same
+    assert kept.of(lambda given: made.append(given) or len(made), second) == 2
+    assert [given is first for given in made] == [True, False]

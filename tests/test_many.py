@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -139,6 +140,46 @@ def test_large_stacks_are_taken_in_turn(dataset: Dataset, stacked: list[int], mo
     found = cp.fit_many(cp.make("mnar", **FAST), dataset.train, dataset.probe, seeds=[0, 1, 2, 3])
     assert stacked == [2, 2]
     check(found, dataset)
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("name", ["mf", "counterpoise", "skb-dr"])
+def test_each_thread_has_a_stack_of_its_own(name: str, dataset: Dataset, stacked: list[int], two_threads: None) -> None:
+    found = cp.fit_many(cp.make(name, **FAST), dataset.train, dataset.probe, seeds=range(5))
+    assert sorted(stacked) == [2, 3]
+    assert [model.training.seed for model in found] == list(range(5))
+    check(found, dataset)
+
+
+def test_progress_of_several_stacks_is_that_of_the_longest_and_may_end_all(dataset: Dataset, two_threads: None) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def stop(done: int, planned: int, loss: float) -> None:
+        seen.append((done, planned))
+        if done == 4:
+            raise KeyboardInterrupt
+
+    points = [{"epochs": 2}, {"epochs": 5}, {"epochs": 3}, {"epochs": 3}]
+    with pytest.raises(KeyboardInterrupt):
+        cp.fit_many("mf", dataset.train, configs=points, progress=stop)
+    assert seen == [(epoch, 5) for epoch in range(1, 5)]
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_the_fit_that_diverges_is_named_whichever_thread_has_it(
+    place: int, dataset: Dataset, two_threads: None
+) -> None:
+    points: list[dict[str, object]] = [{"epochs": 3} for _ in range(4)]
+    points[place]["learning_rate"] = 1e30
+    with pytest.raises(DivergenceError, match="1e\\+30"):
+        cp.fit_many("mf", dataset.train, configs=points)
 
 
 def test_the_fit_that_diverges_is_named(dataset: Dataset) -> None:

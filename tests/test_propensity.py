@@ -36,7 +36,15 @@ from counterpoise.choices import WEIGHTS
 from counterpoise.features import pair_features
 from counterpoise.parts import from_config
 from counterpoise.problems import Problem
-from counterpoise.propensity import Logistic, Popularity, Propensity, cross_entropy, regress, surprise_of_nothing
+from counterpoise.propensity import (
+    CACHED,
+    Logistic,
+    Popularity,
+    Propensity,
+    cross_entropy,
+    regress,
+    surprise_of_nothing,
+)
 from counterpoise.risks import dr, error, ips, snips
 from counterpoise.threads import one_thread
 from counterpoise.weights import Given, NaiveBayes, Uniform, Weighing, Weights, inverse_propensity, propensity_facts
@@ -95,6 +103,16 @@ def test_the_written_out_gradient_is_that_of_its_formula() -> None:
     slow = [-np.log(1 - a * expit(s)) for a, s in zip(share.tolist(), logits.tolist(), strict=True)]
     assert surprise_of_nothing(logits, share).item() == pytest.approx(mean(slow), abs=1e-12)
     assert torch.autograd.gradcheck(lambda s: surprise_of_nothing(s, share), (logits,))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4, torch.tensor([[0.2], [-3.0]])])
+def test_fits_side_by_side_are_looked_at_one_by_one(share: torch.Tensor | float) -> None:
+    logits = torch.randn(2, CACHED, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    found = surprise_of_nothing(logits, share)
+    slow = -torch.log(1 - share * torch.sigmoid(logits.double())).mean(-1)
+    assert torch.allclose(found.double(), slow, rtol=1e-6)
+    gradients = [torch.autograd.grad(loss @ torch.tensor([1, 2]).to(loss), logits)[0] for loss in (found, slow)]
+    assert torch.allclose(*gradients, rtol=1e-4, atol=1e-12)
 
 
 def test_large_logits_keep_the_cross_entropy_finite() -> None:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
-from counterpoise.gathering import BiasedProducts, biased_products, inner_products, take
+from counterpoise.gathering import (
+    BiasedProducts,
+    Kept,
+    Places,
+    biased_products,
+    inner_products,
+    rows_and_grid,
+    take,
+)
 from counterpoise.scorers import Backbone, PullBack, Scorer
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
@@ -80,7 +90,7 @@ class _Factors(Scorer):
 
     def __init__(self, part: MatrixFactorization, n_users: int, n_items: int, n_columns: tuple[int, int]) -> None:
         super().__init__()
-        self.part, self.n_users, self.n_items = part, n_users, n_items
+        self.part, self.n_users, self.n_items, self.kept = part, n_users, n_items, Kept()
         self.user_factors = _table(n_users, part.dim)
         self.item_factors = _table(n_items, part.dim)
         if part.biases:
@@ -95,24 +105,59 @@ class _Factors(Scorer):
             self.feature_weights = nn.Parameter(torch.zeros(shape))
 
     def vectors(self) -> tuple[Tensor, Tensor]:
-        """Two tables whose inner products are the logits, biases included: (|U|, d) and (|I|, d)."""
+        """Two tables whose inner products are the logits, biases included: (|U|, d) and (|I|, d).
+
+        Of x_u' W y_i the shorter of x_u and y_i stands in its table as it is; as its first feature is 1, the bias of
+        the other side needs no column of its own.
+        """
         users, items = [self.user_factors.weight], [self.item_factors.weight]
-        if self.part.biases:
-            one_user, one_item = torch.ones_like(self.user_bias.weight), torch.ones_like(self.item_bias.weight)
-            users += [self.user_bias.weight + self.mean[..., None, None], one_user]
-            items += [one_item, self.item_bias.weight]
-        if self.sided:
-            users.append(self.user_features @ self.feature_weights)
+        user_bias, item_bias = self._biases()
+        if self.sided and self.feature_weights.shape[-2] < self.feature_weights.shape[-1]:
+            users.append(self.user_features)
+            items.append(_with_bias(self.item_features @ self.feature_weights.mT, item_bias))
+            item_bias = None
+        elif self.sided:
+            users.append(_with_bias(self.user_features @ self.feature_weights, user_bias))
             items.append(self.item_features)
+            user_bias = None
+        if user_bias is not None:
+            users, items = [*users, user_bias], [*items, torch.ones_like(items[0][..., :1])]
+        if item_bias is not None:
+            users, items = [*users, torch.ones_like(users[0][..., :1])], [*items, item_bias]
         return torch.cat(users, dim=-1), torch.cat(items, dim=-1)
+
+    def _biases(self) -> tuple[Tensor | None, Tensor | None]:
+        """Of users, with the mean, and of items: (|U|, 1) and (|I|, 1)."""
+        if not self.part.biases:
+            return None, None
+        return self.user_bias.weight + self.mean[..., None, None], self.item_bias.weight
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         if self.n_users * self.n_items <= GRID_PAYS * users.shape[-1]:
-            return take(self.grid().flatten(-2), self.place(users, items))
+            tables, places = self.vectors(), self._places(users, items)
+            if places is not None:
+                return rows_and_grid(*tables, places)[0]
+            return take((tables[0] @ tables[1].mT).flatten(-2), self.place(users, items))
         if self.has_closed_form(users):
             return biased_products(self._tables(), users, items)
         user_table, item_table = self.vectors()
         return inner_products(user_table, item_table, users, items)
+
+    def rows_and_pairs(
+        self, users: Tensor, items: Tensor, pair_users: Tensor | None, pair_items: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        places = self._places(users, items) if pair_users is None else None
+        if places is None:
+            return super().rows_and_pairs(users, items, pair_users, pair_items)
+        return rows_and_grid(*self.vectors(), places)
+
+    def _places(self, users: Tensor, items: Tensor) -> Places | None:
+        """Where these pairs stand, on a CPU, and if they were the last that were asked for too."""
+        table, other = self.embeddings()
+        if not torch.is_grad_enabled() or users.device.type != "cpu" or table.dtype != torch.float32:
+            return None
+        places: Places | None = self.kept.of(partial(Places.of, table.detach(), other.detach()), users, items)
+        return places
 
     def traced(self, users: Tensor, items: Tensor) -> tuple[Tensor, PullBack]:
         if not self.has_closed_form(users):
@@ -241,6 +286,11 @@ def as_backbone(choice: Any) -> Backbone:
     if isinstance(choice, str) and choice in BACKBONES:
         return BACKBONES[choice]()
     raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
+
+
+def _with_bias(table: Tensor, bias: Tensor | None) -> Tensor:
+    """The table with the bias, if there is one, added to its first column."""
+    return table if bias is None else table + pad(bias, (0, table.shape[-1] - 1))
 
 
 def _table(rows: int, columns: int) -> nn.Embedding:

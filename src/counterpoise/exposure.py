@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from counterpoise.backbones import MatrixFactorization, as_backbone
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.feedback import FeedbackLog
-from counterpoise.gathering import lookup
+from counterpoise.gathering import Kept, lookup
 from counterpoise.propensity import fit_observation
 from counterpoise.scorers import Backbone, Scorer
 
@@ -83,6 +83,12 @@ def _spread(variance: Tensor) -> Tensor:
     return variance.clamp(min=HARDLY**2).sqrt()
 
 
+def _parts(user_exposure: Tensor, item_exposure: Tensor, users: Tensor, items: Tensor) -> Tensor:
+    of_users, of_items = lookup(user_exposure, users), lookup(item_exposure, items)
+    pairs = (of_users[..., 1:] * of_items[..., 1:]).sum(-1)
+    return torch.stack([of_users[..., 0], of_items[..., 0], pairs], -2)
+
+
 class _Exposed(Scorer):
     user_exposure: Tensor  # (|U|, 1 + dim) a user's main effect, then its vector
     item_exposure: Tensor
@@ -90,7 +96,7 @@ class _Exposed(Scorer):
     def __init__(self, part: Exposed, own: Scorer, users: Tensor, items: Tensor) -> None:
         super().__init__()
         self.part, self.n_users, self.n_items, self.stackable = part, own.n_users, own.n_items, own.stackable
-        self.inner, self.voices = own, nn.Parameter(torch.zeros(3))
+        self.inner, self.voices, self.kept = own, nn.Parameter(torch.zeros(3)), Kept()
         self.register_buffer("user_exposure", users.detach())
         self.register_buffer("item_exposure", items.detach())
 
@@ -101,10 +107,14 @@ class _Exposed(Scorer):
         if users is None or items is None:
             of_users, of_items = self._tables()
             return (of_users @ of_items.mT).flatten(-2)
-        of_users, of_items = lookup(self.user_exposure, users), lookup(self.item_exposure, items)  # without gradients
-        pairs = (of_users[..., 1:] * of_items[..., 1:]).sum(-1)
-        of_user, of_item, of_pair = self.voices[..., None].unbind(-2)
-        return of_user * of_users[..., 0] + of_item * of_items[..., 0] + of_pair * pairs
+        return (self.voices[..., None, :] @ self._parts(users, items)).squeeze(-2)
+
+    def _parts(self, users: Tensor, items: Tensor) -> Tensor:
+        """a_u, b_i and <g_u, h_i> of each pair, which never change: (..., 3, pairs)."""
+        given = self.user_exposure, self.item_exposure, users, items
+        keep = torch.is_grad_enabled() and users.device.type == "cpu"  # elsewhere other codes come in the same place
+        kept = self.kept.of(_parts, *given) if keep else None
+        return _parts(*given) if kept is None else kept
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         logits: Tensor = self.inner(users, items) + self.told(users, items)

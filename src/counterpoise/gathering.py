@@ -5,8 +5,8 @@ A leading axis, where there is one, are fits side by side: codes are then shared
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -14,6 +14,25 @@ from torch.nn.functional import embedding, embedding_bag
 
 BLOCK = 1 << 19  # pairs whose rows are held in memory at a time
 SORTING_PAYS = 2048  # pairs from which sums over sorted pairs are faster than adding them one by one
+
+
+class Kept:
+    """What was made of some tensors that do not change, for as long as it is asked of the same ones, one after another.
+
+    None the first time: a batch that never comes again is not worth it. The whole log as a batch comes in every step.
+    """
+
+    def __init__(self) -> None:
+        self.given: tuple[Tensor, ...] = ()
+        self.value: Any = None
+
+    def of(self, make: Callable[..., Any], *given: Tensor) -> Any:
+        """What `make` makes of the given tensors, from the second time on."""
+        if len(given) != len(self.given) or any(own is not other for own, other in zip(self.given, given, strict=True)):
+            self.given, self.value = given, None
+        elif self.value is None:
+            self.value = make(*given)
+        return self.value
 
 
 def gradients_of(values: Tensor, parameters: Sequence[Tensor], slopes: Tensor | None = None) -> tuple[Tensor, ...]:
@@ -61,8 +80,9 @@ class _InnerProducts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         user_table, item_table, users, items = ctx.saved_tensors
-        of_users = _sums(users, len(user_table), gradients[0], item_table, items) if ctx.needs_input_grad[0] else None
-        of_items = _sums(items, len(item_table), gradients[0], user_table, users) if ctx.needs_input_grad[1] else None
+        slopes, wanted = gradients[0], ctx.needs_input_grad
+        of_users = _Order.of(users, len(user_table), items).sums(slopes, item_table) if wanted[0] else None
+        of_items = _Order.of(items, len(item_table), users).sums(slopes, user_table) if wanted[1] else None
         return of_users, of_items, None, None
 
 
@@ -124,12 +144,25 @@ def _added(codes: Tensor, size: int, rows: Tensor) -> Tensor:
     return rows.new_zeros(size, *rows.shape[1:]).index_add_(0, codes, rows)
 
 
-def _sums(codes: Tensor, size: int, slopes: Tensor, table: Tensor, others: Tensor) -> Tensor:
-    """For each of `size` codes, the sum over its pairs of slope x the row of `table` at the other code."""
-    ordered, order = torch.sort(codes, stable=True)
-    starts = torch.searchsorted(ordered, torch.arange(size, dtype=codes.dtype))
-    others = others[order]
-    return embedding_bag(others, table, starts.to(others.dtype), mode="sum", per_sample_weights=slopes[order])
+class _Order(NamedTuple):
+    """Pairs sorted by one of their codes, to sum over those of each."""
+
+    order: Tensor  # (pairs,)
+    starts: Tensor  # (codes,) where the pairs of each begin
+    others: Tensor  # (pairs,) the other code, sorted
+
+    @classmethod
+    def of(cls, codes: Tensor, size: int, others: Tensor) -> Self:
+        """Of pairs of one of `size` codes and another code."""
+        ordered, order = torch.sort(codes, stable=True)
+        starts = torch.searchsorted(ordered, torch.arange(size, dtype=codes.dtype))
+        return cls(order, starts.to(others.dtype), others[order])
+
+    def sums(self, slopes: Tensor, table: Tensor) -> Tensor:
+        """For each code, the sum over its pairs of slope x the row of `table` at the other code."""
+        return embedding_bag(
+            self.others, table, self.starts, mode="sum", per_sample_weights=slopes.index_select(0, self.order)
+        )
 
 
 def take(values: Tensor, places: Tensor) -> Tensor:
@@ -157,3 +190,57 @@ class _RowsOfGrid(torch.autograd.Function):
         (places,) = ctx.saved_tensors
         of_rows, of_grid = gradients
         return of_grid.scatter_add(-1, places, of_rows), None
+
+
+class Places(NamedTuple):
+    """Where pairs stand among all pairs of two tables, and how sums over those of each row of a table are taken."""
+
+    in_grid: Tensor  # (..., pairs)
+    by_user: _Order
+    by_item: _Order
+
+    @classmethod
+    def of(cls, user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Self:
+        """Of the pairs of these codes."""
+        leading, n_items = user_table.shape[:-2], item_table.shape[-2]
+        in_grid = (users.long() * n_items + items).expand(*leading, users.shape[-1])
+        (users, flat_users), (items, flat_items) = _flat(users, user_table), _flat(items, item_table)
+        users, items = users.flatten(), items.flatten()
+        by_user, by_item = _Order.of(users, len(flat_users), items), _Order.of(items, len(flat_items), users)
+        return cls(in_grid, by_user, by_item)
+
+
+def rows_and_grid(user_table: Tensor, item_table: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+    """(the inner products at places, those of all pairs), on a CPU; (..., pairs) and (..., users x items)."""
+    rows, everything = _RowsAndGrid.apply(user_table, item_table, places)  # type: ignore[no-untyped-call]
+    return rows, everything
+
+
+class _RowsAndGrid(torch.autograd.Function):
+    """The gradients of rows are summed pair by pair: a few of all pairs make no pass over all, and no product of them.
+
+    Where the grid itself was not asked for, nothing is left of it in the way back.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, user_table: Tensor, item_table: Tensor, places: Places) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(user_table, item_table)
+        ctx.places = places
+        ctx.set_materialize_grads(False)
+        grid = (user_table @ item_table.mT).flatten(-2)
+        return grid.gather(-1, places.in_grid), grid
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        (user_table, item_table), (of_rows, of_grid) = ctx.saved_tensors, gradients
+        of_users, of_items = None, None
+        if of_grid is not None:
+            square = of_grid.reshape(*user_table.shape[:-1], item_table.shape[-2])
+            of_users, of_items = square @ item_table, square.mT @ user_table
+        if of_rows is not None:
+            slopes, (by_user, by_item) = of_rows.flatten(), ctx.places[1:]
+            users = by_user.sums(slopes, item_table.flatten(0, -2)).view_as(user_table)
+            items = by_item.sums(slopes, user_table.flatten(0, -2)).view_as(item_table)
+            of_users = users if of_users is None else of_users.add_(users)
+            of_items = items if of_items is None else of_items.add_(items)
+        return of_users, of_items, None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from threading import Event
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from counterpoise.learner import Learner, finish
 from counterpoise.making import configure, make
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.stacks import NotAlikeError, Stack, hand_back
-from counterpoise.threads import one_thread
+from counterpoise.threads import at_once, keep_freed_memory, one_thread
 from counterpoise.training import THREADS_PAY, DivergenceError, History, Progress, train
 from counterpoise.weights import Current, Weighing
 
@@ -67,7 +68,7 @@ def fit_side_by_side(
     for start in range(0, len(models), size):
         some, with_probes = models[start : start + size], probes[start : start + size]
         try:
-            _fit_stack(some, log, with_probes, progress)
+            _fit_stacks(some, log, with_probes, progress)
         except (NotAlikeError, DivergenceError):  # one that diverges is found, and named, when it is fitted alone
             for model, probe in zip(some, with_probes, strict=True):
                 model.fit(log, probe, progress=progress)
@@ -77,6 +78,41 @@ def fit_side_by_side(
 def _logits_a_step(model: DebiasedRecommender, log: FeedbackLog) -> int:
     rows, pairs = model.training.rows_a_step(len(log)), model.training.pairs_a_row(log)
     return log.n_pairs if pairs is None else rows * (1 + pairs)
+
+
+def _fit_stacks(
+    models: Sequence[DebiasedRecommender],
+    log: FeedbackLog,
+    probes: Sequence[FeedbackLog | None],
+    progress: Progress | None,
+) -> None:
+    """As one stack, or on a CPU as one for each thread, of two fits at least. Progress is that of a longest fit."""
+    on_cpu = models[0].training.resolve_device().type == "cpu"
+    count = min(torch.get_num_threads(), len(models) // 2) if on_cpu else 1
+    if count < 2:
+        _fit_stack(models, log, probes, progress)
+        return
+    parts = [slice(number, None, count) for number in range(count)]
+    parts.sort(key=lambda part: -max(model.training.epochs for model in models[part]))
+    keep_freed_memory()
+
+    def fit(part: slice, over: Event) -> None:
+        shown = progress if part is parts[0] else None
+        _fit_stack(models[part], log, probes[part], _unless(over, shown))
+
+    at_once(fit, parts)
+
+
+def _unless(over: Event, progress: Progress | None) -> Progress:
+    """Progress that ends a fit as soon as another has failed."""
+
+    def told(epoch: int, epochs: int, loss: float) -> None:
+        if over.is_set():
+            raise NotAlikeError
+        if progress is not None:
+            progress(epoch, epochs, loss)
+
+    return told
 
 
 def _fit_stack(

@@ -28,6 +28,7 @@ GRID_LIMIT = 1 << 25  # pairs of D up to which a logistic regression looks at al
 DRAWN_PAIRS = 1 << 20  # uniform pairs of D that stand for all of them beyond
 BLOCK = 1 << 18  # pairs looked at at a time
 NEWTON_STEPS = 50
+CACHED = 1 << 17  # pairs of which all that a step asks fits into the cache of a core
 THREADS_PAY = 1 << 22  # pairs of D from which a second thread pays
 
 
@@ -41,38 +42,53 @@ def cross_entropy(on_pairs: Tensor, on_rows: Tensor, density: float) -> Tensor:
 
 
 def surprise_of_nothing(logits: Tensor, share: Tensor | float) -> Tensor:
-    """Mean of -log(1 - share x sigmoid(logit)), with gradients in the logits; shares in [0, 1] are constants.
+    """Mean of -log(1 - share x sigmoid(logit)), with gradients in the logits; shares, at most 1, are constants.
 
-    `share`: one for each pair, or one for all: 1, or a number well below it.
+    `share`: one for each pair, or one for all: 1, or a number well below it; of fits side by side (fits, 1).
     """
     mean: Tensor = _SurpriseOfNothing.apply(logits, share)  # type: ignore[no-untyped-call]
     return mean
 
 
 class _SurpriseOfNothing(torch.autograd.Function):
-    """Written out because every step of a fit over all of D takes it: autograd alone takes twice as long."""
+    """Written out because every step of a fit over all of D takes it: autograd alone takes twice as long.
+
+    On a CPU many pairs of fits side by side are looked at fit by fit, each in the cache of a core.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, share: Tensor | float) -> Tensor:
-        chance = torch.sigmoid(logits)
-        if isinstance(share, float) and share == 1:  # -log(1 - chance) = softplus(logit), whose slope is the chance
-            ctx.save_for_backward(chance)
-            return softplus(logits).mean(-1)
-        if isinstance(share, Tensor) and share.shape == logits.shape:  # 1 - share x chance, without cancellation
-            rest = torch.sigmoid(-logits)
-            nothing = torch.addcmul(rest, 1 - share, chance)
-            slope = chance.mul_(rest).mul_(share).div_(nothing)
+        slope = torch.empty_like(logits)
+        if logits.ndim == 1 or logits.numel() < CACHED or logits.device.type != "cpu":
+            mean = _surprise(logits, share, slope)
         else:
-            scaled = chance * share
-            nothing = 1 - scaled
-            slope = scaled.mul_(torch.sub(torch.ones_like(chance[..., :1]), chance, out=chance)).div_(nothing)
+            shares = share if isinstance(share, Tensor) else [share] * len(logits)
+            each = zip(logits, shares, slope, strict=True)
+            mean = torch.stack([_surprise(*one) for one in each])
         ctx.save_for_backward(slope)
-        return nothing.log_().mean(-1).neg()
+        return mean
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         (slope,) = ctx.saved_tensors
         return slope * (gradients[0] / slope.shape[-1])[..., None], None
+
+
+def _surprise(logits: Tensor, share: Tensor | float, slope: Tensor) -> Tensor:
+    """The mean of -log(1 - share x chance); into `slope` goes share x chance (1 - chance) / (1 - share x chance)."""
+    if isinstance(share, float) and share == 1:  # -log(1 - chance) = softplus(logit), whose slope is the chance
+        torch.sigmoid(logits, out=slope)
+        return softplus(logits).mean(-1)
+    chance = torch.sigmoid(logits)
+    torch.mul(chance, share, out=slope)
+    if isinstance(share, Tensor) and share.shape == logits.shape:  # 1 - share x chance, without cancellation
+        rest = torch.sigmoid(-logits)
+        nothing = torch.addcmul(rest, 1 - share, chance)
+    else:
+        nothing = 1 - slope
+        rest = torch.sub(1, chance, out=chance)
+    slope.mul_(rest).div_(nothing)
+    return nothing.log_().mean(-1).neg_()
 
 
 def observation_loss(scorer: Scorer, batch: Batch, density: float) -> Tensor:

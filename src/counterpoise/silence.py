@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.imputation import Imputation, Imputing
@@ -72,10 +71,10 @@ def exposure_loss(logits: Tensor, on_pairs: Tensor, density: float, of: Propensi
     """The exposure loss from the predictor's logits on rows and on pairs of D, up to a constant.
 
     A sum over silent pairs is |D| x the mean over D - |O| x the mean over O. log m(R) = log negative +
-    softplus(logit + contrast) - softplus(logit).
+    log(1 - (1 - positive / negative) R).
     """
     silent = surprise_of_nothing(on_pairs, of.share) / density - surprise_of_nothing(logits, of.share)
-    return silent - (softplus(logits + of.contrast) - softplus(logits)).mean(-1)
+    return silent + surprise_of_nothing(logits, 1 - of.positive / of.negative)
 
 
 def cautious(contrast: float, variance: float) -> float:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
+from threading import Event
+from typing import TypeVar
 
 import torch
 from threadpoolctl import ThreadpoolController
 
+Part = TypeVar("Part")
 _INSIDE: ContextVar[bool] = ContextVar("inside a block of one BLAS thread", default=False)
 
 
@@ -40,6 +44,41 @@ def one_blas_thread() -> Iterator[None]:
             yield
     finally:
         _INSIDE.reset(token)
+
+
+def keep_freed_memory() -> None:
+    """Let steps find the memory that the step before has freed, instead of asking the system for fresh pages.
+
+    glibc gives free memory back as soon as there is twice the largest array that was ever freed, up to 32 MB: so one of
+    nearly that size, which is never touched, is freed here.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)
+
+
+def at_once(work: Callable[[Part, Event], None], parts: Sequence[Part]) -> None:
+    """Work on each of some parts in a thread of its own, the first in this one; inside each, torch has one thread.
+
+    Threads that share every operation wait for each other a few hundred times a step; these meet once, at the end. The
+    event is set when one of them has failed or was interrupted: the others should stop where they can, by any error.
+    """
+    over = Event()
+
+    def watched(part: Part) -> None:
+        try:
+            work(part, over)
+        except BaseException:
+            over.set()
+            raise
+
+    with one_thread(), one_blas_thread(), ThreadPoolExecutor(max(1, len(parts) - 1)) as pool:
+        others = [pool.submit(watched, part) for part in parts[1:]]
+        try:
+            work(parts[0], over)
+            for other in others:
+                other.result()
+        except BaseException:
+            over.set()
+            raise
 
 
 @lru_cache(maxsize=1)
