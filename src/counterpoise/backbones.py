@@ -27,6 +27,7 @@ from counterpoise.gathering import (
 from counterpoise.scorers import Backbone, PullBack, Scorer
 
 INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
+NOISE = 4.0  # the precision that keeps factors from the noise of the rows that are usual
 USUAL_ROWS = 24  # of a user or an item, for which `l2` is as it says: those of a log that defaults were chosen on
 GRID_PAYS = 32  # pairs of D for each pair asked for, up to which one matrix product is faster than gathering vectors
 
@@ -36,8 +37,8 @@ class MatrixFactorization(Backbone):
     """logit = mean + user bias + item bias + <user factors, item factors> [+ x_u' W y_i with side features].
 
     `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
-    parameters over the number of observed rows. So they mean the same for a log of any size. That of the factors, `l2`,
-    grows with the noise that they would otherwise learn (`growth_of_noise`). `l2_features` is that of x_u' W y_i as a
+    parameters over the number of observed rows. So they mean the same for a log of any size. Of that of the
+    factors, `l2`, up to 4 grow with the noise that they would otherwise learn (`growth_of_noise`). `l2_features` is that of x_u' W y_i as a
     whole: each weight has it times their number, so that more columns are no wider prior.
     `side_features`: "auto" for where the log has any.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
@@ -80,6 +81,11 @@ def growth_of_noise(rows: int, n_users: int, n_items: int) -> float:
     value of about s (sqrt(rows / |U|) + sqrt(rows / |I|)). Factors whose prior has a smaller precision learn them.
     """
     return max(1.0, (math.sqrt(rows / n_users) + math.sqrt(rows / n_items)) / (2 * math.sqrt(USUAL_ROWS)))
+
+
+def _against_noise(l2: Any) -> Any:
+    """The part of a precision that stands against noise; what is beyond it has other reasons."""
+    return l2.clamp(max=NOISE) if isinstance(l2, Tensor) else min(l2, NOISE)
 
 
 class _Factors(Scorer):
@@ -182,7 +188,7 @@ class _Factors(Scorer):
         part = self.part
         if name == "feature_weights":
             return part.l2_features * math.prod(self.feature_weights.shape[-2:])
-        return part.l2_biases if "bias" in name else part.l2 * self.growth
+        return part.l2_biases if "bias" in name else part.l2 + (self.growth - 1) * _against_noise(part.l2)
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight
