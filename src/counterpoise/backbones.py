@@ -37,9 +37,9 @@ class MatrixFactorization(Backbone):
     """logit = mean + user bias + item bias + <user factors, item factors> [+ x_u' W y_i with side features].
 
     `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
-    parameters over the number of observed rows. So they mean the same for a log of any size. Of that of the
-    factors, `l2`, up to 4 grow with the noise that they would otherwise learn (`growth_of_noise`). `l2_features` is that of x_u' W y_i as a
-    whole: each weight has it times their number, so that more columns are no wider prior.
+    parameters over the number of observed rows. So they mean the same for a log of any size. Of `l2`, that of the
+    factors, up to 4 grow with the noise that they would otherwise learn (`growth_of_noise`). `l2_features` is that of
+    x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
     `side_features`: "auto" for where the log has any.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
     """
