@@ -14,7 +14,6 @@ CPU_BLOCK = 2**19  # values of a block that are computed: 4 MB of float64, betwe
 MATRIX_BLOCK = 2**20  # values that lie in memory already
 DEVICE_BLOCK = 2**26  # an accelerator wants few, large blocks
 CHUNKS = 64  # parts of the rows that threads work on
-THREADS_PAY = 4  # such parts from which it pays to start them
 
 Result = TypeVar("Result")
 
@@ -55,8 +54,8 @@ class Rows:
             return [work(chunk) for chunk in chunks]
         torch.set_num_threads(1)
         try:
-            if len(chunks) < THREADS_PAY:
-                return [work(chunk) for chunk in chunks]
+            if len(chunks) == 1:
+                return [work(chunks[0])]
             with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
                 return list(pool.map(work, chunks))
         finally:

@@ -22,11 +22,12 @@ from counterpoise.penalties import Hinge, Penalty, Quadratic, Vector, whitening
 from counterpoise.results import BalanceResult
 from counterpoise.rows import Rows, ShardedRows
 from counterpoise.sharded_tilting import ShardedTilting
-from counterpoise.threads import one_blas_thread
+from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.tilting import Family, Tilting
 
 SAMPLE_ROWS, SAMPLE_SHARE = 2**12, 16  # a sixteenth of the rows, solved first, leaves few passes over all of them
 
+THREADS_PAY = 1 << 22  # values from which a second thread pays: it takes longer to change their number than to sum less
 WELL_CONDITIONED = 1e3
 SYMMETRIC = 1e-5
 
@@ -132,6 +133,22 @@ def _balance(
     """Measure, scale, solve, report: the way that both problems share."""
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
+    with one_thread(tilting.n_rows * tilting.n_functions < THREADS_PAY):
+        result = _solved(tilting, tolerance, strength, quadratic, scale, accuracy, max_passes, as_tensor)
+    _warn(result, accuracy)
+    return result
+
+
+def _solved(
+    tilting: Tilting | ShardedTilting,
+    tolerance: Vector,
+    strength: Vector,
+    quadratic: tuple[Quadratic, Vector] | None,
+    scale: Any,
+    accuracy: float,
+    max_passes: int,
+    as_tensor: bool,
+) -> BalanceResult:
     given_scale = None if scale is None else positive_vector("scale", scale, tilting.n_functions)
     mean, spread = (moment.numpy() for moment in tilting.base_moments())
     if not np.isfinite([mean, spread]).all():
@@ -157,9 +174,7 @@ def _balance(
         problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
         solution = problem.solve(start, accuracy, max_passes, covariance)
     reported = unit if given_scale is None else given_scale
-    result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
-    _warn(result, accuracy)
-    return result
+    return BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
 
 
 def _warm_start(tilting: Family, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
