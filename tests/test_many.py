@@ -152,7 +152,7 @@ def two_threads() -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ["mf", "counterpoise", "skb-dr"])
 def test_each_thread_has_a_stack_of_its_own(name: str, dataset: Dataset, stacked: list[int], two_threads: None) -> None:
-    found = cp.fit_many(cp.make(name, **FAST), dataset.train, dataset.probe, seeds=range(5))
+    found = cp.fit_many(cp.make(name, device="cpu", **FAST), dataset.train, dataset.probe, seeds=range(5))
     assert sorted(stacked) == [2, 3]
     assert [model.training.seed for model in found] == list(range(5))
     check(found, dataset)
