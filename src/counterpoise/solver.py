@@ -62,7 +62,8 @@ def entropy_balance(
     count = tilting.n_functions
     allowed = each_function("tolerance", tolerance, count)
     price = each_function("strength", strength, count, infinite=True)
-    return _balance(tilting, allowed, price, None, scale, accuracy, max_passes, not _is_array(H))
+    with one_thread(tilting.n_rows * count < THREADS_PAY):
+        return _balance(tilting, allowed, price, None, scale, accuracy, max_passes, not _is_array(H))
 
 
 def worst_case_balance(
@@ -92,7 +93,8 @@ def worst_case_balance(
         raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
     nothing = np.zeros(count)
     problem = Quadratic(float(strength)), whitening(square)
-    return _balance(tilting, nothing, nothing, problem, scale, accuracy, max_passes, not _is_array(H))
+    with one_thread(tilting.n_rows * count < THREADS_PAY):
+        return _balance(tilting, nothing, nothing, problem, scale, accuracy, max_passes, not _is_array(H))
 
 
 def _symmetric(matrix: Vector) -> bool:
@@ -133,22 +135,6 @@ def _balance(
     """Measure, scale, solve, report: the way that both problems share."""
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
-    with one_thread(tilting.n_rows * tilting.n_functions < THREADS_PAY):
-        result = _solved(tilting, tolerance, strength, quadratic, scale, accuracy, max_passes, as_tensor)
-    _warn(result, accuracy)
-    return result
-
-
-def _solved(
-    tilting: Tilting | ShardedTilting,
-    tolerance: Vector,
-    strength: Vector,
-    quadratic: tuple[Quadratic, Vector] | None,
-    scale: Any,
-    accuracy: float,
-    max_passes: int,
-    as_tensor: bool,
-) -> BalanceResult:
     given_scale = None if scale is None else positive_vector("scale", scale, tilting.n_functions)
     mean, spread = (moment.numpy() for moment in tilting.base_moments())
     if not np.isfinite([mean, spread]).all():
@@ -174,7 +160,9 @@ def _solved(
         problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
         solution = problem.solve(start, accuracy, max_passes, covariance)
     reported = unit if given_scale is None else given_scale
-    return BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
+    result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
+    _warn(result, accuracy)
+    return result
 
 
 def _warm_start(tilting: Family, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
