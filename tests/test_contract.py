@@ -133,7 +133,7 @@ def test_cpu_and_gpu_agree(name: str, dataset: Dataset) -> None:
 @EVERY_METHOD
 def test_labels_can_be_learned(name: str) -> None:
     """A checkerboard, the simplest pattern that biases cannot express; a tenth of it is held back."""
-    users, items = np.divmod(np.arange(60 * 60), 60)
+    users, items = np.divmod(np.arange(40 * 40), 40)
     board = FeedbackLog.from_arrays(users, items, (users + items) % 2)
     held_back, log = board.split(0.1, np.random.default_rng(0))
     model = cp.make(name, dim=4, epochs=120).fit(log, probe=held_back)

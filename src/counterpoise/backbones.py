@@ -37,9 +37,9 @@ class MatrixFactorization(Backbone):
     """logit = mean + user bias + item bias + <user factors, item factors> [+ x_u' W y_i with side features].
 
     `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
-    parameters over the number of observed rows. So they mean the same for a log of any size. Of `l2`, that of the
-    factors, up to 4 grow with the noise that they would otherwise learn (`growth_of_noise`). `l2_features` is that of
-    x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
+    parameters over the number of observed rows. So they mean the same for a log of any size. `l2`, that of the
+    factors, is raised where it is below the noise that they would otherwise learn (`growth_of_noise`). `l2_features` is
+    that of x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
     `side_features`: "auto" for where the log has any.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
     """
@@ -83,9 +83,11 @@ def growth_of_noise(rows: int, n_users: int, n_items: int) -> float:
     return max(1.0, (math.sqrt(rows / n_users) + math.sqrt(rows / n_items)) / (2 * math.sqrt(USUAL_ROWS)))
 
 
-def _against_noise(l2: Any) -> Any:
-    """The part of a precision that stands against noise; what is beyond it has other reasons."""
-    return l2.clamp(max=NOISE) if isinstance(l2, Tensor) else min(l2, NOISE)
+def _against_noise(l2: Any, growth: float) -> Any:
+    """A precision of 4 at most, times the growth of noise; a larger one as it is, if it is above noise already."""
+    if isinstance(l2, Tensor):
+        return torch.maximum(l2, growth * l2.clamp(max=NOISE))
+    return max(l2, growth * min(l2, NOISE))
 
 
 class _Factors(Scorer):
@@ -188,7 +190,7 @@ class _Factors(Scorer):
         part = self.part
         if name == "feature_weights":
             return part.l2_features * math.prod(self.feature_weights.shape[-2:])
-        return part.l2_biases if "bias" in name else part.l2 + (self.growth - 1) * _against_noise(part.l2)
+        return part.l2_biases if "bias" in name else _against_noise(part.l2, self.growth)
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight

@@ -144,6 +144,9 @@ class _Silence(Imputing):
         stacked.strength = stack_numbers([member.strength for member in members], device)
         return stacked
 
+    def has_closed_form(self, codes: Tensor) -> bool:
+        return isinstance(self.offset, float) and self.offset == 0
+
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         return torch.zeros_like(logits), torch.zeros_like(pair_logits)
 
