@@ -22,7 +22,7 @@ from scipy.special import expit, logit
 import counterpoise as cp
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from graded_world import graded  # noqa: E402
+from graded_world import graded
 
 FOLDS = 4
 METHODS = ("mf", "counterpoise")
