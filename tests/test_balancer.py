@@ -47,7 +47,7 @@ def samples(seed=0, n=4000, columns=3):
     return population[rng.random(n) < 1 / (1 + np.exp(-logit))], population
 
 
-@pytest.mark.parametrize("select", ["spectral", "random", "worst_case", "worst_case_top"])
+@pytest.mark.parametrize("select", ["spectral", "random", "worst_case", "worst_case_top", "witness"])
 @pytest.mark.parametrize("kernel", ["gaussian", "exponential"])
 def test_kernel_weights_bring_nonlinear_functions_to_their_population_means(select, kernel):
     observed, population = samples()

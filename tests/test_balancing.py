@@ -23,7 +23,7 @@ from counterpoise.words import Select
 
 SIDE = {"features": "side"}
 EVERY_RULE = pytest.mark.parametrize(
-    "select", ["random", "worst_case", "worst_case_top", "adaptive", "spectral", "adaptive_spectral"]
+    "select", ["random", "worst_case", "worst_case_top", "witness", "adaptive", "spectral", "adaptive_spectral"]
 )
 
 
@@ -311,7 +311,7 @@ def test_the_worst_case_as_printed_is_degenerate() -> None:
         assert printed(equal, 0.05) < printed(other, 0.05)
 
 
-@pytest.mark.parametrize("select", ["random", "adaptive", "worst_case_top", "worst_case"])
+@pytest.mark.parametrize("select", ["random", "adaptive", "worst_case_top", "worst_case", "witness"])
 def test_algorithm_1_moves_every_part(select: Select, dataset: Dataset) -> None:
     part = Balancing(KernelFunctions(n=3, select=select, candidates=40), solver="gradient", **SIDE)
     problem = problem_of(dataset, batch_size=100)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
@@ -55,6 +57,13 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(word in text for word in ("demo", "fit", "evaluate", "predict", "recommend", "datasets", "methods"))
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.strip() == cp.__version__
+
+
+def test_the_package_can_be_run_as_a_module_and_says_what_is_wrong() -> None:
+    result = subprocess.run([sys.executable, "-m", "counterpoise", "fit", "none.csv"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "none.csv" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_demo_compares_with_the_truth_and_saves_a_run(

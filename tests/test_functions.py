@@ -32,6 +32,7 @@ RECIPES = [
     KernelFunctions(Gaussian(), 4, "adaptive_spectral", 30),
     KernelFunctions(Gaussian(), 4, "worst_case", 30),
     KernelFunctions(Gaussian(), 4, "worst_case_top", 30),
+    KernelFunctions(Gaussian(), 4, "witness", 30),
 ]
 
 
@@ -248,6 +249,7 @@ def test_the_worst_case_is_solved_at_any_bandwidth(kernel, seed):
         (KernelFunctions(n=10, candidates=5), "`candidates` must be an integer >= 10, got 5"),
         (KernelFunctions(select="adaptive"), "`errors` must be given"),
         (KernelFunctions(select="worst_case_top"), "`observed` must be given"),
+        (KernelFunctions(select="witness"), "`observed` must be given"),
         (Moments(0), "`order` must be an integer >= 1"),
     ],
 )

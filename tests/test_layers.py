@@ -19,7 +19,8 @@ ORDER = [
     *("ray_engine", "engines", "streamed_log", "protocols", "simulation", "sources", "datasets"),
     *("rows", "arguments", "lapack", "quadratic_program", "penalties", "tilting", "sharded_tilting"),
     *("newton", "results", "solver"),
-    *("kernels", "population", "selection", "fitted_functions", "functions", "sharded_functions", "features"),
+    *("kernels", "population", "selection", "fitted_functions", "witness", "functions"),
+    *("sharded_functions", "features"),
     *("balance_table", "bounds", "predictor_bounds", "diagnostics", "two_samples", "balancer"),
     *("imbalances", "frontier", "text_plots"),
     *("risks", "gathering", "scorers", "backbones", "last_good", "ranks", "adam", "training", "graphs"),
@@ -47,7 +48,7 @@ ORDER = [
     *("serving.ids", "serving.lists", "serving.served", "serving.schema", "serving.guard", "serving.heads"),
     *("serving.looking", "serving.endpoints", "serving.server", "serve_command"),
     *("drawing", "balance_plots", "model_plots", "study_plots", "plots", "bench.figures"),
-    *("bench.commands", "cli"),
+    *("bench.commands", "cli", "__main__"),
 ]
 
 

@@ -95,15 +95,21 @@ def each_function(name: str, values: Any, count: int, infinite: bool = False) ->
 
 def base_log_weights(values: Any, rows: Rows) -> Tensor | None:
     """The logarithm of q, sum q = 1; rows of weight 0 get the smallest, so that logarithms stay finite."""
+    shares = base_shares(values, rows.n_rows, rows.device)
+    return None if shares is None else shares.clamp(min=1e-300).log()
+
+
+def base_shares(values: Any, count: int, device: torch.device) -> Tensor | None:
+    """(count,) weights to start from, as float64 that sum to 1; None stays None."""
     if values is None:
         return None
     weights = values if isinstance(values, Tensor) else torch.from_numpy(as_float64(values, "base_weights"))
     if weights.is_complex():
         raise DataError(f"`base_weights` must hold numbers only, got {weights.dtype}.")
-    if weights.shape != (rows.n_rows,):
+    if weights.shape != (count,):
         shape = tuple(weights.shape)
-        raise DataError(f"`base_weights` must have one value for each of the {rows.n_rows} rows, got shape {shape}.")
-    weights = weights.to(device=rows.device, dtype=torch.float64)
+        raise DataError(f"`base_weights` must have one value for each of the {count} rows, got shape {shape}.")
+    weights = weights.to(device=device, dtype=torch.float64)
     if not bool(weights.isfinite().all()) or float(weights.min()) < 0 or float(weights.sum()) <= 0:
         raise DataError("`base_weights` must be finite, >= 0 and not all 0.")
-    return (weights / weights.sum()).clamp(min=1e-300).log()
+    return weights / weights.sum()

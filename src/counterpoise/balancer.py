@@ -63,7 +63,7 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
             population, weights = self._known_means(observed, target_means), None
             target_means = aligned_means(target_means, getattr(self, "feature_names_in_", None))
         scaled = Standardised.of(observed, population, weights)
-        self._learn(scaled, self._fitted(scaled, target_means), base_weights)
+        self._learn(scaled, self._fitted(scaled, target_means, base_weights), base_weights)
         self._samples = Sample(observed), Sample(population, weights), base_weights, target_means
         return self
 
@@ -99,9 +99,9 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
             "Give `X_population`, or use MomentBalancer."
         )
 
-    def _fitted(self, scaled: Standardised, target_means: Any) -> FittedFunctions:
+    def _fitted(self, scaled: Standardised, target_means: Any, base_weights: Any) -> FittedFunctions:
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return self._recipe().fit(scaled.population, scaled.observed, generator=torch.Generator().manual_seed(seed))
+        return scaled.choose(self._recipe(), base_weights, seed)
 
     def _learn(self, scaled: Standardised, fitted: FittedFunctions, base_weights: Any) -> None:
         self.result_ = fitted.balance(
@@ -124,8 +124,9 @@ class KernelBalancer(_Balancer):
     """Balances kernel functions: all smooth functions of the features, without naming any.
 
     `n_functions`, `select`, `candidates`, `ridge`: see `KernelFunctions`; without a recommender there is no error to
-    adapt to, so `select` is "spectral", "random", "worst_case" or "worst_case_top". "worst_case" balances all
-    `candidates` at once: it has no use for `tolerance` and, but for the default of `candidates`, for `n_functions`.
+    adapt to, so `select` is "spectral", "witness", "random", "worst_case" or "worst_case_top". "witness" takes
+    `n_functions` at most, and stops by itself. "worst_case" balances all `candidates` at once: it has no use for
+    `tolerance` and, but for the default of `candidates`, for `n_functions`.
     `kernel` "gaussian" or "exponential" and its `bandwidth` act on features standardised over the population.
     `tolerance`: the imbalance allowed, in population standard deviations of each function. `strength`: what one
     standard deviation of imbalance is worth; a function that costs more is given up (None: 100, or 10,000 for
@@ -200,8 +201,8 @@ class MomentBalancer(_Balancer):
     def _known_means(self, observed: torch.Tensor, target_means: Any) -> torch.Tensor:
         return observed  # only for the scale: the targets below are what counts
 
-    def _fitted(self, scaled: Standardised, target_means: Any) -> FittedFunctions:
-        fitted = super()._fitted(scaled, None)
+    def _fitted(self, scaled: Standardised, target_means: Any, base_weights: Any) -> FittedFunctions:
+        fitted = super()._fitted(scaled, None, base_weights)
         return fitted if target_means is None else known_moments(fitted, scaled, target_means, self.order)
 
 

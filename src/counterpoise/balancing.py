@@ -225,7 +225,7 @@ class _Fold:
     def _choose(self, errors: Tensor | None, ratio: Tensor) -> FittedFunctions:
         functions, generator, observed = self.part.functions, self.problem.generator, self.observed
         if errors is None:
-            return functions.fit(self.pairs, generator=generator)
+            return functions.fit(self.pairs, observed, None, self.base, generator)
         most = ROWS_A_CANDIDATE * getattr(functions, "n_candidates", 1)
         if observed.n_rows > most:
             drawn = torch.randint(observed.n_rows, (most,), generator=generator).to(errors.device)

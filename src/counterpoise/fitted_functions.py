@@ -14,12 +14,11 @@ from counterpoise.errors import ConfigError, check_number
 from counterpoise.kernels import Kernel
 from counterpoise.population import Points, kernel_rows
 from counterpoise.results import BalanceResult
-from counterpoise.rows import Rows, ShardedRows, matrix_rows
+from counterpoise.rows import Rows, ShardedRows
 from counterpoise.solver import entropy_balance, worst_case_balance
 
 HINGE_STRENGTH = 100.0  # a function is given up when a standard deviation of it costs more than this in divergence
 WORST_CASE_STRENGTH = 1e4
-KEPT_VALUES = 2**23  # functions x rows, 64 MB, that are computed once
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -57,20 +56,12 @@ class FittedFunctions:
         """
         check_prices(tolerance, strength)
         scale = self.units.cpu()
+        rows = points if isinstance(points, ShardedRows) else self.rows(points).kept()
         if self.matrix is not None:
             price = WORST_CASE_STRENGTH if strength is None else strength
-            return worst_case_balance(self._kept(points), self.targets, self.matrix, price, scale=scale, **options)
+            return worst_case_balance(rows, self.targets, self.matrix, price, scale=scale, **options)
         allowed, prices = self.prices(tolerance, strength)
-        return entropy_balance(self._kept(points), self.targets, allowed.cpu(), prices.cpu(), scale=scale, **options)
-
-    def _kept(self, points: Points | ShardedRows) -> Rows | ShardedRows:
-        """The functions at the points, kept in memory where they are few: the solver looks at them a dozen times."""
-        if isinstance(points, ShardedRows):
-            return points
-        rows = self.rows(points)
-        if rows.n_rows * rows.n_functions > KEPT_VALUES:
-            return rows
-        return matrix_rows(torch.cat([values for _, values in rows.blocks()]))
+        return entropy_balance(rows, self.targets, allowed.cpu(), prices.cpu(), scale=scale, **options)
 
     def prices(self, tolerance: float = 0.0, strength: float | None = None) -> tuple[Tensor, Tensor]:
         """(tolerance, strength) of every function in its own units, from those in standard deviations."""
@@ -120,6 +111,32 @@ class FittedKernels(FittedFunctions):
     kernel: Kernel
     centres: Tensor  # (candidates, columns)
     mixing: Tensor | None = None  # (candidates, functions)
+
+    @classmethod
+    def plain(
+        cls,
+        kernel: Kernel,
+        centres: Tensor,
+        mean: Tensor,
+        scale: Tensor,
+        matrix: Tensor | None = None,
+        known: Tensor | None = None,
+    ) -> FittedKernels:
+        """Kernels as they are, from their means and standard deviations; `known`: values at the observed points."""
+        names = [f"kernel {j}" for j in range(len(centres))]
+        return cls(targets=mean, scale=scale, names=names, matrix=matrix, known=known, kernel=kernel, centres=centres)
+
+    @classmethod
+    def mixtures(
+        cls, name: str, kernel: Kernel, centres: Tensor, gram: Tensor, mean: Tensor, mixing: Tensor, worth: Tensor
+    ) -> FittedKernels:
+        """Mixtures, from the population means of the kernels and of their products."""
+        targets = mean @ mixing
+        spread = ((mixing * (gram @ mixing)).sum(0) - targets**2).clamp(min=0).sqrt()
+        names = [f"{name} {j}" for j in range(mixing.shape[1])]
+        return cls(
+            targets=targets, scale=spread, names=names, worth=worth, kernel=kernel, centres=centres, mixing=mixing
+        )
 
     def values(self, x: Tensor) -> Tensor:
         """Kernel values, mixed."""

@@ -16,10 +16,12 @@ from counterpoise.parts import Part
 from counterpoise.population import Pairs, Points, Population, Sample, kernel_rows
 from counterpoise.rows import matrix_rows
 from counterpoise.selection import largest, ridge_coefficients, spectral_basis, worst_function
+from counterpoise.witness import witnesses, worth
 from counterpoise.words import Select
 
 FEW = 2**10  # points, observed or of the population, whose kernel values are all computed at once
 GRAM_PAIRS = 2**14  # pairs from which the Gram of kernels that do not factorise is taken
+WITNESS_ROWS = 2**17  # observed rows among which witnesses are sought
 
 
 class Functions(Protocol):
@@ -115,6 +117,8 @@ class KernelFunctions(Part):
     "worst_case": all candidates, in the quadratic problem that minimises the bias of the worst function (WKB);
     n counts only for the default of `candidates`, and the problem has no tolerance.
     "worst_case_top": the n kernels with the largest |alpha| of the worst function (WKB as printed).
+    "witness": the worst functions in turn, each under the weights that balance those before it; n at most, fewer where
+    the observed rows are sooner as near to the population as a random sample of it would be (see `witness`).
     `ridge` is the penalty of the regression and of the worst function's norm, relative to the mean of the diagonal.
     """
 
@@ -151,6 +155,9 @@ class KernelFunctions(Part):
         gram, mean = _gram(kernel, centres, population, generator), population.kernel_mean(kernel, centres)
         if self.select in ("spectral", "adaptive_spectral"):
             return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
+        if self.select == "witness":
+            assert observed is not None
+            return self._witness(kernel, centres, gram, mean, observed, weights, generator)
         norm = gram + self.ridge * gram.diagonal().mean() * between
         if self.select == "worst_case":
             return _kernels(kernel, centres, population, norm)
@@ -177,7 +184,7 @@ class KernelFunctions(Part):
         check_choice("select", self.select, get_args(Select))
         if self.select.startswith("adaptive") and errors is None:
             raise ConfigError(f'`errors` must be given for select="{self.select}". Or use "spectral".')
-        if self.select in ("adaptive", "adaptive_spectral", "worst_case_top") and observed is None:
+        if self.select in ("adaptive", "adaptive_spectral", "worst_case_top", "witness") and observed is None:
             raise ConfigError(f'`observed` must be given for select="{self.select}". Or use "spectral".')
 
     def _adaptive(
@@ -213,7 +220,7 @@ class KernelFunctions(Part):
         chosen = largest(ridge_coefficients(matrix_rows(known), errors, between, self.ridge, weights), self.n)
         _, known, over = torch.split_with_sizes(block.index_select(1, chosen), sizes)
         scale, mean = torch.std_mean(over, 0, correction=0)
-        return _plain(kernel, centres.index_select(0, chosen), mean, scale, known=known)
+        return FittedKernels.plain(kernel, centres.index_select(0, chosen), mean, scale, known=known)
 
     def _spectral(
         self,
@@ -226,7 +233,7 @@ class KernelFunctions(Part):
         weights: Tensor | None,
     ) -> FittedFunctions:
         mixing, values = spectral_basis(gram, mean)
-        worth = (values / values[0]).sqrt()
+        worths = (values / values[0]).sqrt()
         if self.select == "adaptive_spectral":
             assert observed is not None
             assert errors is not None
@@ -235,14 +242,26 @@ class KernelFunctions(Part):
             norm = mixing.T @ kernel(centres.double(), centres.double()) @ mixing  # rough functions cost more
             alpha = ridge_coefficients(rows, errors, norm, self.ridge, weights)
             chosen = largest(alpha, self.n)
-            mixing, worth = mixing[:, chosen], worth[chosen]
-        mixing, worth = mixing[:, : self.n].contiguous(), worth[: self.n]
-        targets = mean @ mixing
-        spread = ((mixing * (gram @ mixing)).sum(0) - targets**2).clamp(min=0).sqrt()
-        names = [f"eigenfunction {j}" for j in range(mixing.shape[1])]
-        return FittedKernels(
-            targets=targets, scale=spread, names=names, worth=worth, kernel=kernel, centres=centres, mixing=mixing
-        )
+            mixing, worths = mixing[:, chosen], worths[chosen]
+        mixing, worths = mixing[:, : self.n].contiguous(), worths[: self.n]
+        return FittedKernels.mixtures("eigenfunction", kernel, centres, gram, mean, mixing, worths)
+
+    def _witness(
+        self,
+        kernel: Kernel,
+        centres: Tensor,
+        gram: Tensor,
+        mean: Tensor,
+        observed: Points,
+        weights: Tensor | None,
+        generator: torch.Generator,
+    ) -> FittedFunctions:
+        rows, most = kernel_rows(kernel, centres, observed), WITNESS_ROWS
+        if rows.n_rows > most:
+            drawn = torch.randint(rows.n_rows, (most,), generator=generator).to(rows.device)
+            rows, weights = rows.at(drawn), None if weights is None else weights[drawn]
+        mixing = witnesses(rows.kept(), mean, gram - torch.outer(mean, mean), self.n, weights)
+        return FittedKernels.mixtures("witness", kernel, centres, gram, mean, mixing, worth(mixing))
 
 
 def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: torch.Generator) -> Tensor:
@@ -259,19 +278,4 @@ def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: to
 def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:
     """Kernels at centres, as they are."""
     mean, mean_square = population.kernel_moments(kernel, centres)
-    return _plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix)
-
-
-def _plain(
-    kernel: Kernel,
-    centres: Tensor,
-    mean: Tensor,
-    scale: Tensor,
-    matrix: Tensor | None = None,
-    known: Tensor | None = None,
-) -> FittedFunctions:
-    """The same from their means and standard deviations; `known`: values at the observed points."""
-    names = [f"kernel {j}" for j in range(len(centres))]
-    return FittedKernels(
-        targets=mean, scale=scale, names=names, matrix=matrix, known=known, kernel=kernel, centres=centres
-    )
+    return FittedKernels.plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix)

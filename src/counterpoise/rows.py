@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
@@ -14,6 +14,7 @@ CPU_BLOCK = 2**19  # values of a block that are computed: 4 MB of float64, betwe
 MATRIX_BLOCK = 2**20  # values that lie in memory already
 DEVICE_BLOCK = 2**26  # an accelerator wants few, large blocks
 CHUNKS = 64  # parts of the rows that threads work on
+KEPT_VALUES = 2**23  # functions x rows, 64 MB, that are computed once
 
 Result = TypeVar("Result")
 
@@ -60,6 +61,16 @@ class Rows:
                 return list(pool.map(work, chunks))
         finally:
             torch.set_num_threads(workers)
+
+    def kept(self) -> Rows:
+        """The same, in memory where they are few: who sums over them does so a dozen times."""
+        if self.n_rows * self.n_functions > KEPT_VALUES:
+            return self
+        return matrix_rows(torch.cat([values for _, values in self.blocks()]))
+
+    def at(self, numbers: Tensor) -> Rows:
+        """The rows with these numbers."""
+        return replace(self, n_rows=len(numbers), take=lambda rows: self.take(numbers[rows]))
 
     @property
     def _block_rows(self) -> int:

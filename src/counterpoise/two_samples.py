@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.arguments import as_matrix
+from counterpoise.arguments import as_matrix, base_shares
 from counterpoise.balance_table import balance_table
 from counterpoise.diagnostics import Diagnosis, diagnose
 from counterpoise.errors import DataError, RowError
@@ -42,6 +42,11 @@ class Standardised:
         spread = torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)
         tables = [(matrix.double() - mean) / spread for matrix in (observed, population)]
         return cls(Sample(tables[0]), Sample(tables[1], weights), mean, spread)
+
+    def choose(self, functions: Functions, base_weights: Any, seed: int) -> FittedFunctions:
+        """What is balanced, chosen under the weights that balancing starts from."""
+        base, generator = base_shares(base_weights, self.observed.n_rows, self.observed.device), torch.Generator()
+        return functions.fit(self.population, self.observed, None, base, generator.manual_seed(seed))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +110,7 @@ def balance_samples(
         raise DataError(f"`observed` and `population` must have the same features, {widths}.")
     weights = population_mass(population_weights, len(tables[1]))
     scaled = Standardised.of(tables[0], tables[1], weights)
-    fitted: FittedFunctions = (functions or KernelFunctions()).fit(
-        scaled.population, scaled.observed, generator=torch.Generator().manual_seed(seed)
-    )
+    fitted = scaled.choose(functions or KernelFunctions(), base_weights, seed)
     result = fitted.balance(
         scaled.observed, tolerance, strength, base_weights=base_weights, max_weight=max_weight, **options
     )

@@ -1,0 +1,140 @@
+"""The worst functions in turn: each of them, when they end, and where they start."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+import counterpoise.functions
+from counterpoise.balancer import KernelBalancer
+from counterpoise.errors import DataError
+from counterpoise.functions import KernelFunctions
+from counterpoise.kernels import Gaussian
+from counterpoise.population import Sample
+from counterpoise.rows import matrix_rows
+from counterpoise.solver import entropy_balance
+from counterpoise.witness import ENOUGH, is_near, witnesses, worth
+from counterpoise.words import SelectForSamples
+
+Floats = NDArray[np.float64]
+
+
+def kernels(seed: int = 0, count: int = 12) -> tuple[Floats, Floats, Floats, Floats]:
+    """Kernel values of a selected sample, their population means and covariance, and the population's values."""
+    rng = np.random.default_rng(seed)
+    population = rng.normal(size=(3000, 2))
+    centres = population[:count]
+    values = np.exp(-((population[:, None] - centres[None]) ** 2).sum(-1) / 4)
+    observed = values[rng.random(3000) < 1 / (1 + np.exp(1 - population[:, 0] - population[:, 1] ** 2))]
+    return observed, values.mean(0), np.cov(values.T, bias=True), values
+
+
+def found(observed: Floats, mean: Floats, covariance: Floats, count: int, base: Floats | None = None) -> Floats:
+    start = None if base is None else torch.tensor(base)
+    rows = matrix_rows(torch.tensor(observed))
+    return witnesses(rows, torch.tensor(mean), torch.tensor(covariance), count, start).numpy()
+
+
+def test_each_is_the_worst_function_under_weights_that_balance_those_before_it() -> None:
+    observed, mean, covariance, _ = kernels()
+    mixing, weights = found(observed, mean, covariance, 3), np.full(len(observed), 1 / len(observed))
+    for j in range(3):
+        left = weights @ observed - mean
+        others = np.random.default_rng(j).normal(size=(1000, len(mean)))
+        assert (abs(others @ left) <= np.linalg.norm(others, axis=1) * np.linalg.norm(left)).all()
+        before = mixing[:, :j]
+        new = left - before @ (before.T @ covariance @ left)  # the part that those before it do not explain
+        assert np.allclose(mixing[:, j], new / np.sqrt(new @ covariance @ new), rtol=1e-4, atol=1e-6)
+        weights = entropy_balance(observed @ mixing[:, : j + 1], mean @ mixing[:, : j + 1]).weights
+
+
+def test_they_are_uncorrelated_over_the_population_with_variance_1() -> None:
+    observed, mean, covariance, population = kernels()
+    mixing = found(observed, mean, covariance, 5)
+    assert np.allclose(np.cov((population @ mixing).T, bias=True), np.eye(mixing.shape[1]), atol=1e-8)
+
+
+def test_chance_leaves_the_trace_of_the_covariance_over_the_sample_size() -> None:
+    _, mean, covariance, population = kernels()
+    rng = np.random.default_rng(0)
+    left = np.array([population[rng.integers(3000, size=50)].mean(0) - mean for _ in range(4000)])
+    chance = np.trace(covariance) / 50
+    assert (left**2).sum(1).mean() == pytest.approx(chance, rel=0.05)
+    share = torch.full((50,), 1 / 50).double()
+    for size, near in ((0.99, True), (1.01, False)):
+        vector = torch.zeros(len(mean)).double()
+        vector[0] = np.sqrt(size * ENOUGH * chance)
+        assert is_near(vector, torch.tensor(covariance), share) is near
+
+
+def test_they_end_when_less_is_left_than_a_tenth_of_chance_and_not_before() -> None:
+    observed, mean, covariance, _ = kernels()
+    mixing = found(observed, mean, covariance, len(mean))
+    assert 1 < mixing.shape[1] < len(mean)
+    for count, ended in ((mixing.shape[1] - 1, False), (mixing.shape[1], True)):
+        weights = entropy_balance(observed @ mixing[:, :count], mean @ mixing[:, :count]).weights
+        left = ((weights @ observed - mean) ** 2).sum()
+        assert (left <= ENOUGH * np.trace(covariance) * (weights**2).sum()) is np.bool_(ended)
+
+
+def test_they_end_where_all_kernels_are_explained() -> None:
+    observed, mean, covariance, _ = kernels(count=3)
+    few = observed[:4]  # far from the population: never near, and three kernels are three functions
+    assert found(few, mean, covariance, 50).shape[1] <= 3
+
+
+def test_balancing_that_starts_from_balanced_weights_needs_one_function() -> None:
+    observed, mean, covariance, _ = kernels()
+    assert found(observed, mean, covariance, 12).shape[1] > 1
+    balanced = entropy_balance(observed, mean).weights
+    assert found(observed, mean, covariance, 12, balanced).shape[1] == 1
+
+
+def test_a_rough_function_is_worth_less_and_none_more_than_the_first() -> None:
+    mixing = torch.tensor([[3.0, 6.0, 1.0], [4.0, 8.0, 0.0]])
+    assert worth(mixing).tolist() == pytest.approx([1, 0.5, 1])
+
+
+def test_a_sample_without_selection_needs_one_function_and_keeps_its_weights() -> None:
+    rng = np.random.default_rng(0)
+    population = rng.normal(size=(20_000, 2))
+    balancer = KernelBalancer(20, "witness", random_state=0).fit(population[::2], population)
+    assert len(balancer.result_.dual) == 1
+    assert balancer.weights_ * 10_000 == pytest.approx(1, abs=0.15)
+
+
+def test_two_leave_less_than_two_eigenfunctions_and_all_less_than_chance_on_other_kernels() -> None:
+    rng = np.random.default_rng(0)
+    population = rng.normal(size=(4000, 4))
+    logit = population[:, 0] + population[:, 1] * population[:, 2] - 1
+    observed = population[rng.random(4000) < 1 / (1 + np.exp(-logit))]
+    others = torch.tensor(rng.normal(size=(200, 4)))
+    over, at = (Gaussian(4.0)(torch.tensor(table), others).numpy() for table in (population, observed))
+
+    def left(count: int, select: SelectForSamples) -> float:
+        weights = KernelBalancer(count, select, random_state=0).fit(observed, population).weights_
+        return float(np.linalg.norm(weights @ at - over.mean(0)))
+
+    assert left(2, "witness") < 0.5 * left(2, "spectral")
+    assert left(50, "witness") < 0.5 * np.sqrt(over.var(0).sum() / len(observed))
+
+
+def test_many_rows_are_sampled_for_the_choice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    population = torch.tensor(rng.normal(size=(3000, 2)))
+    observed = Sample(population[torch.tensor(rng.random(3000)) < torch.sigmoid(population[:, 0] - 1)])
+    recipe = KernelFunctions(Gaussian(), 8, "witness", 40)
+    whole = recipe.fit(Sample(population), observed)
+    monkeypatch.setattr(counterpoise.functions, "WITNESS_ROWS", 300)
+    some = recipe.fit(Sample(population), observed, weights=torch.ones(observed.n_rows))
+    assert not torch.equal(whole.targets[:1], some.targets[:1])
+    assert some.balance(observed).weights.shape == (observed.n_rows,)
+    assert some.balance(observed).max_violation < 1e-6
+
+
+def test_base_weights_are_checked_before_anything_is_chosen() -> None:
+    population = np.random.default_rng(0).normal(size=(100, 2))
+    with pytest.raises(DataError, match="`base_weights` must have one value for each of the 50 rows"):
+        KernelBalancer(5, "witness").fit(population[:50], population, base_weights=np.ones(49))
