@@ -1,6 +1,6 @@
 """Which functions should be balanced? The error of the estimated ideal loss on a simulated log where it is known.
 
-python benchmarks/selection.py [--seeds 8] [--first-seed 0] [--main-effects 0] [--settings | --worlds]
+python benchmarks/selection.py [--seeds 8] [--first-seed 0] [--main-effects 0] [--jobs 2] [--settings | --worlds]
 
 With main effects 0 preference is interaction alone; with 1, the default of `simulate`, some items are better.
 `--settings`: other bandwidths, candidates and another order for `spectral` instead, and how much of the error is the
@@ -15,7 +15,10 @@ import argparse
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import product
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,8 +33,10 @@ from counterpoise.population import ObservedPairs, Pairs
 from counterpoise.solver import BalanceResult, entropy_balance, worst_case_balance
 from counterpoise.words import Select
 
-RULES = ("random", "spectral", "witness", "adaptive_spectral", "adaptive", "worst_case_top")
+RULES: tuple[Select, ...] = ("random", "spectral", "witness", "adaptive_spectral", "adaptive", "worst_case_top")
+DEFAULTS: tuple[Select, ...] = ("random", "spectral", "witness")
 SIZES = (1, 3, 10, 30, 100)
+Result = TypeVar("Result")
 CANDIDATES = 600
 WAVES = 150  # eigenfunctions among which the most imbalanced are sought
 WORLDS: dict[str, dict[str, Any]] = {
@@ -141,55 +146,74 @@ def settings(seeds: range, main_effects: float) -> None:
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
-def how_many(seeds: range) -> None:
+def how_many(seeds: range, jobs: int) -> None:
     """Fixed numbers of functions, as many as `witness` wants, and the worst case of all, on ten kinds of logs."""
     heads = ["none", *(f"{rule}, {count}" for rule, count in COUNTS[:-2]), "witness", "functions", "worst_case"]
     heads += ["witness - spectral, 50", "worst_case - spectral, 50"]
     print("| " + " | ".join([f"{len(seeds)} seeds", *heads]) + " |\n| --- |" + " --- |" * len(heads))
-    for name, others in WORLDS.items():
-        worlds = {seed: design(seed, **({"main_effects": 1.0} | others)) for seed in seeds}
-        alone = [relative_error(world, torch.ones(len(world.errors)).double()) for world in worlds.values()]
-        fits = [[_by_default(rule, count, *world) for world in worlds.items()] for rule, count in COUNTS]
-        errors = np.array([[error for error, _ in fit] for fit in fits])
-        cells = [f"{100 * np.mean(alone):.2f} %", *map(_cell, errors)]
-        cells.insert(-1, f"{np.mean([taken for _, taken in fits[-2]]):.1f}")
-        cells += [_cell(other - errors[-3]) for other in errors[-2:]]
+    for name in WORLDS:
+        alone, errors, counts = (
+            np.array(part) for part in zip(*_each(partial(_by_default, name), seeds, jobs), strict=True)
+        )
+        cells = [f"{100 * alone.mean():.2f} %", *map(_cell, errors.T)]
+        cells.insert(-1, f"{counts[:, -2].mean():.1f}")
+        cells += [_cell(other - errors[:, -3]) for other in errors[:, -2:].T]
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
 
 
-def _by_default(rule: Select, count: int, seed: int, world: Design) -> tuple[float, int]:
-    """The error with a rule's defaults, and the number of functions."""
-    generator = torch.Generator().manual_seed(seed)
-    fitted = KernelFunctions(n=count, select=rule).fit(world.pairs, world.observed, generator=generator)
-    return relative_error(world, fitted.balance(world.observed).weights), len(fitted.targets)
+def _by_default(name: str, seed: int) -> tuple[float, list[float], list[int]]:
+    """Of one log: the error without weights, and by rule, with its defaults, the error and the number of functions."""
+    world = design(seed, **({"main_effects": 1.0} | WORLDS[name]))
+    errors, counts = [], []
+    for rule, count in COUNTS:
+        generator = torch.Generator().manual_seed(seed)
+        fitted = KernelFunctions(n=count, select=rule).fit(world.pairs, world.observed, generator=generator)
+        errors.append(relative_error(world, fitted.balance(world.observed).weights))
+        counts.append(len(fitted.targets))
+    return relative_error(world, torch.ones(len(world.errors)).double()), errors, counts
 
 
-def table(seeds: range, main_effects: float) -> dict[str, dict[int, list[float]]]:
-    """Relative errors by rule and number of functions, one for each seed."""
-    results: dict[str, dict[int, list[float]]] = {}
+def rules(seeds: range, main_effects: float, jobs: int) -> None:
+    """All rules by the number of functions."""
+    by_seed = _each(partial(errors_of, main_effects), seeds, jobs)
+    heads = [
+        f"relative error of the ideal loss, mean of {len(seeds)} seeds (standard error)",
+        *(f"J={j}" for j in SIZES),
+    ]
+    print("| " + " | ".join(heads) + " |\n| --- |" + " --- |" * len(SIZES))
+    for name in dict.fromkeys(name for name, _ in by_seed[0]):
+        sizes = SIZES if (name, SIZES[0]) in by_seed[0] else (0,)
+        cells = [_cell([errors[name, size] for errors in by_seed]) for size in sizes]
+        print(f"| {name} | " + " | ".join(cells + [""] * (len(SIZES) - len(cells))) + " |")
 
-    def note(name: str, size: int, error: float) -> None:
-        results.setdefault(name, {}).setdefault(size, []).append(error)
 
-    for seed in seeds:
-        world = design(seed, main_effects)
-        note("none", 0, relative_error(world, torch.ones(len(world.errors)).double()))
-        note("inverse of the true propensity", 0, relative_error(world, 1 / world.propensities))
-        for order in (1, 2, 3):
-            note(f"moments of order {order}", 0, relative_error(world, balanced(world, Moments(order), seed).weights))
-        kernel = Gaussian(3.0)  # 2 sigma^2 = 6
-        wide = KernelFunctions(kernel, 100, "worst_case", CANDIDATES)
-        note("worst_case", 0, relative_error(world, balanced(world, wide, seed).weights))
-        for rule, ridge in [(rule, 0.1) for rule in RULES] + [("adaptive", 1e-4)]:
-            for size in SIZES:
-                functions = KernelFunctions(kernel, size, rule, CANDIDATES, ridge)
-                name = rule if ridge == 0.1 else f"{rule}, ridge {ridge:g}"
-                note(name, size, relative_error(world, balanced(world, functions, seed).weights))
-        for rule in ("random", "spectral", "witness"):
-            for size in SIZES:
-                functions = KernelFunctions(n=size, select=rule)
-                note(f"{rule}, defaults", size, relative_error(world, balanced(world, functions, seed).weights))
-    return results
+def errors_of(main_effects: float, seed: int) -> dict[tuple[str, int], float]:
+    """Relative errors on one log, by rule and number of functions; 0 where that is no choice."""
+    world, kernel = design(seed, main_effects), Gaussian(3.0)  # 2 sigma^2 = 6
+    equal = torch.ones(len(world.errors)).double()
+    found = {("none", 0): equal, ("inverse of the true propensity", 0): 1 / world.propensities}
+    recipes: dict[tuple[str, int], KernelFunctions | Moments]
+    recipes = {(f"moments of order {order}", 0): Moments(order) for order in (1, 2, 3)}
+    recipes["worst_case", 0] = KernelFunctions(kernel, 100, "worst_case", CANDIDATES)
+    for rule, size in product(RULES, SIZES):
+        recipes[rule, size] = KernelFunctions(kernel, size, rule, CANDIDATES)
+    for size in SIZES:
+        recipes["adaptive, ridge 0.0001", size] = KernelFunctions(kernel, size, "adaptive", CANDIDATES, 1e-4)
+    for rule, size in product(DEFAULTS, SIZES):
+        recipes[f"{rule}, defaults", size] = KernelFunctions(n=size, select=rule)
+    found |= {name: balanced(world, recipe, seed).weights for name, recipe in recipes.items()}
+    return {name: relative_error(world, weights) for name, weights in found.items()}
+
+
+def _each(work: Callable[[int], Result], seeds: range, jobs: int) -> list[Result]:
+    """What is found for every seed, in processes with one thread each."""
+    with ProcessPoolExecutor(jobs, initializer=_quiet) as pool:
+        return list(pool.map(work, seeds))
+
+
+def _quiet() -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", ConvergenceWarning)
 
 
 def main() -> None:
@@ -198,6 +222,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--main-effects", type=float, default=0.0)
+    parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--settings", action="store_true", help="try other settings of `spectral`")
     parser.add_argument("--worlds", action="store_true", help="how many functions, on ten kinds of logs")
     options = parser.parse_args()
@@ -206,24 +231,10 @@ def main() -> None:
     if options.settings:
         settings(seeds, options.main_effects)
     elif options.worlds:
-        how_many(seeds)
+        how_many(seeds, options.jobs)
     else:
-        rules(seeds, options.main_effects)
+        rules(seeds, options.main_effects, options.jobs)
     print(f"\n{time.perf_counter() - start:.0f} s")
-
-
-def rules(seeds: range, main_effects: float) -> None:
-    """All rules by the number of functions."""
-    results = table(seeds, main_effects)
-    print(
-        f"| relative error of the ideal loss, mean of {len(seeds)} seeds (standard error) | "
-        + " | ".join(f"J={j}" for j in SIZES)
-        + " |"
-    )
-    print("| --- |" + " --- |" * len(SIZES))
-    for name, by_size in results.items():
-        cells = [_cell(by_size[size]) for size in by_size]
-        print(f"| {name} | " + " | ".join(cells + [""] * (len(SIZES) - len(cells))) + " |")
 
 
 def _cell(errors: Sequence[float] | NDArray[np.float64]) -> str:
