@@ -168,6 +168,10 @@ class DebiasedRecommender(Part):
             return self._probabilities(log.users, log.items)
         return self.predict(log.user_ids.decode(log.users), log.item_ids.decode(log.items), unknown=unknown)
 
+    def strangers(self, log: FeedbackLog, unknown: Unknown = "error") -> NDArray[np.bool_]:
+        """For each row of a log: whether its user is unknown. An error that says what to do, unless `unknown` does."""
+        return self._user_codes(log.user_ids.decode(log.users), unknown) < 0
+
     def has_seen(self, log: FeedbackLog) -> NDArray[np.bool_]:
         """For each row of a log: whether its pair stood in the training log or in the probe."""
         self._check_fitted()

@@ -28,7 +28,7 @@ from counterpoise.saved_models import load_model
 from counterpoise.streamed_fit import fit_streamed
 from counterpoise.streamed_log import StreamedLog
 from counterpoise.weights import Uniform
-from counterpoise.words import EmptyUsers
+from counterpoise.words import EmptyUsers, Unknown
 
 # Of plain MF on a large log: of a million simulated pairs they did as well as 150 epochs (AUC 0.659 against 0.658).
 PLAIN_STEPS = 300
@@ -45,6 +45,7 @@ class Material:
     dataset: Dataset | None = None
     test: FeedbackLog | None = None
     test_name: str | None = None
+    unknown: Unknown = "error"  # what becomes of users of the test whom the model does not know
     plain: DebiasedRecommender | None = None  # plain matrix factorisation of the same log
     notes: tuple[str, ...] = ()
 
@@ -107,19 +108,25 @@ def seen_pairs(seen: Seen) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.repeat(np.arange(len(counts)), counts), seen.items.numpy()
 
 
-def material_of_run(run: str | Path, test: str | None = None) -> Material:
+def material_of_run(run: str | Path, test: str | None = None, unknown: Unknown = "error") -> Material:
     """A saved run with its data read again, where they are still there and still the same."""
     model, manifest = load_model(run), read_manifest(run)
     fitted = manifest.get("fit") or {}
     dataset, notes = _read_again(model, fitted)
-    found = Material(model, Path(run).name, manifest, dataset, notes=notes)
-    if test is not None:
-        log, seen, protocol = read_test(model, fitted, test)
-        note = (
-            f"{seen:,} pairs of {test} were seen in training and are {'left out' if protocol == 'honest' else 'kept'}."
-        )
-        return replace(found, test=log, test_name=test, notes=(*notes, note) if seen else notes)
-    return found if dataset is None else replace(found, test=dataset.test, test_name=name_of_test(dataset))
+    found = Material(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
+    if test is None:
+        return found if dataset is None else replace(found, test=dataset.test, test_name=name_of_test(dataset))
+    log, seen, protocol = read_test(model, fitted, test)
+    note = f"{seen:,} pairs of {test} were seen in training and are {'left out' if protocol == 'honest' else 'kept'}."
+    said = (*((note,) if seen else ()), *words_on_strangers(found, log))  # an error before plain MF is fitted
+    return replace(found, test=log, test_name=test, notes=(*notes, *said))
+
+
+def words_on_strangers(material: Material, log: FeedbackLog) -> list[str]:
+    """What to say of users of a test whom a model does not know; an error where they are not allowed."""
+    rows = int(material.model.strangers(log, material.unknown).sum())
+    whose = f"Of {len(log):,} ratings of the test {rows:,} are by users whom the log of {material.name} does not have"
+    return [f"{whose}: they are predicted by the items' rates of positive labels."] if rows else []
 
 
 def name_of_test(dataset: Dataset) -> str | None:
