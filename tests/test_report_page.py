@@ -142,6 +142,15 @@ def test_a_method_without_weights_says_what_it_does_instead(dataset: Dataset, tm
     assert "There is no plain MF to compare with" in text
 
 
+def test_reasons_that_a_run_gives_are_text_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
+    model = cp.make("mf", dim=4, epochs=2).fit(dataset.train)
+    model.facts_["in_vain"] = {"grades": SCRIPT_ID}
+    cp.report(model, out=tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert SCRIPT_ID not in page
+    assert SCRIPT_ID in " ".join(Page(page).text)
+
+
 def test_a_model_and_its_dataset_are_enough(dataset: Dataset, fitted: DebiasedRecommender, tmp_path: Path) -> None:
     facts = cp.report(fitted, dataset, out=tmp_path / "deep" / "page.html")
     assert facts["log"]["rows"] == len(dataset.train)

@@ -126,6 +126,8 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         lines.append("The imputation is believed by half: a second predictor learns without it.")
     if "grades" in facts:
         lines.append(f"Grades: how far ratings are from the threshold counts too, by {facts['grades']['say']:.0%}.")
+    if why := facts.get("in_vain", {}).get("grades"):
+        lines.append(f"Grades: no say, since {why}.")
     if "share_agreed" in imputation:
         lines.append(f"The two models agree on {imputation['share_agreed']:.1%} of all pairs, which the third learns.")
     for candidate in imputation.get("propensities", []):

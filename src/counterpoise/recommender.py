@@ -17,6 +17,7 @@ from counterpoise.backbones import MatrixFactorization, as_backbone
 from counterpoise.checkpoints import Checkpoint
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
+from counterpoise.grades import no_say
 from counterpoise.graphs import recorded
 from counterpoise.hedging import AnyLearner, begin
 from counterpoise.imputation import Imputation, Nothing
@@ -105,7 +106,7 @@ class DebiasedRecommender(Part):
         probe: FeedbackLog | None,
     ) -> Self:
         """Take over what a learner has learned."""
-        self.history_, self.facts_ = history, facts
+        self.history_, self.facts_ = history, facts | self._in_vain(learner, log)
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weighing.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_ = Seen.of(log)
@@ -113,6 +114,11 @@ class DebiasedRecommender(Part):
         self.probed_ = Seen.of(log.take([]) if probe is None else probe)
         self.log_facts_, self.configuration_ = _facts(log), self.to_config()
         return self
+
+    def _in_vain(self, learner: AnyLearner, log: FeedbackLog) -> dict[str, Any]:
+        """JSON-able: the settings that came to nothing, each with the reason, if there are any."""
+        found = {"grades": no_say(log)} if self.grades and learner.grading is None else {}
+        return {"in_vain": found} if found else {}
 
     def held_out_rows(self, rows: int) -> NDArray[np.bool_]:
         """Of a log of so many rows: which are held out to stop early, and so have no ratio; none without patience."""

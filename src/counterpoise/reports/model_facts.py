@@ -30,6 +30,7 @@ def model_facts(material: Material) -> dict[str, Any]:
         "imputation": _plain_numbers(model.facts_["imputation"]),
         "voices": _voices(model),
         "grades": model.facts_.get("grades"),
+        "in_vain": model.facts_.get("in_vain", {}),
         "truth": material.manifest.get("truth"),
         "demo": material.manifest.get("demo"),
         **_on_test(material),
