@@ -162,6 +162,13 @@ def hedged(learner: Learner, probe: FeedbackLog | None, hedge: bool) -> AnyLearn
     return HedgedLearner(learner, probe) if hedge and learner.imputing.speaks else learner
 
 
+def no_doubt(learner: AnyLearner) -> str | None:
+    """Why there is nothing that a second predictor could doubt; None where there is one."""
+    if isinstance(learner, HedgedLearner):
+        return None
+    return "nothing is imputed" if isinstance(learner.imputing, Zero) else "the imputation says nothing"
+
+
 def level(logits: Tensor, labels: Tensor) -> float:
     """The b with which sigmoid(logits + b) averages to the rate of the labels, shrunken by its error (`cautious`).
 

@@ -19,7 +19,7 @@ from counterpoise.errors import ConfigError, DataError, NotFittedError, check_ch
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
 from counterpoise.grades import no_say
 from counterpoise.graphs import recorded
-from counterpoise.hedging import AnyLearner, begin
+from counterpoise.hedging import AnyLearner, begin, no_doubt
 from counterpoise.imputation import Imputation, Nothing
 from counterpoise.learner import finish
 from counterpoise.parts import Part
@@ -117,7 +117,11 @@ class DebiasedRecommender(Part):
 
     def _in_vain(self, learner: AnyLearner, log: FeedbackLog) -> dict[str, Any]:
         """JSON-able: the settings that came to nothing, each with the reason, if there are any."""
-        found = {"grades": no_say(log)} if self.grades and learner.grading is None else {}
+        asked = {
+            "hedge": no_doubt(learner) if self.hedge else None,
+            "grades": no_say(log) if self.grades and learner.grading is None else None,
+        }
+        found = {name: why for name, why in asked.items() if why is not None}
         return {"in_vain": found} if found else {}
 
     def held_out_rows(self, rows: int) -> NDArray[np.bool_]:
