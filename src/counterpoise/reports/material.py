@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from counterpoise.backbones import as_backbone
 from counterpoise.config import FitConfig
+from counterpoise.engines import Local
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, shown
 from counterpoise.exposure import Exposed
 from counterpoise.feedback import Dataset, FeedbackLog
@@ -135,7 +136,10 @@ def name_of_test(dataset: Dataset) -> str | None:
 
 
 def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[Dataset | None, tuple[str, ...]]:
-    """The data that a run's configuration names, or None and why not."""
+    """The data that a run's configuration names, or None and why not.
+
+    A log over shards is worked on here, also where Ray did for the fit: its cluster, or Ray itself, may be gone.
+    """
     if not fitted:
         return None, ("The run does not say what it was fitted on: what needs the log is left out.",)
     try:
@@ -145,7 +149,8 @@ def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[
         return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
     if not _same_pairs(model, dataset.train):
         return None, (f"{fitted['data']} has changed since the fit, so what needs the log is left out.",)
-    return dataset, ()
+    log = dataset.train
+    return (replace(dataset, train=log.by(Local())) if isinstance(log, StreamedLog) else dataset), ()
 
 
 def _same_pairs(model: DebiasedRecommender, log: FeedbackLog) -> bool:
