@@ -228,7 +228,7 @@ def test_a_long_log_is_judged_by_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_saved_model_tells_of_its_grades(tmp_path: Path) -> None:
     data = graded()
-    model = cp.make("counterpoise", **FAST).fit(data.train, data.probe)
+    model = cp.make("counterpoise", device="cpu", **FAST).fit(data.train, data.probe)
     model.save(tmp_path / "run")
     again = cp.load_model(tmp_path / "run")
     assert again.facts_["grades"] == model.facts_["grades"]

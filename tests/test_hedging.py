@@ -17,7 +17,7 @@ from counterpoise.explain import fit_lines
 from counterpoise.hedging import Hedged, level
 from counterpoise.many import fit_many
 
-FAST = {"epochs": 6, "dim": 4}
+FAST = {"epochs": 6, "dim": 4, "device": "cpu"}
 
 
 def logits(model: cp.DebiasedRecommender) -> np.ndarray:
@@ -105,8 +105,9 @@ def test_who_asked_for_a_hedge_learns_why_there_is_none(
 
 @pytest.mark.parametrize("method", ["dr-jl", "dr-v2", "skb-dr", "eib", "mnar"])
 def test_any_imputation_can_be_hedged(method: str, dataset: Dataset) -> None:
-    hedged = cp.make(method, hedge=True, epochs=3, dim=4).fit(dataset.train, probe=dataset.probe)
-    alone = cp.make(method, epochs=3, dim=4).fit(dataset.train, probe=dataset.probe)
+    fast = {"epochs": 3, "dim": 4, "device": "cpu"}
+    hedged = cp.make(method, hedge=True, **fast).fit(dataset.train, probe=dataset.probe)
+    alone = cp.make(method, **fast).fit(dataset.train, probe=dataset.probe)
     assert np.array_equal(hedged.scorer_.believing.grid().numpy(), alone.scorer_.grid().numpy())
     assert np.array_equal(hedged.ratio_, alone.ratio_)
 

@@ -368,7 +368,8 @@ def test_propensities_of_rows_are_unknown_elsewhere(world: World) -> None:
 
 def test_a_saved_model_says_what_a_new_fit_misses(world: World, tmp_path: Path) -> None:
     log = world.dataset.train
-    model = DebiasedRecommender(Given(world.propensity, clip=0.1), training=Training(epochs=3)).fit(log)
+    training = Training(epochs=3, device="cpu")
+    model = DebiasedRecommender(Given(world.propensity, clip=0.1), training=training).fit(log)
     model.save(tmp_path / "run")
     loaded = load_model(tmp_path / "run")
     assert np.array_equal(loaded.predict_log(log), model.predict_log(log))

@@ -50,6 +50,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 GRADES = {"counterpoise": {"rate": 0.3}, "mf": {"grades": True}}
 
+FAST: dict[str, Any] = {"epochs": 4, "batch_size": 99, "dim": 4, "pairs": 2, "seed": 3, "device": "cpu"}
+
 
 @pytest.fixture(scope="module")
 def sharded(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> ShardedLog:
@@ -64,7 +66,7 @@ def log(sharded: ShardedLog) -> StreamedLog:
 
 
 def begun(log: StreamedLog, method: str = "mf", **settings: Any) -> tuple[Any, Any, StreamedBatches]:
-    model = make(method, **{"epochs": 4, "batch_size": 99, "dim": 4, "pairs": 2, "seed": 3} | settings)
+    model = make(method, **FAST | settings)
     problem = model.problem(log, None)
     learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
     batches = problem.batches(learner.uses_pairs)
