@@ -31,23 +31,17 @@ from counterpoise import (
     read_logs,
     simulate,
 )
-from counterpoise import propensity as module
+from counterpoise import logistic as module
 from counterpoise.choices import WEIGHTS
 from counterpoise.features import pair_features
+from counterpoise.given_propensities import Given
+from counterpoise.logistic import Logistic, regress
 from counterpoise.parts import from_config
 from counterpoise.problems import Problem
-from counterpoise.propensity import (
-    CACHED,
-    Logistic,
-    Popularity,
-    Propensity,
-    cross_entropy,
-    regress,
-    surprise_of_nothing,
-)
+from counterpoise.propensity import CACHED, Popularity, Propensity, cross_entropy, surprise_of_nothing
 from counterpoise.risks import dr, error, ips, snips
 from counterpoise.threads import one_thread
-from counterpoise.weights import Given, NaiveBayes, Uniform, Weighing, Weights, inverse_propensity, propensity_facts
+from counterpoise.weights import NaiveBayes, Uniform, Weighing, Weights, inverse_propensity, propensity_facts
 
 LABEL_FREE = pytest.mark.parametrize("part", [Logistic(), Propensity(), Popularity(), Popularity("both")], ids=repr)
 
