@@ -19,6 +19,7 @@ from torch import Tensor
 from counterpoise import risks
 from counterpoise.adam import Adam, Rate
 from counterpoise.feedback import FeedbackLog
+from counterpoise.grades import no_say
 from counterpoise.imputation import Imputation, Zero
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
@@ -167,6 +168,16 @@ def no_doubt(learner: AnyLearner) -> str | None:
     if isinstance(learner, HedgedLearner):
         return None
     return "nothing is imputed" if isinstance(learner.imputing, Zero) else "the imputation says nothing"
+
+
+def in_vain(learner: AnyLearner, log: FeedbackLog, hedge: bool, grades: bool) -> dict[str, dict[str, str]]:
+    """JSON-able: which of the two settings came to nothing, and why, if any did."""
+    asked = {
+        "hedge": no_doubt(learner) if hedge else None,
+        "grades": no_say(log) if grades and learner.grading is None else None,
+    }
+    found = {name: why for name, why in asked.items() if why is not None}
+    return {"in_vain": found} if found else {}
 
 
 def level(logits: Tensor, labels: Tensor) -> float:
