@@ -55,7 +55,7 @@ def dataset(world: World) -> Dataset:
 
 @pytest.fixture(scope="session")
 def fitted(dataset: Dataset) -> DebiasedRecommender:
-    return make("mf", dim=4, epochs=20).fit(dataset.train)
+    return make("mf", dim=4, epochs=20, device="cpu").fit(dataset.train)  # where a saved model is loaded
 
 
 @pytest.fixture(scope="session")

@@ -110,7 +110,8 @@ def test_with_any_difference_allowed_the_third_model_distils_the_first(dataset: 
     expected = error(torch.sigmoid(imputing.first.grid()).flatten(), logits)
     assert torch.allclose(imputing.errors(batch, rows, logits, rows)[1], expected)
     backbone = MatrixFactorization(dim=4)
-    model = DebiasedRecommender(Uniform(), "direct", Agreement(threshold=1), backbone, Training(epochs=150))
+    training = Training(epochs=150, device="cpu")
+    model = DebiasedRecommender(Uniform(), "direct", Agreement(threshold=1), backbone, training)
     third = torch.sigmoid(model.fit(dataset.train, dataset.probe).scorer_.grid())
     first = torch.sigmoid(imputing.first.grid())
     assert np.corrcoef(first.flatten(), third.flatten())[0, 1] > 0.97

@@ -43,7 +43,8 @@ def run(files: Path) -> Path:
         "--probe",
         str(files / "probe.csv"),
     ]
-    assert main([*arguments, "--out", str(files / "run"), "--epochs", "20", "--quiet"]) == 0
+    given = ["--epochs", "20", "--device", "cpu"]
+    assert main([*arguments, "--out", str(files / "run"), *given, "--quiet"]) == 0
     return files / "run"
 
 
@@ -89,7 +90,7 @@ def test_demo_compares_with_the_truth_and_saves_a_run(
 
 def test_fit_evaluates_and_keeps_its_configuration(run: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     manifest = json.loads((run / "run.json").read_text())
-    assert manifest["fit"]["settings"] == {"epochs": 20}
+    assert manifest["fit"]["settings"] == {"epochs": 20, "device": "cpu"}
     assert manifest["configuration"]["training"]["epochs"] == 20
     assert manifest["evaluation"]["n_rows"] == manifest["dataset"]["test_rows"]
     assert main(["evaluate", str(run), str(files / "test.csv"), "--json"]) == 0
@@ -105,7 +106,7 @@ def test_evaluate_leaves_out_what_the_model_has_seen(
     unbiased = pl.concat([pl.read_csv(files / "test.csv"), pl.read_csv(files / "train.csv").head(30)])
     unbiased.write_csv(tmp_path / "unbiased.csv")
     arguments = ["fit", str(files / "train.csv"), "--test", str(tmp_path / "unbiased.csv"), "--epochs", "3"]
-    assert main([*arguments, "--out", run, "--quiet"]) == 0
+    assert main([*arguments, "--device", "cpu", "--out", run, "--quiet"]) == 0
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert main(["evaluate", run, str(tmp_path / "unbiased.csv"), "--json"]) == 0
     honest = printed_json(capsys)

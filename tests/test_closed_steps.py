@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from counterpoise import Dataset, Training, learner
-from counterpoise.backbones import MatrixFactorization, NeuralCF
+from counterpoise.backbones import MatrixFactorization
 from counterpoise.balancing import Balancing
 from counterpoise.closed_steps import has_closed_form
 from counterpoise.functions import KernelFunctions
@@ -17,6 +17,7 @@ from counterpoise.gathering import SORTING_PAYS
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing
 from counterpoise.joint_propensity import StabilizedPropensity
 from counterpoise.learner import Learner
+from counterpoise.neural_cf import NeuralCF
 from counterpoise.problems import Problem
 from counterpoise.training import train
 from counterpoise.weights import NaiveBayes, Weights

@@ -64,7 +64,7 @@ def test_every_learned_part_moves(name: str, dataset: Dataset) -> None:
 @A_FEW_METHODS
 @EVERY_BACKBONE
 def test_every_table_of_the_backbone_moves(name: str, settings: dict[str, object], dataset: Dataset) -> None:
-    model = cp.make(name, **FAST, **settings).fit(dataset.train, probe=dataset.probe)
+    model = cp.make(name, device="cpu", **FAST, **settings).fit(dataset.train, probe=dataset.probe)
     start = model.backbone.build(dataset.train, torch.Generator().manual_seed(model.training.seed))
     for parameter, value in start.named_parameters():
         assert not torch.equal(model.scorer_.get_parameter(parameter), value), parameter
@@ -72,7 +72,7 @@ def test_every_table_of_the_backbone_moves(name: str, settings: dict[str, object
 
 @EVERY_METHOD
 def test_saving_and_loading_changes_nothing(name: str, dataset: Dataset, tmp_path: Path) -> None:
-    model = cp.make(name, **FAST).fit(dataset.train, probe=dataset.probe)
+    model = cp.make(name, device="cpu", **FAST).fit(dataset.train, probe=dataset.probe)
     model.save(tmp_path / "run")
     loaded = cp.load_model(tmp_path / "run")
     assert loaded == model
@@ -90,7 +90,7 @@ def test_saving_and_loading_changes_nothing(name: str, dataset: Dataset, tmp_pat
 def test_every_backbone_is_saved_and_loaded(
     name: str, settings: dict[str, object], dataset: Dataset, tmp_path: Path
 ) -> None:
-    model = cp.make(name, **FAST, **settings).fit(dataset.train, probe=dataset.probe)
+    model = cp.make(name, device="cpu", **FAST, **settings).fit(dataset.train, probe=dataset.probe)
     model.save(tmp_path / "run")
     loaded = cp.load_model(tmp_path / "run")
     assert np.array_equal(loaded.predict_log(dataset.test), model.predict_log(dataset.test))

@@ -180,7 +180,8 @@ def test_the_fits_of_a_table_are_tasks_of_ray_with_the_same_results(tmp_path: Pa
 
 @pytest.mark.xdist_group("ray")
 def test_the_folds_of_a_search_are_tasks_of_ray_with_the_same_results(dataset: Dataset, ray: Any) -> None:
-    settings = {"settings": {"epochs": 2, "dim": 2}, "space": "own", "search": {"l2": "1:64:log"}, "folds": 2}
+    fast = {"epochs": 2, "dim": 2, "device": "cpu"}
+    settings = {"settings": fast, "space": "own", "search": {"l2": "1:64:log"}, "folds": 2}
     here = tune(dataset.train, "mf", 3, **settings)
     there = tune(dataset.train, "mf", 3, **settings, spread=Tasks(ray))
     for first, second in zip(here.trials, there.trials, strict=True):

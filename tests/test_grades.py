@@ -18,6 +18,7 @@ from scipy.special import expit
 
 import counterpoise as cp
 from counterpoise import Dataset
+from counterpoise.explain import fit_lines
 from counterpoise.grades import (
     Grading,
     Levels,
@@ -190,6 +191,8 @@ def test_without_grades_that_say_anything_nothing_changes(method: str, dataset: 
         found = [cp.make(method, grades=grades, **FAST).fit(data.train, data.probe) for grades in (False, True)]
         np.testing.assert_array_equal(*(model.predict_log(data.test) for model in found))
         assert "grades" not in found[1].facts_
+        assert any("Grades: no say" in line for line in fit_lines(found[1].facts_, len(data.train)))
+        assert "in_vain" not in found[0].facts_ or "grades" not in found[0].facts_["in_vain"]
 
 
 @pytest.mark.parametrize("method", ["counterpoise", "mf", "dr-jl"])
@@ -225,7 +228,7 @@ def test_a_long_log_is_judged_by_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_saved_model_tells_of_its_grades(tmp_path: Path) -> None:
     data = graded()
-    model = cp.make("counterpoise", **FAST).fit(data.train, data.probe)
+    model = cp.make("counterpoise", device="cpu", **FAST).fit(data.train, data.probe)
     model.save(tmp_path / "run")
     again = cp.load_model(tmp_path / "run")
     assert again.facts_["grades"] == model.facts_["grades"]

@@ -17,7 +17,7 @@ from counterpoise.explain import fit_lines
 from counterpoise.hedging import Hedged, level
 from counterpoise.many import fit_many
 
-FAST = {"epochs": 6, "dim": 4}
+FAST = {"epochs": 6, "dim": 4, "device": "cpu"}
 
 
 def logits(model: cp.DebiasedRecommender) -> np.ndarray:
@@ -82,10 +82,32 @@ def test_without_a_probe_there_is_nothing_to_doubt_and_one_predictor(dataset: Da
     assert "level" not in model.facts_["imputation"]
 
 
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [("mf", "nothing is imputed"), ("mnar", "the imputation says nothing"), ("skb-ips", "nothing is")],
+)
+def test_who_asked_for_a_hedge_learns_why_there_is_none(
+    method: str, why: str, dataset: Dataset, tmp_path: Path
+) -> None:
+    model = cp.make(method, hedge=True, **FAST).fit(dataset.train)
+    assert model.facts_["in_vain"]["hedge"].startswith(why)
+    assert any(
+        line.startswith(f"Hedge: one predictor as without it, since {why}") for line in fit_lines(model.facts_, 9)
+    )
+    facts = cp.report(model, dataset, out=tmp_path / "page.html", plain=False)
+    assert f"was to doubt the imputation, but there is none: {why}" in str(facts["summary"])
+    doubted = cp.make("dr-jl", hedge=True, **FAST).fit(dataset.train, dataset.probe)
+    for quiet in (cp.make(method, **FAST).fit(dataset.train), doubted):
+        assert "in_vain" not in quiet.facts_
+    together = fit_many(method, dataset.train, configs=[FAST | {"hedge": True}, FAST | {"hedge": True, "seed": 1}])
+    assert together[1].facts_["in_vain"] == model.facts_["in_vain"]
+
+
 @pytest.mark.parametrize("method", ["dr-jl", "dr-v2", "skb-dr", "eib", "mnar"])
 def test_any_imputation_can_be_hedged(method: str, dataset: Dataset) -> None:
-    hedged = cp.make(method, hedge=True, epochs=3, dim=4).fit(dataset.train, probe=dataset.probe)
-    alone = cp.make(method, epochs=3, dim=4).fit(dataset.train, probe=dataset.probe)
+    fast = {"epochs": 3, "dim": 4, "device": "cpu"}
+    hedged = cp.make(method, hedge=True, **fast).fit(dataset.train, probe=dataset.probe)
+    alone = cp.make(method, **fast).fit(dataset.train, probe=dataset.probe)
     assert np.array_equal(hedged.scorer_.believing.grid().numpy(), alone.scorer_.grid().numpy())
     assert np.array_equal(hedged.ratio_, alone.ratio_)
 

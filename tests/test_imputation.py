@@ -10,12 +10,15 @@ import torch
 from small_world import Known, Observed, SmallWorld, cross_entropy
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, MatrixFactorization, NeuralCF, Training, Uniform
+from counterpoise.agreement import Agreement
+from counterpoise.balancing import Balancing
 from counterpoise.calibrated import Multiple, Targeted
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing, residual_slope, residual_weights
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.risks import error
 from counterpoise.training import Batch
+from counterpoise.weight_model import WeightModel
 from counterpoise.weights import Itself, NaiveBayes, View
 
 WORLD = SmallWorld()
@@ -200,6 +203,25 @@ def test_the_step_of_an_imputation_leaves_the_predictor_alone() -> None:
     learner.imputing.step(view, learner.weighing.ratio, rate=1.0)
     assert all(torch.equal(old, new) for old, new in zip(before, learner.scorer.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in learner.scorer.parameters())
+
+
+@pytest.mark.parametrize("batch_size", [100, "full"])
+@pytest.mark.parametrize("imputation", [Learned(), Targeted(), Multiple(), Agreement(Uniform(), threshold=0.5)])
+def test_weights_of_gradient_steps_go_with_any_imputation_and_ask_nothing_of_other_pairs(
+    dataset: Dataset, imputation: Imputation, batch_size: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `ips` what is imputed on pairs of D does not count: the fit is the same where it is worked out all the same.
+
+    Batches stand beside uniform pairs, the whole log beside all of D.
+    """
+    weights, training = Balancing(features="activity", solver="gradient"), Training(epochs=2, batch_size=batch_size)
+    fits = []
+    for scores_pairs in (False, True):
+        monkeypatch.setattr(WeightModel, "needs_pair_logits", scores_pairs)
+        model = DebiasedRecommender(weights, "ips", imputation, MatrixFactorization(dim=4), training)
+        fits.append(model.fit(dataset.train, dataset.probe))
+    np.testing.assert_allclose(fits[0].ratio_, fits[1].ratio_, rtol=1e-4)
+    np.testing.assert_allclose(*(fit.predict_log(dataset.test) for fit in fits), rtol=1e-4)
 
 
 def _learned(imputing) -> list:

@@ -70,10 +70,11 @@ def test_a_part_comes_back_also_before_its_module_was_imported() -> None:
     program = (
         "from counterpoise.parts import from_config; import sys;"
         "assert 'counterpoise.training' not in sys.modules;"
-        "print(from_config({'part': 'Training', 'seed': 4}).seed)"
+        "print(from_config({'part': 'Training', 'seed': 4}).seed);"
+        "print(*(from_config({'part': name}) for name in ('NeuralCF', 'Given', 'Logistic')), sep='\\n')"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "4"
+    assert result.stdout.splitlines() == ["4", repr(NeuralCF()), repr(cp.Given()), repr(cp.Logistic())]
 
 
 def test_parts_in_a_tuple_are_cloned() -> None:

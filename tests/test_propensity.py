@@ -31,23 +31,17 @@ from counterpoise import (
     read_logs,
     simulate,
 )
-from counterpoise import propensity as module
+from counterpoise import logistic as module
 from counterpoise.choices import WEIGHTS
 from counterpoise.features import pair_features
+from counterpoise.given_propensities import Given
+from counterpoise.logistic import Logistic, regress
 from counterpoise.parts import from_config
 from counterpoise.problems import Problem
-from counterpoise.propensity import (
-    CACHED,
-    Logistic,
-    Popularity,
-    Propensity,
-    cross_entropy,
-    regress,
-    surprise_of_nothing,
-)
+from counterpoise.propensity import CACHED, Popularity, Propensity, cross_entropy, surprise_of_nothing
 from counterpoise.risks import dr, error, ips, snips
 from counterpoise.threads import one_thread
-from counterpoise.weights import Given, NaiveBayes, Uniform, Weighing, Weights, inverse_propensity, propensity_facts
+from counterpoise.weights import NaiveBayes, Uniform, Weighing, Weights, inverse_propensity, propensity_facts
 
 LABEL_FREE = pytest.mark.parametrize("part", [Logistic(), Propensity(), Popularity(), Popularity("both")], ids=repr)
 
@@ -368,7 +362,8 @@ def test_propensities_of_rows_are_unknown_elsewhere(world: World) -> None:
 
 def test_a_saved_model_says_what_a_new_fit_misses(world: World, tmp_path: Path) -> None:
     log = world.dataset.train
-    model = DebiasedRecommender(Given(world.propensity, clip=0.1), training=Training(epochs=3)).fit(log)
+    training = Training(epochs=3, device="cpu")
+    model = DebiasedRecommender(Given(world.propensity, clip=0.1), training=training).fit(log)
     model.save(tmp_path / "run")
     loaded = load_model(tmp_path / "run")
     assert np.array_equal(loaded.predict_log(log), model.predict_log(log))

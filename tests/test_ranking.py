@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from counterpoise import Dataset, FeedbackLog
-from counterpoise.ranking import Seen, shrunken_label_rates, top_items
+from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
 
 
 @settings(deadline=None)
@@ -19,6 +19,17 @@ def test_top_items_is_a_stable_sort_cut_short(scores: np.ndarray, k: int) -> Non
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     assert np.array_equal(columns.numpy(), expected)
     assert np.array_equal(values.numpy(), np.take_along_axis(scores, expected, axis=1))
+
+
+def test_the_nearest_are_those_of_the_largest_cosines() -> None:
+    table = np.random.default_rng(0).normal(size=(9, 3))
+    for codes, k, block in (([4, 0, 8], 3, 1), (range(9), 20, 27)):
+        cosines, others = nearest(torch.from_numpy(table), torch.tensor(list(codes)), k, block)
+        for row, code in enumerate(codes):
+            of_all = table @ table[code] / np.linalg.norm(table, axis=1) / np.linalg.norm(table[code])
+            expected = [other for other in np.argsort(-of_all) if other != code][:k]
+            assert others[row].tolist() == expected
+            np.testing.assert_allclose(cosines[row], of_all[expected])
 
 
 def test_seen_items_are_hidden_and_no_others(dataset: Dataset) -> None:

@@ -88,7 +88,7 @@ def test_blocks_of_users_change_nothing(fitted: DebiasedRecommender, monkeypatch
 
 
 def test_settings_changed_after_the_fit_change_nothing_until_the_next(dataset: Dataset, tmp_path: Path) -> None:
-    model = cp.make("mf", dim=4, **FAST).fit(dataset.train)
+    model = cp.make("mf", dim=4, device="cpu", **FAST).fit(dataset.train)
     before = model.predict_log(dataset.test)
     model.set_params(backbone__biases=False, backbone__dim=8)
     assert np.array_equal(model.predict_log(dataset.test), before)

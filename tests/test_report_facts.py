@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from graded_world import graded
 
 from counterpoise import METHODS, Dataset, DebiasedRecommender, FeedbackLog, evaluate, make, report
 from counterpoise.balance_table import balance_table
@@ -239,6 +240,24 @@ def test_silence_and_exposure_are_told_where_there_are_no_weights(dataset: Datas
     assert found["model"]["imputation"]["contrast"] == pytest.approx(model.facts_["imputation"]["contrast"])
     assert list(found["model"]["voices"].values()) == pytest.approx(model.scorer_.voices.tolist())
     assert "silence" in next(part["text"] for part in found["summary"] if part["title"] == "What was done")
+
+
+@pytest.mark.parametrize("method", ["counterpoise", "ips"])
+def test_the_say_of_grades_is_told(method: str, dataset: Dataset) -> None:
+    told = {}
+    for name, data in {"graded": graded(), "noisy": graded(2, noise=True), "labels": dataset}.items():
+        model = make(method, dim=4, epochs=3, grades=True).fit(data.train, probe=data.probe)
+        found = gather(Material(model, dataset=data))
+        told[name] = next(part["text"] for part in found["summary"] if part["title"] == "What was done")
+        says = found["model"]["grades"] or {}
+        assert ("say" in says) == (name == "graded")
+    say = make(method, dim=4, epochs=3, grades=True).fit(graded().train, graded().probe).facts_["grades"]["say"]
+    assert f"counts beside its label, with a say of {say:.2f} " in told["graded"]
+    for name, why in {"noisy": "their side of the threshold", "labels": "the ratings of the log are labels"}.items():
+        assert "Grades of ratings were to count beside labels, but had no say: " in told[name]
+        assert why in told[name]
+    without = make(method, dim=4, epochs=3, grades=False).fit(dataset.train, probe=dataset.probe)
+    assert "rades" not in str(gather(Material(without, dataset=dataset))["summary"])
 
 
 def test_a_run_without_its_log_says_so_and_reports_the_rest(hostile_run: Path, hostile_folder: Path, tmp_path) -> None:

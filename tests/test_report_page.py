@@ -15,6 +15,7 @@ from conftest import IMAGE_ID, SCRIPT_ID
 import counterpoise as cp
 from counterpoise import Dataset, DebiasedRecommender
 from counterpoise.cli import main
+from counterpoise.evaluation import NAMES
 from counterpoise.reports.blocks import Column, slug
 from counterpoise.reports.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
 from counterpoise.reports.definitions import DEFINITIONS
@@ -141,6 +142,15 @@ def test_a_method_without_weights_says_what_it_does_instead(dataset: Dataset, tm
     assert "There is no plain MF to compare with" in text
 
 
+def test_reasons_that_a_run_gives_are_text_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
+    model = cp.make("mf", dim=4, epochs=2).fit(dataset.train)
+    model.facts_["in_vain"] = {"grades": SCRIPT_ID}
+    cp.report(model, out=tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert SCRIPT_ID not in page
+    assert SCRIPT_ID in " ".join(Page(page).text)
+
+
 def test_a_model_and_its_dataset_are_enough(dataset: Dataset, fitted: DebiasedRecommender, tmp_path: Path) -> None:
     facts = cp.report(fitted, dataset, out=tmp_path / "deep" / "page.html")
     assert facts["log"]["rows"] == len(dataset.train)
@@ -192,6 +202,35 @@ def test_report_takes_a_test_and_a_plain_run(hostile_run: Path, hostile_folder: 
     assert main([*arguments[:-4], "--plain", "none", "--out", str(out)]) == 0
     assert "page.json" in capsys.readouterr().out
     assert "before" not in json.loads(out.with_suffix(".json").read_text())["lists"]
+
+
+def test_unknown_users_of_a_test_are_an_error_or_get_rates(
+    hostile_run: Path, hostile_folder: Path, tmp_path: Path, capsys
+) -> None:
+    test, out = tmp_path / "test.csv", tmp_path / "page.html"
+    first, *lines = (hostile_folder / "test.csv").read_text().splitlines(keepends=True)
+    stranger = lines[-1].replace(SCRIPT_ID, "<b>stranger</b>")
+    test.write_text("".join([first, *lines, stranger]))
+    arguments, allowed = [str(hostile_run), "--test", str(test), "--out", str(out)], ["--unknown", "popular"]
+    complaints = []
+    for command in (["evaluate", str(hostile_run), str(test)], ["report", *arguments, "--plain", "none"]):
+        assert main(command) == 2
+        complaints.append(capsys.readouterr().err)
+    assert complaints[0] == complaints[1]
+    assert "Use --unknown popular to score new users by the items alone." in complaints[0]
+    assert main(["evaluate", str(hostile_run), str(test), *allowed, "--json"]) == 0
+    evaluated = json.loads(capsys.readouterr().out)
+    assert main(["report", *arguments, *allowed, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["model"]["test"]["rows"] == len(lines) + 1
+    assert [row["run"]["value"] for row in facts["model"]["metrics"]] == [evaluated[name] for name in NAMES]
+    assert f"Of {len(lines) + 1:,} ratings of the test 1 are by users whom the log of run" in facts["notes"][0]
+    assert main(["report", "--compare", str(hostile_run), *arguments]) == 2
+    assert capsys.readouterr().err == complaints[0]
+    assert main(["report", "--compare", str(hostile_run), *arguments, *allowed, "--json"]) == 0
+    compared = json.loads(capsys.readouterr().out)
+    assert [run["value"] for run in compared["metrics"][0]["runs"]] == [evaluated["auc"]] * 2
+    assert len(compared["notes"]) == 2
 
 
 def test_compared_runs_stand_side_by_side(hostile_run: Path, tmp_path: Path, capsys) -> None:

@@ -17,7 +17,7 @@ from counterpoise.serving.lists import Lists, best
 from counterpoise.serving.served import Served
 from counterpoise.vocabulary import Vocabulary
 
-FAST = {"epochs": 4}
+FAST = {"epochs": 4, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -21,7 +23,10 @@ from counterpoise import Dataset, make
 from counterpoise.board import Board
 from counterpoise.checkpoints import Checkpoint
 from counterpoise.cli import main
+from counterpoise.config import FitConfig
+from counterpoise.engines import Local
 from counterpoise.errors import ConfigError, DataError
+from counterpoise.fitting import load_data
 from counterpoise.graphs import optimizers
 from counterpoise.hedging import begin
 from counterpoise.ranks import AveragedGradients, Ranks
@@ -45,6 +50,8 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 GRADES = {"counterpoise": {"rate": 0.3}, "mf": {"grades": True}}
 
+FAST: dict[str, Any] = {"epochs": 4, "batch_size": 99, "dim": 4, "pairs": 2, "seed": 3, "device": "cpu"}
+
 
 @pytest.fixture(scope="module")
 def sharded(dataset: Dataset, tmp_path_factory: pytest.TempPathFactory) -> ShardedLog:
@@ -59,7 +66,7 @@ def log(sharded: ShardedLog) -> StreamedLog:
 
 
 def begun(log: StreamedLog, method: str = "mf", **settings: Any) -> tuple[Any, Any, StreamedBatches]:
-    model = make(method, **{"epochs": 4, "batch_size": 99, "dim": 4, "pairs": 2, "seed": 3} | settings)
+    model = make(method, **FAST | settings)
     problem = model.problem(log, None)
     learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
     batches = problem.batches(learner.uses_pairs)
@@ -275,6 +282,27 @@ def test_one_file_goes_to_the_workers_of_ray_too(
     assert "leave out --engine ray to read the log into memory" in capsys.readouterr().err
     assert main(["fit", "simulated", *words]) == 2
     assert "`engine` 'ray' works on files of your own" in capsys.readouterr().err
+
+
+def test_the_report_of_a_run_that_ray_trained_needs_no_ray(
+    dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    dataset.train.to_frame().write_csv(tmp_path / "log.csv")
+    cache = str(tmp_path / "cache")
+    there = FitConfig(data=str(tmp_path / "log.csv"), engine="ray", workers=2, address="10.0.0.1:6379", cache=cache)
+    log = load_data(there).train
+    assert isinstance(log, StreamedLog)
+    assert log.engine == RayEngine(2, "10.0.0.1:6379")
+    settings: dict[str, Any] = {"epochs": 2, "dim": 4, "prior": "uniform", "features": "activity"}
+    model = fit_streamed(make("skb-ips", **settings), log.by(Local()))
+    assert log.engine == RayEngine(2, "10.0.0.1:6379")
+    model.save(tmp_path / "run", fit=there.model_dump())
+    assert main(["report", str(tmp_path / "run"), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["notes"] == []
+    assert facts["configuration"]["plain_epochs"] == 2
+    assert facts["weights"]["rows"] == len(dataset.train)
 
 
 def test_more_workers_than_cores_are_refused() -> None:

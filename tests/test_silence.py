@@ -188,7 +188,7 @@ def test_labels_decide_whether_exposure_speaks() -> None:
 
 
 def begin_and_train(data: Dataset) -> np.ndarray:
-    model = cp.make("counterpoise", side_features=False, epochs=60).fit(data.train, probe=data.probe)
+    model = cp.make("counterpoise", side_features=False, epochs=60, device="cpu").fit(data.train, probe=data.probe)
     return model.scorer_.voices.numpy()
 
 
@@ -220,7 +220,8 @@ def test_drawn_pairs_give_the_exposure_loss_on_average(dataset: Dataset) -> None
 
 
 def test_the_backbone_inside_can_be_any(dataset: Dataset, tmp_path: Path) -> None:
-    model = cp.make("counterpoise", epochs=3, backbone=Exposed("ncf")).fit(dataset.train, probe=dataset.probe)
+    model = cp.make("counterpoise", epochs=3, backbone=Exposed("ncf"), device="cpu")
+    model.fit(dataset.train, probe=dataset.probe)
     model.save(tmp_path / "run")
     assert np.array_equal(cp.load_model(tmp_path / "run").predict_log(dataset.test), model.predict_log(dataset.test))
 

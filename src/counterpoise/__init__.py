@@ -8,7 +8,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from counterpoise import plots as plots
     from counterpoise.agreement import Agreement
-    from counterpoise.backbones import MatrixFactorization, NeuralCF
+    from counterpoise.backbones import MatrixFactorization
     from counterpoise.balanced_log import balance_log
     from counterpoise.balancer import KernelBalancer, MomentBalancer
     from counterpoise.balancing import Balancing
@@ -20,14 +20,17 @@ if TYPE_CHECKING:
     from counterpoise.exposure import Exposed
     from counterpoise.feedback import Dataset, FeedbackLog
     from counterpoise.functions import GivenFunctions, KernelFunctions, Moments
+    from counterpoise.given_propensities import Given
     from counterpoise.imputation import Constant, Learned, Nothing
     from counterpoise.ingest import read_log, read_logs
     from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
     from counterpoise.kernels import Exponential, Gaussian
+    from counterpoise.logistic import Logistic
     from counterpoise.making import make
     from counterpoise.many import fit_many
     from counterpoise.methods import METHODS
-    from counterpoise.propensity import Logistic, Popularity, Propensity
+    from counterpoise.neural_cf import NeuralCF
+    from counterpoise.propensity import Popularity, Propensity
     from counterpoise.recommender import DebiasedRecommender
     from counterpoise.reports.writing import report
     from counterpoise.results import BalanceResult
@@ -41,13 +44,13 @@ if TYPE_CHECKING:
     from counterpoise.tuned import Tuning
     from counterpoise.tuning import tune
     from counterpoise.two_samples import balance_samples
-    from counterpoise.weights import Given, Itself, NaiveBayes, Uniform
+    from counterpoise.weights import Itself, NaiveBayes, Uniform
 
 # Where each public name lives. It is imported when it is first used: torch alone takes longer to import than a model
 # of a small log takes to fit.
 _HOMES = {
     "agreement": ("Agreement",),
-    "backbones": ("MatrixFactorization", "NeuralCF"),
+    "backbones": ("MatrixFactorization",),
     "balanced_log": ("balance_log",),
     "balancer": ("KernelBalancer", "MomentBalancer"),
     "balancing": ("Balancing",),
@@ -59,14 +62,17 @@ _HOMES = {
     "exposure": ("Exposed",),
     "feedback": ("Dataset", "FeedbackLog"),
     "functions": ("GivenFunctions", "KernelFunctions", "Moments"),
+    "given_propensities": ("Given",),
     "imputation": ("Constant", "Learned", "Nothing"),
     "ingest": ("read_log", "read_logs"),
     "joint_propensity": ("BalancedPropensity", "StabilizedPropensity"),
     "kernels": ("Exponential", "Gaussian"),
+    "logistic": ("Logistic",),
     "making": ("make",),
     "many": ("fit_many",),
     "methods": ("METHODS",),
-    "propensity": ("Logistic", "Popularity", "Propensity"),
+    "neural_cf": ("NeuralCF",),
+    "propensity": ("Popularity", "Propensity"),
     "recommender": ("DebiasedRecommender",),
     "saved_models": ("load_model",),
     "reports.writing": ("report",),
@@ -80,7 +86,7 @@ _HOMES = {
     "tuned": ("Tuning",),
     "tuning": ("tune",),
     "two_samples": ("balance_samples",),
-    "weights": ("Given", "Itself", "NaiveBayes", "Uniform"),
+    "weights": ("Itself", "NaiveBayes", "Uniform"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ALIASES = {"load_dataset": "load"}

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.feedback import FeedbackLog
+from counterpoise.given_propensities import Given
 from counterpoise.imputation import Imputation, Imputing, Nothing
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
 from counterpoise.risks import error
 from counterpoise.scorers import Scorer
 from counterpoise.training import ALL_PAIRS_LIMIT, Batch, train
-from counterpoise.weights import Given, NaiveBayes, Weighing, Weights
+from counterpoise.weights import NaiveBayes, Weighing, Weights
 
 
 @dataclass

@@ -1,11 +1,10 @@
-"""Matrix factorisation and neural collaborative filtering. How they are trained is not their business."""
+"""Matrix factorisation, and the words for backbones. How they are trained is not their business."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from torch.nn.functional import pad
 
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.feedback import FeedbackLog
+from counterpoise.fresh_tables import draw, fresh_table, log_odds
 from counterpoise.gathering import (
     BiasedProducts,
     Kept,
@@ -24,9 +24,9 @@ from counterpoise.gathering import (
     rows_and_grid,
     take,
 )
+from counterpoise.neural_cf import NeuralCF
 from counterpoise.scorers import Backbone, PullBack, Scorer
 
-INITIAL_SCALE = 0.1  # standard deviation of fresh factors: small, so that training starts near the mean label
 NOISE = 4.0  # the precision that keeps factors from the noise of the rows that are usual
 USUAL_ROWS = 24  # of a user or an item, for which `l2` is as it says: those of a log that defaults were chosen on
 GRID_PAYS = 32  # pairs of D for each pair asked for, up to which one matrix product is faster than gathering vectors
@@ -61,10 +61,10 @@ class MatrixFactorization(Backbone):
             check_number(name, getattr(self, name), at_least=0)
         scorer = self.empty(*log.shape, n_columns=log.feature_columns)
         scorer.growth = growth_of_noise(len(log), *log.shape)
-        _draw(scorer.user_factors.weight, generator)
-        _draw(scorer.item_factors.weight, generator)
+        draw(scorer.user_factors.weight, generator)
+        draw(scorer.item_factors.weight, generator)
         if self.biases:
-            scorer.mean.data.fill_(_log_odds(float(log.labels.mean()) if rate is None else rate))
+            scorer.mean.data.fill_(log_odds(float(log.labels.mean()) if rate is None else rate))
         if scorer.sided:
             scorer.user_features, scorer.item_features = _side_features(log)
         return scorer
@@ -99,12 +99,12 @@ class _Factors(Scorer):
     def __init__(self, part: MatrixFactorization, n_users: int, n_items: int, n_columns: tuple[int, int]) -> None:
         super().__init__()
         self.part, self.n_users, self.n_items, self.kept = part, n_users, n_items, Kept()
-        self.user_factors = _table(n_users, part.dim)
-        self.item_factors = _table(n_items, part.dim)
+        self.user_factors = fresh_table(n_users, part.dim)
+        self.item_factors = fresh_table(n_items, part.dim)
         if part.biases:
             self.mean = nn.Parameter(torch.zeros(()))
-            self.user_bias = _table(n_users, 1)
-            self.item_bias = _table(n_items, 1)
+            self.user_bias = fresh_table(n_users, 1)
+            self.item_bias = fresh_table(n_items, 1)
         self.sided = any(n_columns) if part.side_features == "auto" else bool(part.side_features)
         if self.sided:
             shape = n_columns[0] + 1, n_columns[1] + 1  # a column of ones beside the features
@@ -206,84 +206,6 @@ class _Factors(Scorer):
         return (user_table if users is None else user_table[users]) @ item_table.mT
 
 
-@dataclass
-class NeuralCF(Backbone):
-    """logit = mean + linear([p_u * q_i ; mlp([r_u ; s_i])]): a product of embeddings beside a small network.
-
-    (He, Liao, Zhang, Nie, Hu and Chua 2017, Neural Collaborative Filtering.) `l2` as in `MatrixFactorization`, on the
-    embeddings; `l2_network` on the network's weights.
-    """
-
-    dim: int = 16
-    hidden: tuple[int, ...] = (32, 16)
-    l2: float = 4.0
-    l2_network: float = 1.0
-
-    def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
-        """Embeddings from a narrow normal distribution; each layer's weights scaled by its inputs, offsets 0."""
-        check_number("dim", self.dim, at_least=1, integer=True)
-        if not isinstance(self.hidden, tuple | list):
-            raise ConfigError(f"`hidden` must list the widths of the hidden layers, got {self.hidden!r}. Try (32, 16).")
-        for width in self.hidden:
-            check_number("hidden", width, at_least=1, integer=True, advice="Give the width of each hidden layer.")
-        for name in ("l2", "l2_network"):
-            check_number(name, getattr(self, name), at_least=0)
-        scorer = self.empty(*log.shape, n_columns=(0, 0))
-        for table in scorer.embeddings():
-            _draw(table, generator)
-        for layer in scorer.layers():
-            _draw(layer.weight, generator, math.sqrt(2 / layer.weight.shape[1]))
-        scorer.output.bias.data.fill_(_log_odds(float(log.labels.mean()) if rate is None else rate))
-        return scorer
-
-    def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> _Network:
-        """All parameters zero."""
-        return _Network(self, n_users, n_items)
-
-
-class _Layer(nn.Module):
-    """An affine map that starts at zero: nn.Linear would draw from torch's global generator."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(outputs, inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs))
-
-    def forward(self, values: Tensor) -> Tensor:
-        return nn.functional.linear(values, self.weight, self.bias)
-
-
-class _Network(Scorer):
-    def __init__(self, part: NeuralCF, n_users: int, n_items: int) -> None:
-        super().__init__()
-        self.part, self.n_users, self.n_items = part, n_users, n_items
-        self.user_table = _table(n_users, 2 * part.dim)  # one half for the product, the other for the network
-        self.item_table = _table(n_items, 2 * part.dim)
-        widths = (2 * part.dim, *part.hidden)
-        self.network = nn.ModuleList(_Layer(*ends) for ends in pairwise(widths))
-        self.output = _Layer(part.dim + widths[-1], 1)
-
-    def embeddings(self) -> tuple[Tensor, Tensor]:
-        return self.user_table.weight, self.item_table.weight
-
-    def layers(self) -> list[_Layer]:
-        return [layer for layer in self.modules() if isinstance(layer, _Layer)]
-
-    def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        user_product, user_hidden = self.user_table(users).chunk(2, dim=1)
-        item_product, item_hidden = self.item_table(items).chunk(2, dim=1)
-        hidden = torch.cat([user_hidden, item_hidden], dim=1)
-        for layer in self.network:
-            hidden = torch.relu(layer(hidden))
-        logits: Tensor = self.output(torch.cat([user_product * item_product, hidden], dim=1))
-        return logits.squeeze(1)
-
-    def precision(self, name: str) -> float | Tensor:
-        if name.endswith("bias"):
-            return 0.0
-        return self.part.l2 if "table" in name else self.part.l2_network
-
-
 BACKBONES: dict[str, type[Backbone]] = {"mf": MatrixFactorization, "ncf": NeuralCF}
 
 
@@ -299,20 +221,6 @@ def as_backbone(choice: Any) -> Backbone:
 def _with_bias(table: Tensor, bias: Tensor | None) -> Tensor:
     """The table with the bias, if there is one, added to its first column."""
     return table if bias is None else table + pad(bias, (0, table.shape[-1] - 1))
-
-
-def _table(rows: int, columns: int) -> nn.Embedding:
-    return nn.Embedding(rows, columns, _weight=torch.zeros(rows, columns))
-
-
-def _draw(table: Tensor, generator: torch.Generator, scale: float = INITIAL_SCALE) -> None:
-    with torch.no_grad():
-        table.normal_(0.0, scale, generator=generator)
-
-
-def _log_odds(rate: float) -> float:
-    rate = min(max(rate, 1e-3), 1 - 1e-3)
-    return math.log(rate / (1 - rate))
 
 
 def _side_features(log: FeedbackLog) -> tuple[Tensor, Tensor]:

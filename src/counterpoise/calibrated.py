@@ -92,7 +92,7 @@ class _Targeted(Imputing):
     density: float
 
     def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
-        imputed = self.base.errors(_without_pairs(view.batch), view.logits, view.logits[:0], view.errors)[0]
+        imputed = self.base.errors(view.batch.without_pairs(), view.logits, view.logits[:0], view.errors)[0]
         covariate = self._at(view.batch.users, view.batch.items)
         self.base.step(view, ratio, rate, shift + _fit(covariate, view.errors - imputed - shift) * covariate)
 
@@ -116,10 +116,6 @@ class _Targeted(Imputing):
 def _fit(covariate: Tensor, residuals: Tensor) -> Tensor:
     """eta = sum c residual / sum c^2."""
     return regression(covariate[:, None], residuals)[0].to(residuals.dtype)
-
-
-def _without_pairs(batch: Batch) -> Batch:
-    return batch._replace(pair_users=batch.users[:0], pair_items=batch.items[:0])
 
 
 @dataclass

@@ -5,11 +5,13 @@ from __future__ import annotations
 from counterpoise.agreement import Agreement
 from counterpoise.balancing import Balancing
 from counterpoise.calibrated import Multiple, Targeted
+from counterpoise.given_propensities import Given
 from counterpoise.imputation import Constant, Imputation, Learned, Nothing
 from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
-from counterpoise.propensity import Logistic, Popularity, Propensity
+from counterpoise.logistic import Logistic
+from counterpoise.propensity import Popularity, Propensity
 from counterpoise.silence import Silence
-from counterpoise.weights import Given, Itself, NaiveBayes, Uniform, Weights
+from counterpoise.weights import Itself, NaiveBayes, Uniform, Weights
 
 WEIGHTS: dict[str, type[Weights]] = {
     "uniform": Uniform,

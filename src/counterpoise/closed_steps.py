@@ -32,9 +32,9 @@ class Parts(Protocol):
 def has_closed_form(parts: Parts, batch: Batch) -> bool:
     """Whether `closed_step` is a step of these parts on this batch: each has one, and the risk is of labels alone."""
     users, imputing = batch.users, parts.imputing
-    imputes = imputing.speaks and batch.pair_users is not None
     return (
-        parts.risk_name == ("dr" if imputes else "ips")
+        parts.risk_name == ("dr" if imputing.speaks else "ips")
+        and not (imputing.speaks and batch.pair_users is None)
         and parts.grading is None
         and parts.optimizer.averaged is None
         and all(part.has_closed_form(users) for part in (parts.weighing, imputing, parts.scorer))

@@ -12,7 +12,8 @@ from counterpoise.exposure import Exposed
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.imputation import Constant, Learned
 from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
-from counterpoise.propensity import Logistic, Popularity
+from counterpoise.logistic import Logistic
+from counterpoise.propensity import Popularity
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.silence import Silence
 from counterpoise.weights import Itself, NaiveBayes, Uniform

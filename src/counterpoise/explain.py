@@ -126,6 +126,11 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         lines.append("The imputation is believed by half: a second predictor learns without it.")
     if "grades" in facts:
         lines.append(f"Grades: how far ratings are from the threshold counts too, by {facts['grades']['say']:.0%}.")
+    in_vain = facts.get("in_vain", {})
+    if "hedge" in in_vain:
+        lines.append(f"Hedge: one predictor as without it, since {in_vain['hedge']} that a second could doubt.")
+    if "grades" in in_vain:
+        lines.append(f"Grades: no say, since {in_vain['grades']}.")
     if "share_agreed" in imputation:
         lines.append(f"The two models agree on {imputation['share_agreed']:.1%} of all pairs, which the third learns.")
     for candidate in imputation.get("propensities", []):

@@ -210,7 +210,7 @@ def evaluate_run(
     """
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
     options: dict[str, Any] = {"path": path, "protocol": protocol, "seed": seed, "threshold": threshold}
-    log, seen, protocol = read_test(model, fitted, test, "popular", reading, memory=memory, **options)
+    log, seen, protocol = read_test(model, fitted, test, reading, memory=memory, **options)
     scores = model.predict_log(log, unknown=unknown)  # which says what to do about unknown users
     return evaluate(scores, log, k=k, empty_users=empty_users), seen, protocol
 
@@ -219,7 +219,6 @@ def read_test(
     model: DebiasedRecommender,
     fitted: Mapping[str, Any],
     test: str,
-    unknown: Unknown = "error",
     reading: Mapping[str, Any] | None = None,
     *,
     path: str | None = None,
@@ -233,6 +232,7 @@ def read_test(
     What is not given is as in the run, whose configuration is `fitted`: the protocol, the split and the threshold. In
     the honest protocol the pairs of the training log and of the probe are left out. `reading`: options of `read_log`
     for a file, a folder or a glob, which must fit into `memory`: rankings are of users, whose rows may lie anywhere.
+    Users whom the model does not know are kept: it says what to do about them (`strangers`, `predict_log`).
     """
     protocol = protocol or fitted.get("protocol", "honest")
     threshold = model.log_facts_["threshold"] if threshold is None else threshold
@@ -244,7 +244,7 @@ def read_test(
     elif too_long(test, memory):
         raise DataError(f"{test}: more rows than fit into the `memory` of {memory}. Raise it, or evaluate on a sample.")
     else:
-        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": unknown != "error"}
+        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": True}
         log = read_log(test, threshold=threshold, **ids, **(reading or {}))
     seen = model.has_seen(log)
     if protocol == "honest":

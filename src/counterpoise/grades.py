@@ -235,6 +235,13 @@ class Grading:
         return {"say": self.say, "levels": self.levels.borders.tolist(), "log_odds": odds.tolist()}
 
 
+def no_say(log: FeedbackLog) -> str:
+    """Why grades of a log were not learned from: there are none, or what was measured of them is 0."""
+    if log.threshold is None:
+        return "the ratings of the log are labels"
+    return "what ratings tell of taste in this log lies in their side of the threshold"
+
+
 def say_of_log(log: FeedbackLog, grades: NDArray[np.uint8], rows: NDArray[np.int64], main: int) -> float:
     """`say_of_grades` by the label rates of users and items, from some rows of a log."""
     labels = log.labels.astype(np.float64)

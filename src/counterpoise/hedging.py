@@ -19,6 +19,7 @@ from torch import Tensor
 from counterpoise import risks
 from counterpoise.adam import Adam, Rate
 from counterpoise.feedback import FeedbackLog
+from counterpoise.grades import no_say
 from counterpoise.imputation import Imputation, Zero
 from counterpoise.learner import Learner
 from counterpoise.problems import Problem
@@ -160,6 +161,23 @@ def begin(
 def hedged(learner: Learner, probe: FeedbackLog | None, hedge: bool) -> AnyLearner:
     """The learner, with a second one beside it if that is wanted, and if its imputation says anything to be doubted."""
     return HedgedLearner(learner, probe) if hedge and learner.imputing.speaks else learner
+
+
+def no_doubt(learner: AnyLearner) -> str | None:
+    """Why there is nothing that a second predictor could doubt; None where there is one."""
+    if isinstance(learner, HedgedLearner):
+        return None
+    return "nothing is imputed" if isinstance(learner.imputing, Zero) else "the imputation says nothing"
+
+
+def in_vain(learner: AnyLearner, log: FeedbackLog, hedge: bool, grades: bool) -> dict[str, dict[str, str]]:
+    """JSON-able: which of the two settings came to nothing, and why, if any did."""
+    asked = {
+        "hedge": no_doubt(learner) if hedge else None,
+        "grades": no_say(log) if grades and learner.grading is None else None,
+    }
+    found = {name: why for name, why in asked.items() if why is not None}
+    return {"in_vain": found} if found else {}
 
 
 def level(logits: Tensor, labels: Tensor) -> float:

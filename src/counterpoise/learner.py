@@ -80,7 +80,7 @@ class Learner:
         errors = self._errors(batch, logits)
         view = View(batch, logits.detach(), pair_logits.detach(), errors.detach())
         self.imputing.step(view, self._ratio(batch), rate)
-        imputed, imputed_on_pairs = self.imputing.errors(batch, logits, pair_logits, errors)
+        imputed, imputed_on_pairs = self._imputed(batch, logits, pair_logits, errors)
         self.weighing.step(view, imputed.detach(), imputed_on_pairs.detach(), rate)
         ratio = self._ratio(batch)
         alone = batch.share.whole or self.risk_name != "snips"
@@ -107,7 +107,7 @@ class Learner:
         ratio = ratio / ratio.mean()
         if self.risk_name == "direct":
             return risks.snips(errors, ratio)
-        return self._risk(errors, ratio, *self.imputing.errors(batch, logits, pair_logits, errors))
+        return self._risk(errors, ratio, *self._imputed(batch, logits, pair_logits, errors))
 
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""
@@ -125,7 +125,7 @@ class Learner:
         """(the risk, the mean error) on some rows of the log, with the weights that they have."""
         logits, pair_logits = self._logits(batch)
         errors = self._errors(batch, logits)
-        imputed = self.imputing.errors(batch, logits, pair_logits, errors)
+        imputed = self._imputed(batch, logits, pair_logits, errors)
         return float(self._risk(errors, self.weighing.ratio[batch.rows], *imputed)), float(errors.mean())
 
     def _logits(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -149,6 +149,11 @@ class Learner:
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
         """Of the rows, whose labels are as they are where they were observed."""
         return risks.error(batch.labels, logits + self.imputing.offset)
+
+    def _imputed(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        """The imputed errors of the rows, and of the pairs of D where the predictor was asked there."""
+        asked = batch if self.scores_pairs else batch.without_pairs()
+        return self.imputing.errors(asked, logits, pair_logits, errors)
 
     def _risk(
         self, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor, mean: Tensor | None = None

@@ -66,3 +66,17 @@ def shrunken_label_rates(log: FeedbackLog) -> Tensor:
     sums = np.bincount(log.items, weights=log.labels, minlength=log.shape[1])
     prior = len(log) / log.shape[1]
     return torch.from_numpy((sums + prior * log.labels.mean()) / (counts + prior)).float()
+
+
+def nearest(vectors: Tensor, codes: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
+    """(cosines, codes) of the k other rows of a table that are nearest to each of these, in blocks of so many scores.
+
+    (codes, k)
+    """
+    directions, tops = torch.nn.functional.normalize(vectors, dim=1), []
+    for own in torch.split(codes, max(1, block // len(directions))):
+        similarity = directions[own] @ directions.T
+        similarity[torch.arange(len(own)), own] = -torch.inf
+        tops.append(top_items(similarity, min(k, len(directions) - 1)))
+    scores, similar = (torch.cat(part) for part in zip(*tops, strict=True))
+    return scores, similar

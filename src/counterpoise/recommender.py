@@ -15,19 +15,19 @@ from torch import Tensor
 from counterpoise import __version__
 from counterpoise.backbones import MatrixFactorization, as_backbone
 from counterpoise.checkpoints import Checkpoint
-from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
+from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
 from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
+from counterpoise.fit_rules import check_labels, check_parts
 from counterpoise.graphs import recorded
-from counterpoise.hedging import AnyLearner, begin
+from counterpoise.hedging import AnyLearner, begin, in_vain
 from counterpoise.imputation import Imputation, Nothing
 from counterpoise.learner import finish
 from counterpoise.parts import Part
 from counterpoise.persistence import write_folder
 from counterpoise.problems import Problem
-from counterpoise.ranking import Seen, shrunken_label_rates, top_items
-from counterpoise.risks import RISKS
+from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
+from counterpoise.saved_parts import facts_of_log
 from counterpoise.scorers import Backbone
-from counterpoise.silence import Silence
 from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.training import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
 from counterpoise.vocabulary import Codes, as_column, gather
@@ -105,13 +105,13 @@ class DebiasedRecommender(Part):
         probe: FeedbackLog | None,
     ) -> Self:
         """Take over what a learner has learned."""
-        self.history_, self.facts_ = history, facts
+        self.history_, self.facts_ = history, facts | in_vain(learner, log, self.hedge, self.grades)
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weighing.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_ = Seen.of(log)
         self.item_rates_ = shrunken_label_rates(log).to(self.training.resolve_device())
         self.probed_ = Seen.of(log.take([]) if probe is None else probe)
-        self.log_facts_, self.configuration_ = _facts(log), self.to_config()
+        self.log_facts_, self.configuration_ = facts_of_log(log), self.to_config()
         return self
 
     def held_out_rows(self, rows: int) -> NDArray[np.bool_]:
@@ -125,27 +125,15 @@ class DebiasedRecommender(Part):
         """Raise the first error of the settings or the data, before anything takes time."""
         self.check_settings()
         check_log("log", log)
-        _check_labels(log)
+        check_labels(log)
         if probe is not None:
             check_log("probe", probe)
-            _check_labels(probe, "the probe's labels")
+            check_labels(probe, "the probe's labels")
             Dataset(log, probe)
 
     def check_settings(self) -> None:
         """Raise the first error of the settings."""
-        for name, kind in (("weights", Weights), ("imputation", Imputation), ("training", Training)):
-            if not isinstance(getattr(self, name), kind):
-                raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
-        self.training.check()
-        check_flag("hedge", self.hedge)
-        check_flag("grades", self.grades)
-        check_choice("risk", self.risk, RISKS)
-        if self.risk == "direct" and isinstance(self.imputation, Nothing | Silence):
-            raise ConfigError(
-                f"`imputation` must be one of errors for risk={self.risk!r}: it is all that is learned from."
-            )
-        if self.risk == "direct" and self.hedge:
-            raise ConfigError("`hedge` must be false for risk='direct': without imputation there is nothing to learn.")
+        check_parts(self.weights, self.risk, self.imputation, self.training, self.hedge, self.grades)
 
     def predict(self, users: Any, items: Any, *, unknown: Unknown = "error") -> NDArray[np.float32]:
         """The probability of a positive label for each (user, item), in original ids.
@@ -167,6 +155,10 @@ class DebiasedRecommender(Part):
         if (log.user_ids, log.item_ids) == (self.user_ids_, self.item_ids_):
             return self._probabilities(log.users, log.items)
         return self.predict(log.user_ids.decode(log.users), log.item_ids.decode(log.items), unknown=unknown)
+
+    def strangers(self, log: FeedbackLog, unknown: Unknown = "error") -> NDArray[np.bool_]:
+        """For each row of a log: whether its user is unknown. An error that says what to do, unless `unknown` does."""
+        return self._user_codes(log.user_ids.decode(log.users), unknown) < 0
 
     def has_seen(self, log: FeedbackLog) -> NDArray[np.bool_]:
         """For each row of a log: whether its pair stood in the training log or in the probe."""
@@ -212,14 +204,8 @@ class DebiasedRecommender(Part):
         check_number("k", k, at_least=1, integer=True)
         self._check_fitted()
         codes = np.arange(len(self.item_ids_)) if items is None else self.item_ids_.require(items, "item")
-        vectors = torch.nn.functional.normalize(self.scorer_.embeddings()[1], dim=1).cpu()
         own = torch.from_numpy(codes).long()
-        tops = []
-        for block in torch.split(own, max(1, BLOCK // len(vectors))):
-            similarity = vectors[block] @ vectors.T
-            similarity[torch.arange(len(block)), block] = -torch.inf
-            tops.append(top_items(similarity, min(k, len(vectors) - 1)))
-        scores, similar = (torch.cat(part) for part in zip(*tops, strict=True))
+        scores, similar = nearest(self.scorer_.embeddings()[1].cpu(), own, k, BLOCK)
         width = scores.shape[1]
         return table(
             item_id=self.item_ids_.decode(own.repeat_interleave(width).numpy()),
@@ -303,28 +289,7 @@ class DebiasedRecommender(Part):
         return row, items[row, place], torch.sigmoid(values[row, place]), place + 1
 
 
-def _check_labels(log: FeedbackLog, what: str = "labels") -> None:
-    values = log.ratings if log.threshold is None else log.labels
-    low, high = float(values.min()), float(values.max())
-    if low < 0 or high > 1:
-        raise DataError(
-            f"{what} must lie in [0, 1], got values from {low:g} to {high:g}. "
-            "Give the log a `threshold` (--threshold): ratings at or above it become 1, others 0."
-        )
-
-
 def _draw_rows(rows: int, fraction: float, seed: int) -> NDArray[np.int64]:
     """A uniform draw of rows to hold out: at least one, never all."""
     size = min(max(1, round(fraction * rows)), rows - 1)
     return np.random.default_rng(seed).choice(rows, size, replace=False)
-
-
-def _facts(log: FeedbackLog) -> dict[str, Any]:
-    return {
-        "rows": len(log),
-        "users": log.shape[0],
-        "items": log.shape[1],
-        "threshold": log.threshold,
-        "mean_label": float(log.labels.mean()),
-        "feature_columns": log.feature_columns,
-    }

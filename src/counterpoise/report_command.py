@@ -9,7 +9,7 @@ import typer
 
 from counterpoise.console import say, show_json, working
 from counterpoise.errors import ConfigError
-from counterpoise.options import Json, Quiet
+from counterpoise.options import Json, Quiet, UnknownUsers
 
 if TYPE_CHECKING:
     from counterpoise.feedback import Dataset
@@ -25,6 +25,7 @@ def report(
     out: Annotated[Path | None, typer.Option(help="The page to write.", show_default="RUN/report.html")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="Put several runs side by side.")] = False,
     plain: Annotated[str | None, typer.Option(help=PLAIN_HELP, show_default="fit it now")] = None,
+    unknown: UnknownUsers = "error",
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -38,11 +39,11 @@ def report(
             if plain is not None:
                 raise ConfigError("`--plain` goes with the report of one run; with --compare name a run of mf first.")
             out = out or Path(writing.COMPARISON)
-            facts = writing.compare(runs, out=out, test=test)
+            facts = writing.compare(runs, out=out, test=test, unknown=unknown)
         else:
             out = out or runs[0] / writing.REPORT
             chosen: bool | str = True if plain is None else plain != "none" and plain
-            facts = writing.report(runs[0], out=out, test=test, plain=chosen)
+            facts = writing.report(runs[0], out=out, test=test, unknown=unknown, plain=chosen)
     if as_json:
         show_json({"out": str(out), **facts})
     elif not quiet:

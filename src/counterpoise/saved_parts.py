@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import DataError
+from counterpoise.feedback import FeedbackLog
 from counterpoise.ranking import Seen
 from counterpoise.training import History
 
@@ -41,6 +42,18 @@ def check_history(facts: Mapping[str, Any]) -> History:
     if not all(isinstance(number, float | int) for number in numbers):
         raise DataError("'history' must hold numbers.")
     return history
+
+
+def facts_of_log(log: FeedbackLog) -> dict[str, Any]:
+    """JSON-able: what a run keeps of the log that it was fitted on."""
+    return {
+        "rows": len(log),
+        "users": log.shape[0],
+        "items": log.shape[1],
+        "threshold": log.threshold,
+        "mean_label": float(log.labels.mean()),
+        "feature_columns": log.feature_columns,
+    }
 
 
 def check_log_facts(facts: Mapping[str, Any]) -> dict[str, Any]:

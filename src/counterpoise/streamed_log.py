@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,12 @@ class StreamedLog(FeedbackLog):
         chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
         users, items, ratings = (self.shards.take(name, chosen) for name in ("users", "items", "ratings"))
         return FeedbackLog(users, items, ratings, self.user_ids, self.item_ids, self.threshold)
+
+    def by(self, engine: Engine) -> StreamedLog:
+        """The same log, its shards worked on by another engine."""
+        found = copy(self)
+        object.__setattr__(found, "engine", engine)
+        return found
 
     def __len__(self) -> int:
         """The number of rows, |O|."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 import torch
@@ -120,6 +120,10 @@ class Batch(NamedTuple):
     pair_users: Tensor | None  # None: all pairs of D, user by user
     pair_items: Tensor | None
     share: Share = WHOLE  # whether there are more of its rows in other processes
+
+    def without_pairs(self) -> Self:
+        """Its rows alone."""
+        return self._replace(pair_users=self.users[..., :0], pair_items=self.items[..., :0])
 
 
 class Batches:

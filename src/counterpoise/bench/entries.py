@@ -13,10 +13,11 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Literal
 
+from counterpoise.baseline_methods import BASELINES
 from counterpoise.bench.published import places
 from counterpoise.errors import ConfigError
 from counterpoise.making import canonical_name, make
-from counterpoise.methods import BALANCING, BASELINES, METHODS, RULES
+from counterpoise.methods import BALANCING, METHODS, RULES
 
 PLUGINS = "counterpoise.methods"  # the group of entry points under which other packages offer theirs
 KERNELS = {"exp": "Exp", "gau": "Gau"}

@@ -19,11 +19,13 @@ from counterpoise import risks
 from counterpoise.backbones import MatrixFactorization
 from counterpoise.balancing import Balancing
 from counterpoise.bench.known_selection import Draw, Floats, KnownSelection, noisy_propensity
+from counterpoise.given_propensities import Given
+from counterpoise.logistic import Logistic
 from counterpoise.making import make
 from counterpoise.problems import Problem, fit_alone, mean_error
-from counterpoise.propensity import Logistic, Popularity, Propensity
+from counterpoise.propensity import Popularity, Propensity
 from counterpoise.training import Training
-from counterpoise.weights import Current, Given, Itself, NaiveBayes, Uniform, Weighing, Weights
+from counterpoise.weights import Current, Itself, NaiveBayes, Uniform, Weighing, Weights
 
 RULES = ("mb", "rkb", "wkb", "akb", "skb")
 BALANCED = {

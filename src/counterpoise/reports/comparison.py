@@ -15,19 +15,21 @@ from counterpoise.evaluation import NAMES, Resampled, paired_differences, resamp
 from counterpoise.feedback import FeedbackLog
 from counterpoise.reports.definitions import DEFINITIONS
 from counterpoise.reports.facts import flat, method_name, plain_json, versions
-from counterpoise.reports.material import Material, material_of_run
+from counterpoise.reports.material import Material, material_of_run, words_on_strangers
 from counterpoise.reports.model_facts import LOWER_IS_BETTER, verdict
 from counterpoise.reports.summary import stopped_words
+from counterpoise.words import Unknown
 
 HEADLINE = ("auc", "ndcg", "log_loss")
 WEIGHT_FACTS = ("effective_sample_size", "design_effect", "top_1_percent_share", "max_over_mean")
 
 
-def comparison_facts(runs: Sequence[str | Path], test: str | None = None) -> dict[str, Any]:
+def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknown: Unknown = "error") -> dict[str, Any]:
     """JSON-able: the runs, their metrics on a common test, and differences from the first run, paired over users."""
     if len(runs) < 2:
         raise ConfigError(f"`compare` needs at least two runs, got {len(runs)}. Give RUN1 RUN2 ...")
-    materials = _named([material_of_run(run, test if place == 0 else None) for place, run in enumerate(runs)])
+    first = material_of_run(runs[0], test, unknown)
+    materials = _named([first, *(material_of_run(run, unknown=unknown) for run in runs[1:])])
     log, notes = common_test(materials)
     found = [] if log is None else [_evaluated(material, log, materials[0]) for material in materials]
     gathered: dict[str, Any] = {
@@ -64,19 +66,23 @@ def common_test(materials: Sequence[Material]) -> tuple[FeedbackLog | None, list
         ]
     for material in materials[1:]:
         check_knows(material, log, materials[0])
+    strangers = [note for material in materials for note in words_on_strangers(material, log)]
     if materials[0].configuration.get("protocol", "honest") == "paper":
-        return log, ["Pairs seen in training are kept in the test, as in the paper's protocol of the first run."]
+        kept = "Pairs seen in training are kept in the test, as in the paper's protocol of the first run."
+        return log, [kept, *strangers]
     seen = np.logical_or.reduce([material.model.has_seen(log) for material in materials])
     if seen.all():
         raise DataError("every pair of the test was seen by one of the runs. Give another with --test FILE.")
     note = f"{seen.sum():,} pairs of the test of {materials[0].name} were seen by another run and are left out of all."
-    return log.take(~seen), [note] if seen.any() else []
+    return log.take(~seen), [*([note] if seen.any() else []), *strangers]
 
 
 def check_knows(material: Material, log: FeedbackLog, first: Material) -> None:
-    """Raise `DataError` unless a run knows all users and items of the test of the first."""
+    """Raise `DataError` unless a run knows all items of the test of the first, and all users that it has to."""
     model = material.model
-    kinds = (("users", model.user_ids_, log.user_ids, log.users), ("items", model.item_ids_, log.item_ids, log.items))
+    kinds = [("items", model.item_ids_, log.item_ids, log.items)]
+    if material.unknown == "error":
+        kinds.insert(0, ("users", model.user_ids_, log.user_ids, log.users))
     for kind, known, ids, codes in kinds:
         tested = ids.decode(np.unique(codes))
         unknown = tested.filter(known.encode(tested) < 0)
@@ -90,7 +96,8 @@ def check_knows(material: Material, log: FeedbackLog, first: Material) -> None:
 
 
 def _evaluated(material: Material, log: FeedbackLog, first: Material) -> Resampled:
-    return resampled_evaluation(material.model, log, first.k, first.empty_users)
+    scores = material.model.predict_log(log, unknown=material.unknown)
+    return resampled_evaluation(scores, log, first.k, first.empty_users)
 
 
 def _metric(name: str, materials: Sequence[Material], found: Sequence[Resampled]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from counterpoise.backbones import as_backbone
 from counterpoise.config import FitConfig
+from counterpoise.engines import Local
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, shown
 from counterpoise.exposure import Exposed
 from counterpoise.feedback import Dataset, FeedbackLog
@@ -28,7 +29,7 @@ from counterpoise.saved_models import load_model
 from counterpoise.streamed_fit import fit_streamed
 from counterpoise.streamed_log import StreamedLog
 from counterpoise.weights import Uniform
-from counterpoise.words import EmptyUsers
+from counterpoise.words import EmptyUsers, Unknown
 
 # Of plain MF on a large log: of a million simulated pairs they did as well as 150 epochs (AUC 0.659 against 0.658).
 PLAIN_STEPS = 300
@@ -45,6 +46,7 @@ class Material:
     dataset: Dataset | None = None
     test: FeedbackLog | None = None
     test_name: str | None = None
+    unknown: Unknown = "error"  # what becomes of users of the test whom the model does not know
     plain: DebiasedRecommender | None = None  # plain matrix factorisation of the same log
     notes: tuple[str, ...] = ()
 
@@ -107,19 +109,25 @@ def seen_pairs(seen: Seen) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.repeat(np.arange(len(counts)), counts), seen.items.numpy()
 
 
-def material_of_run(run: str | Path, test: str | None = None) -> Material:
+def material_of_run(run: str | Path, test: str | None = None, unknown: Unknown = "error") -> Material:
     """A saved run with its data read again, where they are still there and still the same."""
     model, manifest = load_model(run), read_manifest(run)
     fitted = manifest.get("fit") or {}
     dataset, notes = _read_again(model, fitted)
-    found = Material(model, Path(run).name, manifest, dataset, notes=notes)
-    if test is not None:
-        log, seen, protocol = read_test(model, fitted, test)
-        note = (
-            f"{seen:,} pairs of {test} were seen in training and are {'left out' if protocol == 'honest' else 'kept'}."
-        )
-        return replace(found, test=log, test_name=test, notes=(*notes, note) if seen else notes)
-    return found if dataset is None else replace(found, test=dataset.test, test_name=name_of_test(dataset))
+    found = Material(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
+    if test is None:
+        return found if dataset is None else replace(found, test=dataset.test, test_name=name_of_test(dataset))
+    log, seen, protocol = read_test(model, fitted, test)
+    note = f"{seen:,} pairs of {test} were seen in training and are {'left out' if protocol == 'honest' else 'kept'}."
+    said = (*((note,) if seen else ()), *words_on_strangers(found, log))  # an error before plain MF is fitted
+    return replace(found, test=log, test_name=test, notes=(*notes, *said))
+
+
+def words_on_strangers(material: Material, log: FeedbackLog) -> list[str]:
+    """What to say of users of a test whom a model does not know; an error where they are not allowed."""
+    rows = int(material.model.strangers(log, material.unknown).sum())
+    whose = f"Of {len(log):,} ratings of the test {rows:,} are by users whom the log of {material.name} does not have"
+    return [f"{whose}: they are predicted by the items' rates of positive labels."] if rows else []
 
 
 def name_of_test(dataset: Dataset) -> str | None:
@@ -128,7 +136,10 @@ def name_of_test(dataset: Dataset) -> str | None:
 
 
 def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[Dataset | None, tuple[str, ...]]:
-    """The data that a run's configuration names, or None and why not."""
+    """The data that a run's configuration names, or None and why not.
+
+    A log over shards is worked on here, also where Ray did for the fit: its cluster, or Ray itself, may be gone.
+    """
     if not fitted:
         return None, ("The run does not say what it was fitted on: what needs the log is left out.",)
     try:
@@ -138,7 +149,8 @@ def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[
         return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
     if not _same_pairs(model, dataset.train):
         return None, (f"{fitted['data']} has changed since the fit, so what needs the log is left out.",)
-    return dataset, ()
+    log = dataset.train
+    return (replace(dataset, train=log.by(Local())) if isinstance(log, StreamedLog) else dataset), ()
 
 
 def _same_pairs(model: DebiasedRecommender, log: FeedbackLog) -> bool:

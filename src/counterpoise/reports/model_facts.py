@@ -30,6 +30,7 @@ def model_facts(material: Material) -> dict[str, Any]:
         "imputation": _plain_numbers(model.facts_["imputation"]),
         "voices": _voices(model),
         "grades": model.facts_.get("grades"),
+        "in_vain": model.facts_.get("in_vain", {}),
         "truth": material.manifest.get("truth"),
         "demo": material.manifest.get("demo"),
         **_on_test(material),
@@ -56,7 +57,8 @@ def _on_test(material: Material) -> dict[str, Any]:
     if log is None:
         return {"evaluation": material.manifest.get("evaluation"), "metrics": [], "test": None, "calibration": {}}
     models = {"run": material.model} | ({"plain": material.plain} if material.plain is not None else {})
-    scores = {name: model.predict_log(log).astype(np.float64) for name, model in models.items()}
+    asked = {name: model.predict_log(log, unknown=material.unknown) for name, model in models.items()}
+    scores = {name: values.astype(np.float64) for name, values in asked.items()}
     k, rule = material.k, material.empty_users
     found = {name: resampled_evaluation(values, log, k, rule) for name, values in scores.items()}
     differences = paired_differences(found["run"], found["plain"]) if "plain" in found else {}

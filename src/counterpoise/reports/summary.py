@@ -110,7 +110,7 @@ def _method_words(facts: Mapping[str, Any]) -> list[str]:
     method, weights = facts["method"], facts["weights"]
     words = [_part_words(method)]
     if weights["uniform"]:
-        return [*words, *_silence_words(facts["model"])]
+        return [*words, *_silence_words(facts["model"]), *_setting_words(facts["model"])]
     share = weights["effective_sample_size"] / weights["rows"]
     words.append(
         f"With its weights the {weights['rows']:,} rows are worth {weights['effective_sample_size']:,.0f} "
@@ -128,7 +128,7 @@ def _method_words(facts: Mapping[str, Any]) -> list[str]:
     if worse:
         verb = "features are" if len(worse) > 1 else "feature is"
         words.append(f"{len(worse)} {verb} out of balance by more than {SMALL} SD and worse than before.")
-    return words
+    return [*words, *_setting_words(facts["model"])]
 
 
 def _part_words(method: Mapping[str, Any]) -> str:
@@ -158,6 +158,19 @@ def _silence_words(model: Mapping[str, Any]) -> list[str]:
         words.append("That is believed by half: a second predictor learns from ratings alone.")
     if model["voices"]:
         words.append("And it is told how exposed each user, item and pair is; labels decide how much that counts.")
+    return words
+
+
+def _setting_words(model: Mapping[str, Any]) -> list[str]:
+    """What hedge and grades did, and why they did nothing where they were asked for in vain."""
+    in_vain, words = model["in_vain"], []
+    if "hedge" in in_vain:
+        words.append(f"A second predictor was to doubt the imputation, but there is none: {in_vain['hedge']}.")
+    if model["grades"]:
+        say = f"with a say of {model['grades']['say']:.2f} (0: none, 1: all that it could have)"
+        words.append(f"The grade of a rating, how far it is from the threshold, counts beside its label, {say}.")
+    if "grades" in in_vain:
+        words.append(f"Grades of ratings were to count beside labels, but had no say: {in_vain['grades']}.")
     return words
 
 

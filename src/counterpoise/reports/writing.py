@@ -17,6 +17,7 @@ from counterpoise.reports.comparison_page import comparison_page
 from counterpoise.reports.facts import gather
 from counterpoise.reports.material import Material, material_of_run, name_of_test, with_plain
 from counterpoise.reports.page import report_page
+from counterpoise.words import Unknown
 
 REPORT, COMPARISON = "report.html", "comparison.html"
 
@@ -27,25 +28,27 @@ def report(
     *,
     out: str | Path | None = None,
     test: str | FeedbackLog | None = None,
+    unknown: Unknown = "error",
     plain: bool | str | Path | DebiasedRecommender = True,
 ) -> dict[str, Any]:
     """Write the report of a saved run, or of a fitted model and its dataset; the facts that it shows.
 
     `out`: the page, by default report.html in the folder of the run; the facts lie beside it as .json.
     `test`: uniformly collected ratings to judge by (for a run a file, or a dataset's name); by default the dataset's.
+    `unknown`: users of the test whom the model does not know, as in `predict`.
     `plain`: plain MF to compare with. True fits it now; or a saved run of it, a fitted model, or False for none.
     """
     if isinstance(source, DebiasedRecommender):
         given = test if isinstance(test, FeedbackLog) else None if dataset is None else dataset.test
         name = "the given test" if isinstance(test, FeedbackLog) else None if dataset is None else name_of_test(dataset)
-        material = Material(source, dataset=dataset, test=given, test_name=name)
+        material = Material(source, dataset=dataset, test=given, test_name=name, unknown=unknown)
         out = out or REPORT
     else:
         if isinstance(test, FeedbackLog):
             raise ConfigError("`test` must be a file or a dataset's name for a saved run, got a FeedbackLog.")
         out = out or Path(source) / REPORT
         check_out(out)
-        material = material_of_run(source, test)
+        material = material_of_run(source, test, unknown)
         with drawing(source):
             return write_report(material, out, plain)
     return write_report(material, out, plain)
@@ -92,13 +95,20 @@ def write_page(out: str | Path, facts: Mapping[str, Any], page: str) -> None:
     write_texts({Path(out).with_suffix(".json"): json.dumps(facts, indent=1) + "\n", Path(out): page})
 
 
-def compare(runs: Sequence[str | Path], *, out: str | Path = COMPARISON, test: str | None = None) -> dict[str, Any]:
+def compare(
+    runs: Sequence[str | Path],
+    *,
+    out: str | Path = COMPARISON,
+    test: str | None = None,
+    unknown: Unknown = "error",
+) -> dict[str, Any]:
     """Write a page with several saved runs side by side; the facts that it shows.
 
     All are judged on `test`, by default that of the first run, without pairs that any of them has seen.
+    `unknown`: users of it whom a run does not know, as in `predict`.
     """
     check_out(out)
     with drawing(*runs):
-        facts = comparison_facts(runs, test)
+        facts = comparison_facts(runs, test, unknown)
         write_page(out, facts, comparison_page(facts))
     return facts
