@@ -123,7 +123,7 @@ def test_the_kept_weights_are_those_of_the_best_epoch(dataset: Dataset) -> None:
     original = Learner.step
 
     def step(learner: Learner, batch: object, rate: float) -> torch.Tensor:
-        ratios[len(ratios) + 1] = learner.weighing.ratio.numpy().copy()
+        ratios[len(ratios) + 1] = learner.weighing.ratio.cpu().numpy().copy()
         return original(learner, batch, rate)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:

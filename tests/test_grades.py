@@ -22,6 +22,7 @@ from counterpoise.explain import fit_lines
 from counterpoise.grades import (
     Grading,
     Levels,
+    at_levels,
     grade_slope,
     grade_surprise,
     label_slope,
@@ -37,6 +38,7 @@ from counterpoise.streamed_log import StreamedLog
 
 FAST = {"epochs": 12, "dim": 4}
 Numbers = NDArray[Any]
+ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
 @settings(max_examples=40, deadline=None)
@@ -55,6 +57,25 @@ def test_the_surprise_is_that_of_the_grade_given_the_label(seed: int, levels: in
         arguments = torch.from_numpy(scores), torch.full((9,), label).double(), torch.full((9,), grade)
         found = grade_surprise(*arguments, torch.from_numpy(gaps), main)
         np.testing.assert_allclose(found, -np.log(each[:, grade] / of_label), rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("fits", [(), (3,)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
+def test_values_and_gradients_by_grade_are_those_of_an_index_and_the_same_each_time(
+    fits: tuple[int, ...], device: str
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    tables = tuple(torch.randn(*fits, 5, generator=generator).to(device).requires_grad_() for _ in range(2))
+    grades = torch.randint(5, (4000,), generator=generator).to(device)
+    slopes = torch.randn(*fits, 4000, generator=generator).to(device)
+    gradients = []
+    for _ in range(3):
+        found = at_levels(tables, grades)
+        assert all(torch.equal(values, table[..., grades]) for values, table in zip(found, tables, strict=True))
+        gradients.append(torch.autograd.grad([(values * slopes).sum() for values in found], tables))
+    by_level = [(slopes * (grades == level)).sum(-1) for level in range(5)]
+    assert all(torch.allclose(gradient, torch.stack(by_level, -1), atol=1e-4) for gradient in gradients[0])
+    assert all(torch.equal(*pair) for again in gradients[1:] for pair in zip(again, gradients[0], strict=True))
 
 
 def test_label_and_grade_together_are_the_rating() -> None:

@@ -76,10 +76,23 @@ def grade_surprise(scores: Tensor, labels: Tensor, grades: Tensor, gaps: Tensor,
     """
     cuts = pad(-gaps.cumsum(-1), (1, 0))
     cuts = cuts - cuts[..., main - 1 : main]
-    own, following = pad(cuts, (1, 0), value=FAR), pad(cuts, (0, 1), value=-FAR)
     inside = pad(-torch.log(-torch.expm1(-gaps)), (1, 1))
-    surprise = softplus(-scores - take(own, grades)) + softplus(scores + take(following, grades))
-    return surprise + take(inside, grades) - error(labels, scores)
+    ends = pad(cuts, (1, 0), value=FAR), pad(cuts, (0, 1), value=-FAR), inside
+    own, following, constant = at_levels(ends, grades)
+    return softplus(-scores - own) + softplus(scores + following) + constant - error(labels, scores)
+
+
+def at_levels(tables: tuple[Tensor, ...], grades: Tensor) -> tuple[Tensor, ...]:
+    """The value of each grade in each table ([fits,] levels). ([fits,] rows)
+
+    On a GPU as a product with zeros and ones, whose gradient is a product too: that of an index adds all rows up in a
+    few places, one by one and in any order.
+    """
+    if grades.device.type == "cpu":
+        return tuple(take(table, grades) for table in tables)
+    together = torch.stack(tables, -1)
+    levels = torch.arange(together.shape[-2], device=grades.device)
+    return ((grades.unsqueeze(-1) == levels).to(together) @ together).unbind(-1)
 
 
 def reached(grades: NDArray[np.uint8], levels: int) -> Numbers:
