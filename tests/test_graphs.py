@@ -11,12 +11,14 @@ import torch
 import counterpoise as cp
 from counterpoise import Dataset
 from counterpoise.adam import Adam
+from counterpoise.balancing import Balancing
+from counterpoise.functions import KernelFunctions
 from counterpoise.graphs import Recorded, optimizers, recorded
 from counterpoise.hedging import begin
 from counterpoise.training import Training
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-RECORDED = ("mf", "ips", "eib", "dr-jl", "mnar", "counterpoise")
+RECORDED = ("mf", "ips", "eib", "dr-jl", "mnar", "counterpoise", "skb-ips", "akb-dr")
 
 
 def test_adam_counts_on_the_device_as_it_does_on_the_host() -> None:
@@ -36,7 +38,7 @@ def test_adam_counts_on_the_device_as_it_does_on_the_host() -> None:
     assert not torch.allclose(found[0], torch.cat([tensor.flatten() for tensor in start]), atol=0.01)
 
 
-@pytest.mark.parametrize(("method", "still"), [(name, True) for name in RECORDED] + [("skb-dr", False), ("mr", False)])
+@pytest.mark.parametrize(("method", "still"), [(name, True) for name in RECORDED] + [("ips-v2", False), ("mr", False)])
 def test_only_steps_that_are_the_same_for_every_batch_are_recorded(
     method: str, still: bool, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +64,21 @@ def test_every_optimiser_of_a_learner_is_found_once(dataset: Dataset) -> None:
     assert len(found) == len({id(one) for one in found}) == 3  # two predictors and the imputation
 
 
+@pytest.mark.parametrize("moving", [False, True])
+def test_weights_that_are_solved_again_stay_where_a_recorded_step_reads_them(moving: bool, dataset: Dataset) -> None:
+    features = "embeddings" if moving else "side"
+    weights = Balancing(KernelFunctions(n=3, select="adaptive"), features=features, refresh=1, moving=moving)  # type: ignore[arg-type]
+    model = cp.DebiasedRecommender(weights, training=Training(epochs=3, device="cpu"))
+    learner = begin(model.problem(dataset.train, dataset.probe), weights, "ips", model.imputation, False)
+    place, seen = learner.weighing.ratio.data_ptr(), []
+    for epoch in (1, 2, 3):
+        learner.begin_epoch(epoch)
+        learner.step(learner.log.whole(), 1.0)
+        seen.append(learner.weighing.ratio.clone())
+        assert learner.weighing.ratio.data_ptr() == place
+    assert not torch.equal(seen[0], seen[2])
+
+
 @ON_GPU
 @pytest.mark.parametrize("method", RECORDED)
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 100, "pairs": 2}])
@@ -73,7 +90,7 @@ def test_replayed_steps_end_where_steps_end(method: str, settings: dict[str, int
         own(self, *arguments)  # type: ignore[arg-type]
         graphs.append(self.graph)
 
-    given = {"epochs": 12, "dim": 4, "device": "cuda"} | settings
+    given = {"epochs": 12, "dim": 4, "device": "cuda"} | settings | ({"refresh": 5} if method == "akb-dr" else {})
     eager = cp.make(method, graph=False, **given).fit(dataset.train, probe=dataset.probe)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Recorded, "_record", record)

@@ -102,6 +102,8 @@ class Balancing(Weights):
 class _Solved(Weighing):
     """Exact weights over the whole log, fold by fold."""
 
+    steady = True
+
     def __init__(self, part: Balancing, problem: Problem, prior: Weighing) -> None:
         self.part, self.problem, self.prior = part, problem, prior
         self.ratio, self.solved_at = prior.ratio.clone(), 0

@@ -66,7 +66,7 @@ class Learner:
     @property
     def still(self) -> bool:
         """Whether a step does the same to any batch, with no number that the host must know (`graphs`)."""
-        return self.weighing.still and self.imputing.still
+        return self.weighing.steady and self.imputing.still
 
     def begin_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""

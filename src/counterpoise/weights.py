@@ -44,6 +44,11 @@ class Weighing:
         """Whether nothing happens to the weights in training."""
         return self._idle("refresh", "step", "extra_loss")
 
+    @property
+    def steady(self) -> bool:
+        """Whether no step touches the weights, and what refreshes them writes into the same tensor (`graphs`)."""
+        return self.still
+
     def _idle(self, *names: str) -> bool:
         return all(getattr(type(self), name) is getattr(Weighing, name) for name in names)
 
