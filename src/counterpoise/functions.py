@@ -22,6 +22,7 @@ from counterpoise.words import Select
 FEW = 2**10  # points, observed or of the population, whose kernel values are all computed at once
 GRAM_PAIRS = 2**14  # pairs from which the Gram of kernels that do not factorise is taken
 WITNESS_ROWS = 2**17  # observed rows among which witnesses are sought
+LOOK_AT_ROWS = ("adaptive", "adaptive_spectral", "worst_case_top", "witness")  # rules that choose by the observed rows
 
 
 class Functions(Protocol):
@@ -184,7 +185,7 @@ class KernelFunctions(Part):
         check_choice("select", self.select, get_args(Select))
         if self.select.startswith("adaptive") and errors is None:
             raise ConfigError(f'`errors` must be given for select="{self.select}". Or use "spectral".')
-        if self.select in ("adaptive", "adaptive_spectral", "worst_case_top", "witness") and observed is None:
+        if self.select in LOOK_AT_ROWS and observed is None:
             raise ConfigError(f'`observed` must be given for select="{self.select}". Or use "spectral".')
 
     def _adaptive(
