@@ -11,8 +11,8 @@ import counterpoise.functions
 from counterpoise.balancer import KernelBalancer
 from counterpoise.errors import DataError
 from counterpoise.functions import KernelFunctions
-from counterpoise.kernels import Gaussian
-from counterpoise.population import Sample
+from counterpoise.kernels import Exponential, Gaussian
+from counterpoise.population import Pairs, Sample
 from counterpoise.rows import matrix_rows
 from counterpoise.solver import entropy_balance
 from counterpoise.witness import ENOUGH, is_near, witnesses, worth
@@ -90,6 +90,40 @@ def test_balancing_that_starts_from_balanced_weights_needs_one_function() -> Non
     assert found(observed, mean, covariance, 12).shape[1] > 1
     balanced = entropy_balance(observed, mean).weights
     assert found(observed, mean, covariance, 12, balanced).shape[1] == 1
+
+
+@pytest.mark.parametrize("values", [[0.0, 1.0, 1.0, 3.0], [2.5, 2.5, 2.5, 2.5], [2.5]])
+def test_the_population_itself_keeps_its_weights_under_one_function(values: list[float]) -> None:
+    population = np.array(values)[:, None]
+    balancer = KernelBalancer(select="witness", random_state=0).fit(population, population)
+    assert len(balancer.result_.dual) == 1
+    assert balancer.weights_ * len(values) == pytest.approx(1)
+    assert balancer.result_.status == "solved"
+
+
+def test_rows_that_are_not_the_one_point_of_the_population_cannot_be_balanced() -> None:
+    balancer = KernelBalancer(select="witness", random_state=0).fit(np.full((5, 2), 9.0), np.ones((4, 2)))
+    assert balancer.result_.given_up.tolist() == [True]
+    assert balancer.weights_ == pytest.approx(1 / 5)
+
+
+def test_kernels_that_differ_by_rounding_alone_are_no_functions() -> None:
+    rng = np.random.default_rng(0)
+    population = rng.normal(size=(200, 2))
+    wide = KernelBalancer(select="witness", bandwidth=1e9, random_state=0)
+    assert np.isfinite(wide.fit(population[population[:, 0] > 0], population).weights_).all()
+    assert len(wide.result_.dual) == 1
+
+
+def test_no_function_has_a_negative_variance_where_the_gram_is_that_of_a_draw() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pairs = Pairs(torch.randn(200, 2, generator=generator), torch.randn(150, 2, generator=generator))
+    kernel, centres = Exponential(2.0), pairs.draw(40, generator)
+    mean = pairs.kernel_mean(kernel, centres)
+    gram = counterpoise.functions._gram(kernel, centres, pairs, mean, generator)
+    variances = torch.linalg.eigvalsh(gram - torch.outer(mean, mean))
+    assert float(variances[0]) > -1e-12 * float(variances[-1])
+    assert torch.allclose(gram, pairs.kernel_gram(kernel, centres), rtol=0.05)
 
 
 def test_a_rough_function_is_worth_less_and_none_more_than_the_first() -> None:

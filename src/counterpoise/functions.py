@@ -153,7 +153,8 @@ class KernelFunctions(Part):
             assert errors is not None
             return self._adaptive(kernel, centres, population, observed, errors, weights)
         between = kernel(centres.double(), centres.double())
-        gram, mean = _gram(kernel, centres, population, generator), population.kernel_mean(kernel, centres)
+        mean = population.kernel_mean(kernel, centres)
+        gram = _gram(kernel, centres, population, mean, generator)
         if self.select in ("spectral", "adaptive_spectral"):
             return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
         if self.select == "witness":
@@ -265,15 +266,18 @@ class KernelFunctions(Part):
         return FittedKernels.mixtures("witness", kernel, centres, gram, mean, mixing, worth(mixing))
 
 
-def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: torch.Generator) -> Tensor:
+def _gram(kernel: Kernel, centres: Tensor, population: Population, mean: Tensor, generator: torch.Generator) -> Tensor:
     """The kernels' Gram over the population; over a draw of it where a kernel that does not factorise meets many pairs.
 
-    The Gram says which functions to take and how to scale them. Their means, which are what is balanced, stay exact.
+    The Gram says which functions to take and how to scale them. Their means, which are what is balanced, stay exact:
+    a draw gives the covariance alone.
     """
     many = isinstance(population, Pairs) and len(population.users) * len(population.items) > GRAM_PAIRS
-    if many and not isinstance(kernel, Gaussian):
-        population = Sample(population.draw(GRAM_PAIRS, generator))
-    return population.kernel_gram(kernel, centres)
+    if not many or isinstance(kernel, Gaussian):
+        return population.kernel_gram(kernel, centres)
+    drawn = Sample(population.draw(GRAM_PAIRS, generator))
+    around = drawn.kernel_mean(kernel, centres)
+    return drawn.kernel_gram(kernel, centres) - torch.outer(around, around) + torch.outer(mean, mean)
 
 
 def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:
