@@ -15,7 +15,7 @@ from counterpoise.kernels import Exponential, Gaussian
 from counterpoise.population import Pairs, Sample
 from counterpoise.rows import matrix_rows
 from counterpoise.solver import entropy_balance
-from counterpoise.witness import ENOUGH, is_near, witnesses, worth
+from counterpoise.witness import ENOUGH, drawn_rows, is_near, witnesses, worth
 from counterpoise.words import SelectForSamples
 
 Floats = NDArray[np.float64]
@@ -166,6 +166,22 @@ def test_many_rows_are_sampled_for_the_choice_alone(monkeypatch: pytest.MonkeyPa
     assert not torch.equal(whole.targets[:1], some.targets[:1])
     assert some.balance(observed).weights.shape == (observed.n_rows,)
     assert some.balance(observed).max_violation < 1e-6
+
+
+def test_of_many_rows_some_are_drawn_by_their_weights() -> None:
+    rows, weights = matrix_rows(torch.zeros(4, 1)), torch.tensor([0.0, 3.0, 1.0, 0.0])
+    drawn = drawn_rows(rows, weights, 4000, torch.Generator().manual_seed(0))
+    assert np.bincount(drawn.numpy(), minlength=4) / 4000 == pytest.approx([0, 0.75, 0.25, 0], abs=0.02)
+    assert drawn_rows(rows, None, 4000, torch.Generator().manual_seed(0)).bincount().min() > 900
+
+
+def test_rows_of_weight_0_take_no_part_in_the_choice_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counterpoise.functions, "WITNESS_ROWS", 20)
+    population = np.random.default_rng(0).normal(size=(500, 2))
+    base = np.zeros(400)
+    base[:3] = 1
+    weights = KernelBalancer(5, "witness", random_state=0).fit(population[:400], population, base_weights=base).weights_
+    assert weights[3:].max() < 1e-12 < weights[:3].min()
 
 
 def test_base_weights_are_checked_before_anything_is_chosen() -> None:

@@ -16,7 +16,7 @@ from counterpoise.parts import Part
 from counterpoise.population import Pairs, Points, Population, Sample, kernel_rows
 from counterpoise.rows import matrix_rows
 from counterpoise.selection import largest, ridge_coefficients, spectral_basis, worst_function
-from counterpoise.witness import witnesses, worth
+from counterpoise.witness import drawn_rows, witnesses, worth
 from counterpoise.words import Select
 
 FEW = 2**10  # points, observed or of the population, whose kernel values are all computed at once
@@ -258,10 +258,9 @@ class KernelFunctions(Part):
         weights: Tensor | None,
         generator: torch.Generator,
     ) -> FittedFunctions:
-        rows, most = kernel_rows(kernel, centres, observed), WITNESS_ROWS
-        if rows.n_rows > most:
-            drawn = torch.randint(rows.n_rows, (most,), generator=generator).to(rows.device)
-            rows, weights = rows.at(drawn), None if weights is None else weights[drawn]
+        rows = kernel_rows(kernel, centres, observed)
+        if rows.n_rows > WITNESS_ROWS:
+            rows, weights = rows.at(drawn_rows(rows, weights, WITNESS_ROWS, generator)), None
         mixing = witnesses(rows.kept(), mean, gram - torch.outer(mean, mean), self.n, weights)
         return FittedKernels.mixtures("witness", kernel, centres, gram, mean, mixing, worth(mixing))
 

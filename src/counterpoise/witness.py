@@ -55,6 +55,16 @@ def worth(mixing: Tensor) -> Tensor:
     return (norms[0] / norms).clamp(max=1)
 
 
+def drawn_rows(rows: Rows, weights: Tensor | None, count: int, generator: torch.Generator) -> Tensor:
+    """The numbers of `count` rows, drawn by their weights, so that each counts the same from then on."""
+    shares = base_shares(weights, rows.n_rows, rows.device)
+    if shares is None:
+        return torch.randint(rows.n_rows, (count,), generator=generator).to(rows.device)
+    levels = shares.cumsum(0)
+    places = torch.rand(count, generator=generator, dtype=torch.float64).to(rows.device) * levels[-1]
+    return torch.searchsorted(levels, places, right=True).clamp(max=rows.n_rows - 1)
+
+
 def _anything(mean: Tensor, covariance: Tensor) -> Tensor:
     """(M, 1) alpha = the kernels' means: of variance 1, or of length 1 where the population is one point."""
     direction = _uncorrelated(mean, mean.new_empty(len(mean), 0), mean, covariance)
