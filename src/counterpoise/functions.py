@@ -119,7 +119,7 @@ class KernelFunctions(Part):
     n counts only for the default of `candidates`, and the problem has no tolerance.
     "worst_case_top": the n kernels with the largest |alpha| of the worst function (WKB as printed).
     "witness": the worst functions in turn, each under the weights that balance those before it; n at most, fewer where
-    the observed rows are sooner as near to the population as a random sample of it would be (see `witness`).
+    a tenth of the imbalance that a random sample of the population has is left sooner (see `witness`).
     `ridge` is the penalty of the regression and of the worst function's norm, relative to the mean of the diagonal.
     """
 
