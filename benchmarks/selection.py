@@ -6,7 +6,7 @@ With main effects 0 preference is interaction alone; with 1, the default of `sim
 `--settings`: other bandwidths, candidates and another order for `spectral` instead, and how much of the error is the
 luck of the labels. Choose on seeds that are not reported: `--settings --first-seed 100 --seeds 16`.
 `--worlds`: how many functions? Fixed numbers of them against `witness`, which stops by itself, on ten kinds of logs;
-its threshold was chosen on seeds 300 to 315, so report others: `--worlds --first-seed 400 --seeds 24`.
+its threshold was chosen on seeds 300 to 315, so report others: `--worlds --first-seed 400 --seeds 64`.
 """
 
 from __future__ import annotations

@@ -123,6 +123,7 @@ def test_what_is_missing_or_wrong_is_said(
         (["--memory", "lots"], "`memory` must be a size of at least 64 MiB"),
         (["--workers", "0"], "`workers` must be an integer >= 1"),
         (["--max-weight", "0.1"], "--max-weight and --features go with a POPULATION"),
+        (["--select", "witness"], '`select` must be "spectral", "random" or "worst_case" for a log in shards'),
     ],
 )
 def test_settings_that_break_their_rule_are_refused(

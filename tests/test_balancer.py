@@ -35,7 +35,9 @@ class MomentOnSelf(MomentBalancer):
 
 # None is left out. scikit-learn itself skips its array API check where SCIPY_ARRAY_API is not set; checks of predict,
 # transform and y are not generated for an estimator that has none.
-@parametrize_with_checks([KernelOnSelf(n_functions=3, candidates=5), MomentOnSelf()])
+@parametrize_with_checks(
+    [KernelOnSelf(n_functions=3, candidates=5), KernelOnSelf(3, "witness", candidates=5), MomentOnSelf()]
+)
 def test_scikit_learn_estimator_checks_pass(estimator, check):
     check(estimator)
 

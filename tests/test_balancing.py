@@ -10,6 +10,7 @@ from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, Wo
 from counterpoise.backbones import MatrixFactorization
 from counterpoise.balancing import Balancing
 from counterpoise.calibrated import Targeted
+from counterpoise.explain import fit_lines
 from counterpoise.features import observed_pairs, pair_features
 from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.imputation import Constant, Learned, Nothing
@@ -349,6 +350,16 @@ def test_facts_tell_what_balancing_did(dataset: Dataset) -> None:
     assert facts["gap"] < 1e-7
     assert facts["held_out_after"]["rms_sd"] < facts["held_out_before"]["rms_sd"] / 2
     assert facts["effective_sample_size"] < len(dataset.train)
+
+
+def test_functions_are_counted_fold_by_fold() -> None:
+    log = simulate(n_users=60, n_items=50, seed=1).dataset.train
+    part = Balancing(KernelFunctions(select="witness"))
+    facts = DebiasedRecommender(part, training=Training(epochs=1, seed=3)).fit(log).facts_
+    counts = [len(fold["names"]) for fold in facts["weights"]["balanced"]]
+    assert len(set(counts)) == 2  # a rule that stops by itself
+    assert facts["weights"]["functions"] == max(counts)
+    assert any(f"of {sum(counts)} functions given up" in line for line in fit_lines(facts, len(log)))
 
 
 def test_theorem_1_in_training(world: World, dataset: Dataset) -> None:

@@ -119,7 +119,7 @@ def test_tables_that_take_too_much_memory_are_replaced_by_features(
 def test_what_shards_cannot_do_is_said(shards: Shards) -> None:
     with pytest.raises(ConfigError, match="`base_weights` and `max_weight` need all rows in one place"):
         weights(shards, max_weight=0.1)
-    with pytest.raises(ConfigError, match=r"`errors` must be given for select=\"adaptive\""):
+    with pytest.raises(ConfigError, match=r"`select` must be .* for a log in shards, got \"adaptive\""):
         weights(shards, functions=KernelFunctions(select="adaptive"))
     with pytest.raises(DataError, match=r"the features are for 300 x 1 pairs, the log for \(300, 80\)"):
         balance_shards(shards, Pairs(PAIRS.users, PAIRS.items[:1]))

@@ -16,9 +16,11 @@ from scipy.stats import chisquare
 from counterpoise import Dataset, DebiasedRecommender, load_model, make, tune
 from counterpoise.cli import main
 from counterpoise.datasets import load
+from counterpoise.engines import Local
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.log_files import title_of
 from counterpoise.permutations import permuted
+from counterpoise.reports.material import material_of_run
 from counterpoise.sharding import shard_log
 from counterpoise.streamed_batches import StreamedBatches
 from counterpoise.streamed_fit import fit_streamed
@@ -128,6 +130,7 @@ def test_balancing_weights_of_a_streamed_fit_are_those_in_memory(log: StreamedLo
         ),
         ("mf", {"patience": 3}, "`patience` must be left out where the log is streamed"),
         ("skb-ips", {}, "balancing a log that is streamed needs features='activity'"),
+        ("skb-ips", {"features": "activity", "select": "witness"}, "`select` must be .* for a log in shards"),
     ],
 )
 def test_what_a_streamed_fit_cannot_do_is_said(
@@ -161,7 +164,11 @@ def test_fit_and_evaluate_take_a_folder_and_a_glob(
 
 def test_a_streamed_fit_is_reported_beside_a_plain_one(folder: Path, streaming: None, tmp_path: Path) -> None:
     words = ["--epochs", "2", "--test", str(folder / "test.csv"), "--memory", "100MB", "--quiet", "--report"]
+    words += ["--workers", "1"]
     assert main(["fit", str(folder / "log" / "*.parquet"), *words, "--out", str(tmp_path / "run")]) == 0
+    train = material_of_run(tmp_path / "run").train
+    assert isinstance(train, StreamedLog)
+    assert train.engine == Local(1)  # as it was asked for
     facts = json.loads((tmp_path / "run" / "report.json").read_text())
     assert "log: 601 ratings" in facts["summary"][0]["text"]
     assert "plain MF" in facts["summary"][-1]["text"]

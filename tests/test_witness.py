@@ -11,11 +11,11 @@ import counterpoise.functions
 from counterpoise.balancer import KernelBalancer
 from counterpoise.errors import DataError
 from counterpoise.functions import KernelFunctions
-from counterpoise.kernels import Gaussian
-from counterpoise.population import Sample
+from counterpoise.kernels import Exponential, Gaussian
+from counterpoise.population import Pairs, Sample
 from counterpoise.rows import matrix_rows
 from counterpoise.solver import entropy_balance
-from counterpoise.witness import ENOUGH, is_near, witnesses, worth
+from counterpoise.witness import ENOUGH, drawn_rows, is_near, witnesses, worth
 from counterpoise.words import SelectForSamples
 
 Floats = NDArray[np.float64]
@@ -92,6 +92,40 @@ def test_balancing_that_starts_from_balanced_weights_needs_one_function() -> Non
     assert found(observed, mean, covariance, 12, balanced).shape[1] == 1
 
 
+@pytest.mark.parametrize("values", [[0.0, 1.0, 1.0, 3.0], [2.5, 2.5, 2.5, 2.5], [2.5]])
+def test_the_population_itself_keeps_its_weights_under_one_function(values: list[float]) -> None:
+    population = np.array(values)[:, None]
+    balancer = KernelBalancer(select="witness", random_state=0).fit(population, population)
+    assert len(balancer.result_.dual) == 1
+    assert balancer.weights_ * len(values) == pytest.approx(1)
+    assert balancer.result_.status == "solved"
+
+
+def test_rows_that_are_not_the_one_point_of_the_population_cannot_be_balanced() -> None:
+    balancer = KernelBalancer(select="witness", random_state=0).fit(np.full((5, 2), 9.0), np.ones((4, 2)))
+    assert balancer.result_.given_up.tolist() == [True]
+    assert balancer.weights_ == pytest.approx(1 / 5)
+
+
+def test_kernels_that_differ_by_rounding_alone_are_no_functions() -> None:
+    rng = np.random.default_rng(0)
+    population = rng.normal(size=(200, 2))
+    wide = KernelBalancer(select="witness", bandwidth=1e9, random_state=0)
+    assert np.isfinite(wide.fit(population[population[:, 0] > 0], population).weights_).all()
+    assert len(wide.result_.dual) == 1
+
+
+def test_no_function_has_a_negative_variance_where_the_gram_is_that_of_a_draw() -> None:
+    generator = torch.Generator().manual_seed(0)
+    pairs = Pairs(torch.randn(200, 2, generator=generator), torch.randn(150, 2, generator=generator))
+    kernel, centres = Exponential(2.0), pairs.draw(40, generator)
+    mean = pairs.kernel_mean(kernel, centres)
+    gram = counterpoise.functions._gram(kernel, centres, pairs, mean, generator)
+    variances = torch.linalg.eigvalsh(gram - torch.outer(mean, mean))
+    assert float(variances[0]) > -1e-12 * float(variances[-1])
+    assert torch.allclose(gram, pairs.kernel_gram(kernel, centres), rtol=0.05)
+
+
 def test_a_rough_function_is_worth_less_and_none_more_than_the_first() -> None:
     mixing = torch.tensor([[3.0, 6.0, 1.0], [4.0, 8.0, 0.0]])
     assert worth(mixing).tolist() == pytest.approx([1, 0.5, 1])
@@ -132,6 +166,22 @@ def test_many_rows_are_sampled_for_the_choice_alone(monkeypatch: pytest.MonkeyPa
     assert not torch.equal(whole.targets[:1], some.targets[:1])
     assert some.balance(observed).weights.shape == (observed.n_rows,)
     assert some.balance(observed).max_violation < 1e-6
+
+
+def test_of_many_rows_some_are_drawn_by_their_weights() -> None:
+    rows, weights = matrix_rows(torch.zeros(4, 1)), torch.tensor([0.0, 3.0, 1.0, 0.0])
+    drawn = drawn_rows(rows, weights, 4000, torch.Generator().manual_seed(0))
+    assert np.bincount(drawn.numpy(), minlength=4) / 4000 == pytest.approx([0, 0.75, 0.25, 0], abs=0.02)
+    assert drawn_rows(rows, None, 4000, torch.Generator().manual_seed(0)).bincount().min() > 900
+
+
+def test_rows_of_weight_0_take_no_part_in_the_choice_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counterpoise.functions, "WITNESS_ROWS", 20)
+    population = np.random.default_rng(0).normal(size=(500, 2))
+    base = np.zeros(400)
+    base[:3] = 1
+    weights = KernelBalancer(5, "witness", random_state=0).fit(population[:400], population, base_weights=base).weights_
+    assert weights[3:].max() < 1e-12 < weights[:3].min()
 
 
 def test_base_weights_are_checked_before_anything_is_chosen() -> None:

@@ -48,7 +48,7 @@ def balance(
     features: Annotated[str | None, typer.Option(help="Columns, separated by commas.", show_default="all")] = None,
     moments: Annotated[int | None, typer.Option(help="Balance moments up to this order, not kernels.")] = None,
     kernel: Annotated[KernelName, typer.Option(help="Kernel of the balanced functions.")] = "gaussian",
-    n_functions: Annotated[int, typer.Option(help="How many kernel functions.")] = 50,
+    n_functions: Annotated[int, typer.Option(help="How many kernel functions; at most, for witness.")] = 50,
     select: Annotated[SelectForSamples, typer.Option(help="How they are chosen.")] = "spectral",
     tolerance: Annotated[float, typer.Option(help="Imbalance allowed, in standard deviations.")] = 1e-3,
     strength: Annotated[float | None, typer.Option(help="What one SD of imbalance is worth.")] = None,

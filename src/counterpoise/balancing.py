@@ -146,7 +146,7 @@ class _Solved(Weighing):
         return {
             "solver": "dual",
             "folds": len(results),
-            "functions": len(results[0].dual),
+            "functions": max(len(result.dual) for result in results),
             "given_up": int(sum(result.given_up.sum() for result in results)),
             "largest_violation_sd": max(result.max_violation for result in results),
             "worst_case_bias": max(biases) if biases else None,

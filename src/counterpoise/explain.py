@@ -200,7 +200,8 @@ def _balance_lines(facts: Mapping[str, Any]) -> list[str]:
         return [f"Balanced by Algorithm 1: weight loss {facts['last_weight_loss']:.3f} in the last batch."]
     if "given_up" not in facts:
         return []
-    total = facts["functions"] * facts["folds"]
+    folds = facts.get("balanced", [])  # which may have chosen different numbers of functions
+    total = sum(len(fold["names"]) for fold in folds) if folds else facts["functions"]
     given_up = f"{facts['given_up']} of {total} functions given up"
     if facts["status"] != "solved":
         given_up += f", {facts['status']} with a gap of {facts['gap']:.1e}"

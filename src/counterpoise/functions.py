@@ -16,12 +16,13 @@ from counterpoise.parts import Part
 from counterpoise.population import Pairs, Points, Population, Sample, kernel_rows
 from counterpoise.rows import matrix_rows
 from counterpoise.selection import largest, ridge_coefficients, spectral_basis, worst_function
-from counterpoise.witness import witnesses, worth
+from counterpoise.witness import drawn_rows, witnesses, worth
 from counterpoise.words import Select
 
 FEW = 2**10  # points, observed or of the population, whose kernel values are all computed at once
 GRAM_PAIRS = 2**14  # pairs from which the Gram of kernels that do not factorise is taken
 WITNESS_ROWS = 2**17  # observed rows among which witnesses are sought
+LOOK_AT_ROWS = ("adaptive", "adaptive_spectral", "worst_case_top", "witness")  # rules that choose by the observed rows
 
 
 class Functions(Protocol):
@@ -118,7 +119,7 @@ class KernelFunctions(Part):
     n counts only for the default of `candidates`, and the problem has no tolerance.
     "worst_case_top": the n kernels with the largest |alpha| of the worst function (WKB as printed).
     "witness": the worst functions in turn, each under the weights that balance those before it; n at most, fewer where
-    the observed rows are sooner as near to the population as a random sample of it would be (see `witness`).
+    a tenth of the imbalance that a random sample of the population has is left sooner (see `witness`).
     `ridge` is the penalty of the regression and of the worst function's norm, relative to the mean of the diagonal.
     """
 
@@ -152,7 +153,8 @@ class KernelFunctions(Part):
             assert errors is not None
             return self._adaptive(kernel, centres, population, observed, errors, weights)
         between = kernel(centres.double(), centres.double())
-        gram, mean = _gram(kernel, centres, population, generator), population.kernel_mean(kernel, centres)
+        mean = population.kernel_mean(kernel, centres)
+        gram = _gram(kernel, centres, population, mean, generator)
         if self.select in ("spectral", "adaptive_spectral"):
             return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
         if self.select == "witness":
@@ -184,7 +186,7 @@ class KernelFunctions(Part):
         check_choice("select", self.select, get_args(Select))
         if self.select.startswith("adaptive") and errors is None:
             raise ConfigError(f'`errors` must be given for select="{self.select}". Or use "spectral".')
-        if self.select in ("adaptive", "adaptive_spectral", "worst_case_top", "witness") and observed is None:
+        if self.select in LOOK_AT_ROWS and observed is None:
             raise ConfigError(f'`observed` must be given for select="{self.select}". Or use "spectral".')
 
     def _adaptive(
@@ -256,23 +258,25 @@ class KernelFunctions(Part):
         weights: Tensor | None,
         generator: torch.Generator,
     ) -> FittedFunctions:
-        rows, most = kernel_rows(kernel, centres, observed), WITNESS_ROWS
-        if rows.n_rows > most:
-            drawn = torch.randint(rows.n_rows, (most,), generator=generator).to(rows.device)
-            rows, weights = rows.at(drawn), None if weights is None else weights[drawn]
+        rows = kernel_rows(kernel, centres, observed)
+        if rows.n_rows > WITNESS_ROWS:
+            rows, weights = rows.at(drawn_rows(rows, weights, WITNESS_ROWS, generator)), None
         mixing = witnesses(rows.kept(), mean, gram - torch.outer(mean, mean), self.n, weights)
         return FittedKernels.mixtures("witness", kernel, centres, gram, mean, mixing, worth(mixing))
 
 
-def _gram(kernel: Kernel, centres: Tensor, population: Population, generator: torch.Generator) -> Tensor:
+def _gram(kernel: Kernel, centres: Tensor, population: Population, mean: Tensor, generator: torch.Generator) -> Tensor:
     """The kernels' Gram over the population; over a draw of it where a kernel that does not factorise meets many pairs.
 
-    The Gram says which functions to take and how to scale them. Their means, which are what is balanced, stay exact.
+    The Gram says which functions to take and how to scale them. Their means, which are what is balanced, stay exact:
+    a draw gives the covariance alone.
     """
     many = isinstance(population, Pairs) and len(population.users) * len(population.items) > GRAM_PAIRS
-    if many and not isinstance(kernel, Gaussian):
-        population = Sample(population.draw(GRAM_PAIRS, generator))
-    return population.kernel_gram(kernel, centres)
+    if not many or isinstance(kernel, Gaussian):
+        return population.kernel_gram(kernel, centres)
+    drawn = Sample(population.draw(GRAM_PAIRS, generator))
+    around = drawn.kernel_mean(kernel, centres)
+    return drawn.kernel_gram(kernel, centres) - torch.outer(around, around) + torch.outer(mean, mean)
 
 
 def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.engines import Engine, Local
-from counterpoise.errors import DataError
+from counterpoise.errors import ConfigError, DataError
 from counterpoise.fitted_functions import FittedFunctions, FittedKernels
-from counterpoise.functions import Functions, KernelFunctions
+from counterpoise.functions import LOOK_AT_ROWS, Functions, KernelFunctions
 from counterpoise.kernels import Gaussian, pair_tables
 from counterpoise.population import Pairs
 from counterpoise.results import BalanceResult
@@ -120,13 +120,16 @@ def balance_shards(
     """Weights on the rows of a log in shards under which every function averages to its mean over all pairs.
 
     `pairs`: the features of all users and items, in the order of their codes. `functions`: by default 50 kernel
-    functions; rules that look at errors do not apply. `engine`: who works on the shards, by default threads.
+    functions; rules that look at errors or at rows do not apply. `engine`: who works on the shards, by default threads.
     `tolerance`, `strength` and `options` (`accuracy`, `max_passes`) as in `FittedFunctions.balance`.
     The weights of the result are a `ShardColumn`: a file beside each shard, and `numpy.asarray` of it where they fit.
     """
     shape = len(pairs.users), len(pairs.items)
     if shape != shards.shape:
         raise DataError(f"the features are for {shape[0]} x {shape[1]} pairs, the log for {shards.shape}.")
+    select = getattr(functions, "select", None)
+    if select in LOOK_AT_ROWS:
+        raise ConfigError(f'`select` must be "spectral", "random" or "worst_case" for a log in shards, got "{select}".')
     budget = as_bytes(memory)
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
 

@@ -21,26 +21,27 @@ from counterpoise.solver import entropy_balance
 from counterpoise.tilting import weighted_sum
 
 ENOUGH = 0.1  # of the imbalance that chance leaves in a random sample of the population
-RANK = 1e-10  # a witness that earlier ones explain but for this share of its variance is one of them
+RANK = 1e-10  # a witness that earlier ones and a constant explain but for this share of its square is one of them
 
 
 def witnesses(rows: Rows, mean: Tensor, covariance: Tensor, count: int, base: Tensor | None = None) -> Tensor:
     """(M, J) mixtures of the M kernels in `rows`: uncorrelated over the population, of variance 1, J <= `count`.
 
     `mean` and `covariance` are those of the kernels over the population, `base` the weights to start from.
+    Where nothing is left from the start, the one function is the sum of the kernels, each by its mean.
     """
     start = base_shares(base, rows.n_rows, rows.device)
     share = mean.new_full((rows.n_rows,), 1 / rows.n_rows) if start is None else start
     mixing, values = mean.new_empty(len(mean), 0), mean.new_empty(rows.n_rows, 0)
     for _ in range(count):
         left = weighted_sum(rows, share) - mean
-        direction = _uncorrelated(left, mixing, covariance)
+        direction = _uncorrelated(left, mixing, mean, covariance)
         if direction is None or (mixing.shape[1] and is_near(left, covariance, share)):
             break
         mixing = torch.cat([mixing, direction[:, None]], 1)
         values = torch.cat([values, _mixed(rows, direction)[:, None]], 1)
         share = _balanced(values, mean @ mixing, worth(mixing), start)
-    return mixing
+    return mixing if mixing.shape[1] else _anything(mean, covariance)
 
 
 def is_near(left: Tensor, covariance: Tensor, share: Tensor) -> bool:
@@ -54,13 +55,29 @@ def worth(mixing: Tensor) -> Tensor:
     return (norms[0] / norms).clamp(max=1)
 
 
-def _uncorrelated(direction: Tensor, mixing: Tensor, covariance: Tensor) -> Tensor | None:
-    """What earlier mixtures do not explain of this one, with variance 1; None where that is nothing."""
-    whole = direction @ covariance @ direction
+def drawn_rows(rows: Rows, weights: Tensor | None, count: int, generator: torch.Generator) -> Tensor:
+    """The numbers of `count` rows, drawn by their weights, so that each counts the same from then on."""
+    shares = base_shares(weights, rows.n_rows, rows.device)
+    if shares is None:
+        return torch.randint(rows.n_rows, (count,), generator=generator).to(rows.device)
+    levels = shares.cumsum(0)
+    places = torch.rand(count, generator=generator, dtype=torch.float64).to(rows.device) * levels[-1]
+    return torch.searchsorted(levels, places, right=True).clamp(max=rows.n_rows - 1)
+
+
+def _anything(mean: Tensor, covariance: Tensor) -> Tensor:
+    """(M, 1) alpha = the kernels' means: of variance 1, or of length 1 where the population is one point."""
+    direction = _uncorrelated(mean, mean.new_empty(len(mean), 0), mean, covariance)
+    return (mean / mean.norm() if direction is None else direction)[:, None]
+
+
+def _uncorrelated(direction: Tensor, mixing: Tensor, mean: Tensor, covariance: Tensor) -> Tensor | None:
+    """What earlier mixtures do not explain of this one, with variance 1; None where that is nothing but rounding."""
+    square = direction @ covariance @ direction + (direction @ mean) ** 2
     for _ in range(2):  # the second time takes away the rounding of the first
         direction = direction - mixing @ (mixing.T @ (covariance @ direction))
     variance = direction @ covariance @ direction
-    return direction / variance.sqrt() if bool(variance > RANK * whole) else None
+    return direction / variance.sqrt() if bool(variance > RANK * square) else None
 
 
 def _mixed(rows: Rows, direction: Tensor) -> Tensor:

@@ -150,7 +150,9 @@ def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[
     if not _same_pairs(model, dataset.train):
         return None, (f"{fitted['data']} has changed since the fit, so what needs the log is left out.",)
     log = dataset.train
-    return (replace(dataset, train=log.by(Local())) if isinstance(log, StreamedLog) else dataset), ()
+    if isinstance(log, StreamedLog) and not isinstance(log.engine, Local):
+        dataset = replace(dataset, train=log.by(Local()))
+    return dataset, ()
 
 
 def _same_pairs(model: DebiasedRecommender, log: FeedbackLog) -> bool:
