@@ -536,3 +536,25 @@ def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr("counterpoise.demo.run_demo", interrupted)
     assert main(["demo"]) == 130
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_test_file_is_read_by_the_columns_of_the_run(
+    separator: str, dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dataset.test is not None
+    log, names = dataset.train.to_frame(), {"user_id": "who", "item_id": "what", "rating": "stars"}
+    known = [pl.col(name).is_in(log[name].implode()) for name in ("user_id", "item_id")]
+    for name, rows in (("log", log), ("test", dataset.test.to_frame().filter(*known))):
+        rows.rename(names).write_csv(tmp_path / f"{name}.csv", separator=separator)
+        rows.write_csv(tmp_path / f"plain-{name}.csv")
+    columns = ["--user-col", "who", "--item-col", "what", "--rating-col", "stars", "--separator", separator]
+    run, found = str(tmp_path / "run"), []
+    assert main(["fit", str(tmp_path / "log.csv"), *columns, "--epochs", "2", "--out", run, "--quiet"]) == 0
+    for file, given in (("test", columns), ("test", []), ("plain-test", [])):
+        assert main(["evaluate", run, str(tmp_path / f"{file}.csv"), *given, "--json"]) == 0
+        found.append({**json.loads(capsys.readouterr().out), "test": None})
+    assert found[0] == found[1] == found[2]
+    assert main(["report", run, "--test", str(tmp_path / "test.csv"), "--out", str(tmp_path / "page.html")]) == 0
+    assert main(["evaluate", run, str(tmp_path / "test.csv"), "--user-col", "nobody"]) == 2
+    assert "there is no column 'nobody'" in capsys.readouterr().err

@@ -103,6 +103,13 @@ def test_who_asked_for_a_hedge_learns_why_there_is_none(
     assert together[1].facts_["in_vain"] == model.facts_["in_vain"]
 
 
+def test_an_imputation_that_the_risk_does_not_heed_is_not_doubted(dataset: Dataset) -> None:
+    training = cp.Training(epochs=3, device="cpu")
+    model = cp.DebiasedRecommender(cp.Uniform(), "ips", cp.Learned(), training=training, hedge=True).fit(dataset.train)
+    assert not isinstance(model.scorer_, Hedged)
+    assert model.facts_["in_vain"]["hedge"] == "the risk heeds no imputation"
+
+
 @pytest.mark.parametrize("method", ["dr-jl", "dr-v2", "skb-dr", "eib", "mnar"])
 def test_any_imputation_can_be_hedged(method: str, dataset: Dataset) -> None:
     fast = {"epochs": 3, "dim": 4, "device": "cpu"}

@@ -21,7 +21,7 @@ from counterpoise.evaluation import Evaluation, binary_labels, evaluate
 from counterpoise.feedback import Dataset, FeedbackLog
 from counterpoise.fingerprints import hash_logs
 from counterpoise.imbalances import Imbalance, imbalances, log_balance
-from counterpoise.ingest import read_log
+from counterpoise.ingest import header_of, read_log
 from counterpoise.making import make
 from counterpoise.persistence import read_manifest, remove_folder
 from counterpoise.recommender import DebiasedRecommender
@@ -229,9 +229,10 @@ def read_test(
 ) -> tuple[FeedbackLog, int, Protocol]:
     """(a file or the test of a named dataset as a log, how many of its pairs were seen in training, protocol).
 
-    What is not given is as in the run, whose configuration is `fitted`: the protocol, the split and the threshold. In
-    the honest protocol the pairs of the training log and of the probe are left out. `reading`: options of `read_log`
-    for a file, a folder or a glob, which must fit into `memory`: rankings are of users, whose rows may lie anywhere.
+    What is not given is as in the run, whose configuration is `fitted`: the protocol, the split, the threshold, and
+    the names of columns where the file has them (`as_in_run`). In the honest protocol the pairs of the training log and
+    of the probe are left out. `reading`: options of `read_log` for a file, a folder or a glob, which must fit into
+    `memory`: rankings are of users, whose rows may lie anywhere.
     Users whom the model does not know are kept: it says what to do about them (`strangers`, `predict_log`).
     """
     protocol = protocol or fitted.get("protocol", "honest")
@@ -245,10 +246,22 @@ def read_test(
         raise DataError(f"{test}: more rows than fit into the `memory` of {memory}. Raise it, or evaluate on a sample.")
     else:
         ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": True}
-        log = read_log(test, threshold=threshold, **ids, **(reading or {}))
+        log = read_log(test, threshold=threshold, **ids, **(as_in_run(fitted, test, dict(reading or {}))))
     seen = model.has_seen(log)
     if protocol == "honest":
         if seen.all():
             raise DataError(f"{test}: all {len(seen)} pairs were seen in training. Use --protocol paper to count them.")
         log = log.take(~seen)
     return log, int(seen.sum()), protocol
+
+
+def as_in_run(fitted: Mapping[str, Any], test: str, reading: dict[str, Any]) -> dict[str, Any]:
+    """`reading`, or where it names no column, what the log of the run was read with, if that finds its columns here."""
+    roles = ("user_col", "item_col", "rating_col")
+    if any(role in reading for role in roles):
+        return reading
+    names = {role: fitted.get(role, FitConfig.model_fields[role].default) for role in roles}
+    for separator in dict.fromkeys([reading.get("separator"), fitted.get("separator")]):
+        if set(names.values()) <= set(header_of(test, separator)):
+            return reading | names | {"separator": separator}
+    return reading

@@ -159,15 +159,17 @@ def begin(
 
 
 def hedged(learner: Learner, probe: FeedbackLog | None, hedge: bool) -> AnyLearner:
-    """The learner, with a second one beside it if that is wanted, and if its imputation says anything to be doubted."""
-    return HedgedLearner(learner, probe) if hedge and learner.imputing.speaks else learner
+    """The learner, with a second one beside it if that is wanted, and if it learns anything that is to be doubted."""
+    return HedgedLearner(learner, probe) if hedge and learner.heeds_imputation else learner
 
 
 def no_doubt(learner: AnyLearner) -> str | None:
     """Why there is nothing that a second predictor could doubt; None where there is one."""
     if isinstance(learner, HedgedLearner):
         return None
-    return "nothing is imputed" if isinstance(learner.imputing, Zero) else "the imputation says nothing"
+    if isinstance(learner.imputing, Zero):
+        return "nothing is imputed"
+    return "the risk heeds no imputation" if learner.imputing.speaks else "the imputation says nothing"
 
 
 def in_vain(learner: AnyLearner, log: FeedbackLog, hedge: bool, grades: bool) -> dict[str, dict[str, str]]:

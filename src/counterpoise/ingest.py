@@ -54,7 +54,7 @@ def read_logs(
     names = {role: column for role, column in roles.items() if column is not None}
     frames: list[pl.DataFrame] = []
     for path in paths.values():  # the first file must have the propensities, which unbiased ratings have no use for
-        has_them = propensity_col is not None and (not frames or propensity_col in _header(path, separator, header))
+        has_them = propensity_col is not None and (not frames or propensity_col in header_of(path, separator, header))
         wanted = names | ({"propensity": str(propensity_col)} if has_them else {})
         frames.append(read_columns(path, wanted, separator=separator, header=header))
     users = same_type([frame["user"] for frame in frames])
@@ -170,7 +170,7 @@ def _located(error: RowError, path: AnyPath, separator: str | None, header: Sequ
     """The error in the words of the file that holds its row."""
     row, file = error.row, _file(path)
     for file in files_of(path) if is_many(path) else []:
-        rows = len(read_part(file, {"rating": _header(file, separator, header)[0]}, separator, header))
+        rows = len(read_part(file, {"rating": header_of(file, separator, header)[0]}, separator, header))
         if row < rows:
             break
         row -= rows
@@ -187,7 +187,7 @@ def as_plain_ids(column: pl.Series) -> pl.Series:
     return integers if integers.eq_missing(column).all() else column
 
 
-def _header(path: AnyPath, separator: str | None, header: Sequence[str] | None) -> Sequence[str]:
+def header_of(path: AnyPath, separator: str | None = None, header: Sequence[str] | None = None) -> Sequence[str]:
     """The names of the columns; those of the first file that has some, where there are many."""
     files = [file for file in files_of(path) if not is_many(path) or file.stat().st_size]
     return (column_names(files[0], separator) if files else []) if header is None else header

@@ -64,6 +64,12 @@ class Learner:
         return self.risk_name in risks.NEED_IMPUTATION or (weighing.needs_pairs and weighing.needs_pair_logits)
 
     @property
+    def heeds_imputation(self) -> bool:
+        """Whether the predictor learns from what is imputed: in the risk, or beside it."""
+        beside = type(self.imputing).extra_loss is not Imputing.extra_loss
+        return self.imputing.speaks and (beside or self.risk_name in risks.NEED_IMPUTATION)
+
+    @property
     def still(self) -> bool:
         """Whether a step does the same to any batch, with no number that the host must know (`graphs`)."""
         return self.weighing.steady and self.imputing.still
