@@ -117,13 +117,18 @@ def test_what_is_missing_or_wrong_is_said(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("select", ["witness", "worst_case_top"])
+def test_rules_that_look_at_rows_balance_a_log(folder: Path, capsys: pytest.CaptureFixture[str], select: str) -> None:
+    assert main([*command(folder, "--select", select, "--n-functions", "4"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "solved"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--memory", "lots"], "`memory` must be a size of at least 64 MiB"),
         (["--workers", "0"], "`workers` must be an integer >= 1"),
         (["--max-weight", "0.1"], "--max-weight and --features go with a POPULATION"),
-        (["--select", "witness"], '`select` must be "spectral", "random" or "worst_case" for a log in shards'),
     ],
 )
 def test_settings_that_break_their_rule_are_refused(

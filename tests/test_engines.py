@@ -26,7 +26,7 @@ from counterpoise.functions import KernelFunctions, Moments
 from counterpoise.kernels import Exponential
 from counterpoise.population import Pairs
 from counterpoise.ray_engine import RayEngine, Tasks, connected, parts_of, shared_out
-from counterpoise.sharded_functions import balance_shards
+from counterpoise.sharded_functions import balance_shards, some_pairs
 from counterpoise.shards import Shards, ShardWriter
 
 USERS, ITEMS, ROWS = 300, 80, 6000
@@ -73,14 +73,16 @@ def ray() -> Iterator[Any]:
         KernelFunctions(n=8, select="random"),
         KernelFunctions(Exponential(), n=8),
         KernelFunctions(n=8, select="worst_case", candidates=30),
+        KernelFunctions(n=8, select="witness", candidates=30),
+        KernelFunctions(n=8, select="worst_case_top", candidates=30),
         Moments(2),
     ],
-    ids=["spectral", "random", "exponential", "worst case", "moments"],
+    ids=["spectral", "random", "exponential", "worst case", "witness", "worst case, top", "moments"],
 )
 def test_weights_over_shards_are_those_in_memory(shards: Shards, functions: Any) -> None:
     result = balance_shards(shards, PAIRS, functions)
     observed = PAIRS.at(*map(torch.from_numpy, CODES))
-    memory = functions.fit(PAIRS, generator=torch.Generator().manual_seed(0)).balance(observed)
+    memory = functions.fit(PAIRS, observed, generator=torch.Generator().manual_seed(0)).balance(observed)
     assert (result.status, len(result.weights)) == ("solved", ROWS)
     np.testing.assert_allclose(np.asarray(result.weights), memory.weights.numpy(), rtol=1e-5)
     np.testing.assert_allclose(np.asarray(result.weights).sum(), 1, rtol=1e-12)
@@ -114,6 +116,16 @@ def test_tables_that_take_too_much_memory_are_replaced_by_features(
 ) -> None:
     monkeypatch.setattr("counterpoise.sharded_functions.TABLES_SHARE", 0)
     np.testing.assert_allclose(weights(shards), expected, rtol=1e-6)
+
+
+def test_of_a_long_log_some_rows_choose_and_all_are_balanced(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.sharded_functions.WITNESS_ROWS", 500)
+    some = some_pairs(shards, PAIRS, torch.Generator().manual_seed(0))
+    drawn = torch.randint(ROWS, (500,), generator=torch.Generator().manual_seed(0)).numpy()
+    assert [codes.tolist() for codes in (some.users, some.items)] == [code[drawn].tolist() for code in CODES]
+    result = balance_shards(shards, PAIRS, KernelFunctions(n=8, select="witness", candidates=30))
+    assert len(result.weights) == ROWS
+    assert result.max_violation < 1e-6
 
 
 def test_what_shards_cannot_do_is_said(shards: Shards) -> None:

@@ -130,7 +130,7 @@ def test_balancing_weights_of_a_streamed_fit_are_those_in_memory(log: StreamedLo
         ),
         ("mf", {"patience": 3}, "`patience` must be left out where the log is streamed"),
         ("skb-ips", {}, "balancing a log that is streamed needs features='activity'"),
-        ("skb-ips", {"features": "activity", "select": "witness"}, "`select` must be .* for a log in shards"),
+        ("skb-ips", {"features": "activity", "select": "adaptive"}, "`select` must be .* for a log in shards"),
     ],
 )
 def test_what_a_streamed_fit_cannot_do_is_said(

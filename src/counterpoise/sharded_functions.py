@@ -14,9 +14,9 @@ from torch import Tensor
 from counterpoise.engines import Engine, Local
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.fitted_functions import FittedFunctions, FittedKernels
-from counterpoise.functions import LOOK_AT_ROWS, Functions, KernelFunctions
+from counterpoise.functions import LOOK_AT_ROWS, WITNESS_ROWS, Functions, KernelFunctions
 from counterpoise.kernels import Gaussian, pair_tables
-from counterpoise.population import Pairs
+from counterpoise.population import ObservedPairs, Pairs
 from counterpoise.results import BalanceResult
 from counterpoise.rows import Rows, ShardedRows, pair_rows
 from counterpoise.shards import Shard, ShardColumn, Shards, as_bytes
@@ -120,24 +120,37 @@ def balance_shards(
     """Weights on the rows of a log in shards under which every function averages to its mean over all pairs.
 
     `pairs`: the features of all users and items, in the order of their codes. `functions`: by default 50 kernel
-    functions; rules that look at errors or at rows do not apply. `engine`: who works on the shards, by default threads.
+    functions; rules that look at errors do not apply, those that look at rows look at some of them (`some_pairs`).
+    `engine`: who works on the shards, by default threads.
     `tolerance`, `strength` and `options` (`accuracy`, `max_passes`) as in `FittedFunctions.balance`.
     The weights of the result are a `ShardColumn`: a file beside each shard, and `numpy.asarray` of it where they fit.
     """
     shape = len(pairs.users), len(pairs.items)
     if shape != shards.shape:
         raise DataError(f"the features are for {shape[0]} x {shape[1]} pairs, the log for {shards.shape}.")
-    select = getattr(functions, "select", None)
-    if select in LOOK_AT_ROWS:
-        raise ConfigError(f'`select` must be "spectral", "random" or "worst_case" for a log in shards, got "{select}".')
-    budget = as_bytes(memory)
+    recipe, budget = functions or KernelFunctions(), as_bytes(memory)
+    select = getattr(recipe, "select", "")
+    if select.startswith("adaptive"):
+        raise ConfigError(
+            f'`select` must be "spectral", "witness", "random" or "worst_case" for a log in shards, got "{select}".'
+        )
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
 
     def fitted_tables() -> ShardFunctions:
+        observed = some_pairs(shards, pairs, generator) if select in LOOK_AT_ROWS else None
         with one_thread():  # blocks of a few rows
-            return ShardFunctions.of((functions or KernelFunctions()).fit(pairs, generator=generator), pairs, budget)
+            return ShardFunctions.of(recipe.fit(pairs, observed, generator=generator), pairs, budget)
 
     with (engine or Local()).over(shards, fitted_tables) as (each, source):
         fitted = source.fitted
         rows = ShardedRows(shards.n_rows, len(fitted.targets), each, lambda name: ShardColumn(shards, name))
         return fitted.balance(rows, tolerance, strength, **options)
+
+
+def some_pairs(shards: Shards, pairs: Pairs, generator: torch.Generator) -> ObservedPairs:
+    """The rows of a log in shards, or a draw of as many as `witness` looks at in memory."""
+    rows = torch.arange(shards.n_rows)
+    if shards.n_rows > WITNESS_ROWS:
+        rows = torch.randint(shards.n_rows, (WITNESS_ROWS,), generator=generator)
+    codes = [shards.take(name, rows.numpy()).astype(np.int64) for name in ("users", "items")]
+    return pairs.at(*(torch.from_numpy(code).to(pairs.users.device) for code in codes))
