@@ -1,12 +1,14 @@
 """Which functions should be balanced? The error of the estimated ideal loss on a simulated log where it is known.
 
-python benchmarks/selection.py [--seeds 8] [--first-seed 0] [--main-effects 0] [--jobs 2] [--settings | --worlds]
+python benchmarks/selection.py [--seeds 8] [--first-seed 0] [--main-effects 0] [--jobs 2]
+                               [--settings | --worlds | --large [--device cuda]]
 
 With main effects 0 preference is interaction alone; with 1, the default of `simulate`, some items are better.
 `--settings`: other bandwidths, candidates and another order for `spectral` instead, and how much of the error is the
 luck of the labels. Choose on seeds that are not reported: `--settings --first-seed 100 --seeds 16`.
 `--worlds`: how many functions? Fixed numbers of them against `witness`, which stops by itself, on ten kinds of logs;
 its threshold was chosen on seeds 300 to 315, so report others: `--worlds --first-seed 400 --seeds 64`.
+`--large`: what it takes to choose and to balance fifty eigenfunctions, and witnesses, on a million pairs.
 """
 
 from __future__ import annotations
@@ -173,6 +175,25 @@ def _by_default(name: str, seed: int) -> tuple[float, list[float], list[int]]:
     return relative_error(world, torch.ones(len(world.errors)).double()), errors, counts
 
 
+def large(device: str) -> None:
+    """Seconds on about a million of 20,000 x 5,000 pairs, the second time: the first loads libraries."""
+    generator = torch.Generator().manual_seed(0)
+    users, items = (torch.randn(size, 4, generator=generator).double() for size in (20_000, 5_000))
+    codes = [torch.randint(len(table), (4_000_000,), generator=generator) for table in (users, items)]
+    of_pair = [table[code] for table, code in zip((users, items), codes, strict=True)]
+    chance = torch.sigmoid((of_pair[0] * of_pair[1]).sum(1) / 2 + of_pair[1][:, 0] - 1.5)
+    kept = torch.rand(len(chance), generator=generator) < chance
+    pairs = Pairs(users.to(device), items.to(device))
+    observed = pairs.at(*(code[kept].to(device) for code in codes))
+    for rule in ("spectral", "witness") * 2:
+        start = time.perf_counter()
+        fitted = KernelFunctions(select=rule).fit(pairs, observed, generator=torch.Generator().manual_seed(0))
+        chosen = time.perf_counter() - start
+        status = fitted.balance(observed).status  # which waits for the device
+        took = f"chosen in {chosen:.2f} s, balanced after {time.perf_counter() - start:.2f} s ({status})"
+        print(f"{rule} on {observed.n_rows:,} pairs: {len(fitted.targets)} functions, {took}", flush=True)
+
+
 def rules(seeds: range, main_effects: float, jobs: int) -> None:
     """All rules by the number of functions."""
     by_seed = _each(partial(errors_of, main_effects), seeds, jobs)
@@ -225,6 +246,8 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--settings", action="store_true", help="try other settings of `spectral`")
     parser.add_argument("--worlds", action="store_true", help="how many functions, on ten kinds of logs")
+    parser.add_argument("--large", action="store_true", help="seconds on a million pairs")
+    parser.add_argument("--device", default="cpu", help="for --large")
     options = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
     start, seeds = time.perf_counter(), range(options.first_seed, options.first_seed + options.seeds)
@@ -232,6 +255,8 @@ def main() -> None:
         settings(seeds, options.main_effects)
     elif options.worlds:
         how_many(seeds, options.jobs)
+    elif options.large:
+        large(options.device)
     else:
         rules(seeds, options.main_effects, options.jobs)
     print(f"\n{time.perf_counter() - start:.0f} s")

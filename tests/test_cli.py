@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,7 @@ from counterpoise import Dataset
 from counterpoise.cli import main
 from counterpoise.command_words import in_options
 from counterpoise.demo import run_demo
+from counterpoise.fitting import as_in_run
 from counterpoise.making import configure, short_names
 from counterpoise.parts import Part
 
@@ -556,5 +558,20 @@ def test_a_test_file_is_read_by_the_columns_of_the_run(
         found.append({**json.loads(capsys.readouterr().out), "test": None})
     assert found[0] == found[1] == found[2]
     assert main(["report", run, "--test", str(tmp_path / "test.csv"), "--out", str(tmp_path / "page.html")]) == 0
-    assert main(["evaluate", run, str(tmp_path / "test.csv"), "--user-col", "nobody"]) == 2
-    assert "there is no column 'nobody'" in capsys.readouterr().err
+    (tmp_path / "short.csv").write_text(f"who{separator}what\n0{separator}1\n")
+    for words, message in (
+        (["test.csv", "--user-col", "nobody", "--separator", separator], "there is no column 'nobody'"),
+        (["short.csv"], "there is no column 'stars'"),
+        (["test.csv", "--separator", "ab"], "must be one character, for example ',' or a tab, got 'ab'"),
+    ):
+        assert main(["evaluate", run, str(tmp_path / words[0]), *words[1:]]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [{"user_col": ["a"]}, {"separator": {}}, {"separator": 3}, {"unheard": 1}])
+def test_a_run_whose_columns_cannot_be_told_is_evaluated_by_the_usual_ones(
+    damage: dict[str, Any], dataset: Dataset, tmp_path: Path
+) -> None:
+    dataset.train.to_frame().write_csv(tmp_path / "log.csv")
+    reading = as_in_run({"data": "log.csv", **damage}, str(tmp_path / "log.csv"), {})
+    assert reading == as_in_run({}, str(tmp_path / "log.csv"), {}) == {}

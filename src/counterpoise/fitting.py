@@ -256,12 +256,20 @@ def read_test(
 
 
 def as_in_run(fitted: Mapping[str, Any], test: str, reading: dict[str, Any]) -> dict[str, Any]:
-    """`reading`, or where it names no column, what the log of the run was read with, if that finds its columns here."""
-    roles = ("user_col", "item_col", "rating_col")
+    """`reading`, or where it names no column, what the log of the run was read with, if its columns are found here.
+
+    They are where the file has as many of them as of the usual ones, and any at all.
+    """
+    roles, usual = ("user_col", "item_col", "rating_col"), FitConfig.model_fields
+    try:
+        own = FitConfig(**fitted)
+    except ValueError:  # a model that no command has fitted
+        return reading
     if any(role in reading for role in roles):
         return reading
-    names = {role: fitted.get(role, FitConfig.model_fields[role].default) for role in roles}
-    for separator in dict.fromkeys([reading.get("separator"), fitted.get("separator")]):
-        if set(names.values()) <= set(header_of(test, separator)):
-            return reading | names | {"separator": separator}
+    for separator in dict.fromkeys([reading.get("separator"), own.separator]):
+        header = header_of(test, separator)
+        found = sum(getattr(own, role) in header for role in roles)
+        if found and found >= sum(usual[role].default in header for role in roles):
+            return reading | {role: getattr(own, role) for role in roles} | {"separator": separator}
     return reading

@@ -56,7 +56,7 @@ def read_table(
     if kind in PARQUET:
         frame = _read_parquet(file, columns, nested)
     else:
-        frame = _read_text(file, columns, SEPARATORS.get(kind, ",") if separator is None else separator, header)
+        frame = _read_text(file, columns, _separator(file, separator), header)
     if frame.is_empty() and not empty:
         raise DataError(f"{file}: there are no rows of data.")
     return frame
@@ -82,12 +82,21 @@ def first_fields(file: Path, separator: str) -> list[str]:
 def column_names(file: Path, separator: str | None = None) -> list[str]:
     """The names of a file's columns."""
     if kind_of(file) not in PARQUET:
-        return first_fields(file, SEPARATORS.get(kind_of(file), ",") if separator is None else separator)
+        return first_fields(file, _separator(file, separator))
     _check_readable(file)
     try:
         return list(pl.read_parquet_schema(file))
     except FAILURES as error:
         raise broken_parquet(file, error) from None
+
+
+def _separator(file: Path, separator: str | None) -> str:
+    """The one that is given, or else the one of the file's ending."""
+    if separator is None:
+        return SEPARATORS.get(kind_of(file), ",")
+    if len(separator.encode()) != 1:
+        raise ConfigError(f"`separator` must be one character, for example ',' or a tab, got {separator!r}.")
+    return separator
 
 
 def _check_readable(file: Path) -> None:
@@ -144,8 +153,6 @@ def _read_text(file: Path, columns: Mapping[str, str], separator: str, header: S
     fields with nulls: where the last column has one, the fields of every row are counted. A quote inside a field
     swallows the lines up to the next such quote: where a row spans lines, Python's reader must agree.
     """
-    if len(separator.encode()) != 1:
-        raise ConfigError(f"`separator` must be one character, for example ',' or a tab, got {separator!r}.")
     try:
         scan = _scan_text(file, separator, header)
         present = scan.collect_schema().names()
