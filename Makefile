@@ -22,7 +22,7 @@ faults: $(VENV)/dev
 
 fuzz: $(VENV)/dev
 	$(BIN)/python tests/fuzzing.py
-	COUNTERPOISE_EXAMPLES=500 $(BIN)/pytest tests/test_fuzz.py tests/test_ingest.py
+	COUNTERPOISE_EXAMPLES=500 $(BIN)/pytest tests/test_fuzz.py tests/data/test_reading.py
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from scipy.stats import ttest_rel
 
 import counterpoise as cp
-from counterpoise.bench.known_selection import known_selection
+from counterpoise.bench.bias import known_selection
 
 KINDS = ("random", "weak", "features", "popularity", "preference", "both", "mixed")
 STRENGTHS = {"random": 0.0, "weak": 0.3}

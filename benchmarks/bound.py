@@ -18,12 +18,11 @@ import torch
 from scipy.special import logit
 
 import counterpoise as cp
-from counterpoise.bounds import GeneralizationBound
-from counterpoise.features import observed_pairs
-from counterpoise.functions import KernelFunctions
-from counterpoise.kernels import Gaussian
-from counterpoise.population import Pairs
-from counterpoise.predictor_bounds import predictor_bound
+from counterpoise.balance.features import observed_pairs
+from counterpoise.balance.functions import KernelFunctions
+from counterpoise.balance.kernels import Gaussian
+from counterpoise.balance.population import Pairs
+from counterpoise.balance.theory import GeneralizationBound, predictor_bound
 
 SIZES = ((40, 50, 0.3), (500, 400, 0.05))  # users, items, density: interpolated; on 500 centres
 KERNEL = Gaussian(3.0)

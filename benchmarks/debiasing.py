@@ -29,7 +29,7 @@ import torch
 from numpy.typing import NDArray
 
 import counterpoise as cp
-from counterpoise.config import parse_settings
+from counterpoise.runs import parse_settings
 
 Row = tuple[str, dict[str, Any]]  # a method and its settings
 Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each world

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import counterpoise as cp
-from counterpoise.bench.grounds import GROUNDS
+from counterpoise.bench.datasets import GROUNDS
 from counterpoise.bench.jobs import backbone_settings
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {

@@ -10,8 +10,8 @@ import numpy as np
 from sklearn.metrics import ndcg_score, roc_auc_score
 from threadpoolctl import threadpool_limits
 
-from counterpoise.evaluation import evaluate
-from counterpoise.feedback import FeedbackLog
+from counterpoise.data.log import FeedbackLog
+from counterpoise.evaluation.evaluate import evaluate
 
 USERS, ROWS_EACH, ITEMS, K = 5_400, 10, 1_000, 5
 LIMIT = 0.1  # seconds, without the bootstrap

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 import counterpoise as cp
-from counterpoise.training import Batches
+from counterpoise.training.loop import Batches
 
 SHAPES = {"coat-like": (290, 300, 0.08), "music-like": (15_400, 1_000, 0.0202)}
 ALGORITHM_1 = {"solver": "gradient", "batch_size": 128, "epochs": 40, "n": 3}

@@ -18,7 +18,7 @@ import polars as pl
 
 READERS = {
     "polars.read_csv": "import polars; read = polars.read_csv",
-    "read_log": "import counterpoise.ingest; read = counterpoise.ingest.read_log",
+    "read_log": "import counterpoise.data.reading; read = counterpoise.data.reading.read_log",
 }
 MEASURE = """
 import resource, sys, time

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from scipy.special import expit
 
-from counterpoise.balance_table import balance_table
-from counterpoise.diagnostics import effective_sample_size
+from counterpoise.balance.covariate_balance import balance_table
+from counterpoise.balance.diagnostics import effective_sample_size
+from counterpoise.balance.estimators import Standardised
+from counterpoise.balance.functions import KernelFunctions
+from counterpoise.balance.population import Sample
 from counterpoise.errors import ConvergenceWarning
-from counterpoise.functions import KernelFunctions
-from counterpoise.population import Sample
-from counterpoise.two_samples import Standardised
 
 CASES = {
     "300 rows, 2 features, observed where x0 > -0.3": (300, 2, lambda x, rng: x[:, 0] > -0.3),

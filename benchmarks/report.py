@@ -28,7 +28,7 @@ def main() -> None:
             model.training.epochs = cp.Training().epochs  # plain MF is trained as for a fit of full length
             out = Path(folder) / f"{method}.html"
             started = time.perf_counter()
-            facts = cp.report(model, data, out=out)
+            facts = cp.write_report(model, data, out=out)
             seconds, plain = time.perf_counter() - started, facts["configuration"]["plain_seconds"]
             sizes = [path.stat().st_size / 1e6 for path in (out, out.with_suffix(".json"))]
             print(f"{method}: {seconds:.1f} s (limit 60), of which plain MF {plain:.1f} s;", end=" ")

@@ -16,7 +16,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from counterpoise.cli import main as counterpoise
+from counterpoise.cli.main import main as counterpoise
 
 DOCS = Path(__file__).parents[1] / "docs"
 SWEEP = (

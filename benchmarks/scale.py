@@ -36,11 +36,11 @@ if find_spec("threadpoolctl") is None:  # a machine with nothing but numpy, scip
     no_limits = SimpleNamespace(limit=lambda **_: nullcontext())
     sys.modules["threadpoolctl"] = SimpleNamespace(ThreadpoolController=lambda: no_limits)  # type: ignore[assignment]
 
-from counterpoise.engines import Engine, make_engine
-from counterpoise.functions import KernelFunctions, Moments
-from counterpoise.population import Pairs
-from counterpoise.sharded_functions import balance_shards
-from counterpoise.shards import MANIFEST, SHARD_ROWS, Shards, ShardWriter
+from counterpoise.balance.functions import KernelFunctions, Moments
+from counterpoise.balance.population import Pairs
+from counterpoise.out_of_core.balancing import balance_shards
+from counterpoise.out_of_core.executors import Engine, make_engine
+from counterpoise.out_of_core.shards import MANIFEST, SHARD_ROWS, Shards, ShardWriter
 
 DIMENSIONS = 16
 
@@ -125,7 +125,7 @@ def ingested(rows: int, options: argparse.Namespace) -> dict[str, object]:
     """A folder of Parquet files, a million rows each, scanned into shards: time and memory."""
     import polars as pl
 
-    from counterpoise.sharding import shard_log
+    from counterpoise.out_of_core.shards import shard_log
 
     place = options.folder / f"{rows}-parquet"
     if not place.exists():
@@ -145,10 +145,10 @@ def ingested(rows: int, options: argparse.Namespace) -> dict[str, object]:
 def trained(rows: int, options: argparse.Namespace) -> dict[str, object]:
     """Plain MF on the streamed log, by one process or by workers of Ray: the time between the ends of two epochs."""
     from counterpoise import make
-    from counterpoise.sharding import ShardedLog
-    from counterpoise.streamed_fit import fit_streamed
-    from counterpoise.streamed_log import StreamedLog
-    from counterpoise.vocabulary import Vocabulary
+    from counterpoise.data.ids import Vocabulary
+    from counterpoise.out_of_core.fitting import fit_streamed
+    from counterpoise.out_of_core.log import StreamedLog
+    from counterpoise.out_of_core.shards import ShardedLog
 
     shards = simulated(options.folder, rows, *tables(options.users, options.items))
     ids = (Vocabulary(np.arange(count)) for count in shards.shape)
@@ -171,7 +171,7 @@ def cluster(options: argparse.Namespace) -> Iterator[float]:
     if options.engine == "local":
         yield 0.0
         return
-    from counterpoise.ray_engine import connected
+    from counterpoise.out_of_core.executors import connected
 
     started = time.perf_counter()
     with connected(workers=options.workers):

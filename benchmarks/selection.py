@@ -28,12 +28,12 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 import counterpoise as cp
+from counterpoise.balance.functions import KernelFunctions, Moments
+from counterpoise.balance.kernels import Gaussian
+from counterpoise.balance.population import ObservedPairs, Pairs
+from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
+from counterpoise.config import Select
 from counterpoise.errors import ConvergenceWarning
-from counterpoise.functions import KernelFunctions, Moments
-from counterpoise.kernels import Gaussian
-from counterpoise.population import ObservedPairs, Pairs
-from counterpoise.solver import BalanceResult, entropy_balance, worst_case_balance
-from counterpoise.words import Select
 
 RULES: tuple[Select, ...] = ("random", "spectral", "witness", "adaptive_spectral", "adaptive", "worst_case_top")
 DEFAULTS: tuple[Select, ...] = ("random", "spectral", "witness")

@@ -87,7 +87,7 @@ def busy_seconds(process: subprocess.Popen) -> float:
 
 def start(run: Path) -> tuple[subprocess.Popen, int]:
     """The server in a process of its own, and its port."""
-    command = [sys.executable, "-m", "counterpoise.cli", "serve", str(run), "--port", "0"]
+    command = [sys.executable, "-m", "counterpoise.cli.main", "serve", str(run), "--port", "0"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     line = process.stderr.readline()
     return process, int(re.search(r":(\d+) ", line)[1])

@@ -23,10 +23,10 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from counterpoise.kernels import Gaussian  # noqa: E402
-from counterpoise.population import Pairs, kernel_rows  # noqa: E402
-from counterpoise.solver import entropy_balance  # noqa: E402
-from counterpoise.tilting import Tilting  # noqa: E402
+from counterpoise.balance.exponential_family import Tilting  # noqa: E402
+from counterpoise.balance.kernels import Gaussian  # noqa: E402
+from counterpoise.balance.population import Pairs, kernel_rows  # noqa: E402
+from counterpoise.balance.solver import entropy_balance  # noqa: E402
 
 
 def moment_problem(rows: int, functions: int) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from counterpoise.balancer import KernelBalancer, MomentBalancer
+from counterpoise.balance.estimators import KernelBalancer, MomentBalancer
 from counterpoise.errors import ConvergenceWarning
 
 Floats = NDArray[np.float64]

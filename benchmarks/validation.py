@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import counterpoise as cp
-from counterpoise.validation import Errors, Validation, debiased_risk, pooled
+from counterpoise.evaluation.estimates import Errors, Validation, debiased_risk, pooled
 
 GRID = [{"l2": l2, "l2_biases": biases} for l2 in (0.5, 4, 32) for biases in (0.5, 2, 16)]
 JUDGES = {

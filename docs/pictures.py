@@ -14,11 +14,11 @@ import torch
 
 import counterpoise as cp
 from counterpoise import plots
+from counterpoise.balance.covariate_balance import imbalances
+from counterpoise.balance.estimators import balance_frontier
 from counterpoise.bench import bias
-from counterpoise.drawing import BLUE, COLOURS, GREY, ORANGE, panels
-from counterpoise.frontier import balance_frontier
-from counterpoise.imbalances import imbalances
-from counterpoise.metrics import log_losses
+from counterpoise.evaluation.metrics import log_losses
+from counterpoise.plots.style import BLUE, COLOURS, GREY, ORANGE, panels
 from counterpoise.risks import dr
 
 WIDE = 6.4

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import counterpoise as cp
-from counterpoise.scorers import Backbone, Scorer
+from counterpoise.models.base import Backbone, Scorer
 
 
 class EffectsScorer(Scorer):

@@ -19,7 +19,7 @@ import torch
 from hypothesis import settings
 
 from counterpoise import Dataset, DebiasedRecommender, World, make, simulate
-from counterpoise.cli import main
+from counterpoise.cli.main import main
 
 settings.register_profile("counterpoise", deadline=None)  # a busy machine is no failure
 settings.load_profile("counterpoise")

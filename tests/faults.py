@@ -25,7 +25,7 @@ import numpy as np
 import polars as pl
 
 from counterpoise import load_model, make, read_log, simulate
-from counterpoise.cli import main
+from counterpoise.cli.main import main
 
 SEED = 20
 KINDS = ("fit", "save", "bench", "tune", "balance", "report")
@@ -148,7 +148,7 @@ def _page_holds(out: Path) -> None:
 def _process(target: Callable[..., Any], *arguments: Any) -> Any:
     """Of a server that has imported all modules: it begins where the work does."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["counterpoise.cli", "torch", "polars", "optuna", "counterpoise.tuning"])
+    context.set_forkserver_preload(["counterpoise.cli.main", "torch", "polars", "optuna", "counterpoise.tuning.tune"])
     process = context.Process(target=target, args=arguments)
     process.start()
     return process

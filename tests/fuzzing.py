@@ -34,10 +34,10 @@ from counterpoise import CounterpoiseError, load_model, make, simulate
 from counterpoise.bench.jobs import Job, measure
 from counterpoise.bench.store import Store
 from counterpoise.bench.summary import summarise
-from counterpoise.cli import main
-from counterpoise.config import resolve
+from counterpoise.cli.main import main
+from counterpoise.data.reading import read_log, read_pairs
 from counterpoise.errors import ConvergenceWarning
-from counterpoise.ingest import read_log, read_pairs
+from counterpoise.runs import resolve
 
 SECONDS, MEBIBYTES = 10, 512  # that one input may take
 Case = Callable[[random.Random, Path], None]  # writes a bad input into an empty folder and hands it to the package

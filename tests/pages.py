@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from counterpoise.cli import main
-from counterpoise.datasets import available
+from counterpoise.cli.main import main
+from counterpoise.data.datasets import available
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

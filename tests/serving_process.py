@@ -23,7 +23,7 @@ class Server:
     """A server on a port of its own; use it in a `with`, then it ends whatever happens."""
 
     def __init__(self, run: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "counterpoise.cli", "serve", str(run), "--port", "0", *options]
+        command = [sys.executable, "-m", "counterpoise.cli.main", "serve", str(run), "--port", "0", *options]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.lines: Queue[str] = Queue()

@@ -12,11 +12,11 @@ from scipy.special import expit
 from torch import Tensor
 
 from counterpoise import FeedbackLog, MatrixFactorization, Training
-from counterpoise.imputation import Imputation, Imputing
-from counterpoise.problems import Problem
+from counterpoise.imputation.base import Imputation, Imputing
 from counterpoise.risks import error
-from counterpoise.training import Batch
-from counterpoise.weights import Weighing, Weights
+from counterpoise.training.context import Problem
+from counterpoise.training.loop import Batch
+from counterpoise.weights.base import Weighing, Weights
 
 Table = NDArray[np.float64]  # (users, items)
 

@@ -11,10 +11,10 @@ import torch
 
 import counterpoise as cp
 from counterpoise import METHODS, DataError, Dataset, FeedbackLog
-from counterpoise.learner import Learner, finish
-from counterpoise.parts import from_config
-from counterpoise.problems import Problem
-from counterpoise.training import Training, train
+from counterpoise.config import from_config
+from counterpoise.training.context import Problem
+from counterpoise.training.learner import Learner, finish
+from counterpoise.training.loop import Training, train
 
 FAST = {"epochs": 4}
 EVERY_METHOD = pytest.mark.parametrize("name", METHODS)

@@ -18,16 +18,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from command_line import one_line, run
 from faults import KINDS, Victim, kill, victims
-from test_degenerate import one_line, run
 
 from counterpoise import Dataset, DebiasedRecommender, load_model, make
-from counterpoise.cli import main
-from counterpoise.last_good import LastGood
-from counterpoise.learner import Learner
-from counterpoise.persistence import read_manifest
-from counterpoise.reports.comparison import comparison_facts
-from counterpoise.training import DivergenceError
+from counterpoise.cli.main import main
+from counterpoise.report.comparison import comparison_facts
+from counterpoise.storage import read_manifest
+from counterpoise.training.learner import Learner
+from counterpoise.training.loop import DivergenceError, LastGood
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -227,7 +226,7 @@ def test_a_folder_that_may_not_be_written_is_refused_before_the_fit(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda place, mode: False)  # as it is for all but the superuser
-    monkeypatch.setattr("counterpoise.training.train", pytest.fail)
+    monkeypatch.setattr("counterpoise.training.loop.train", pytest.fail)
     code, _, err = run(*words(small[1]["fit"], tmp_path / "run"))
     assert code == 2
     assert "no permission to write there. Choose another folder." in err
@@ -283,7 +282,7 @@ def test_two_processes_that_save_into_one_folder_leave_a_whole_run(
 
 
 def test_a_second_search_in_one_folder_is_refused(small: tuple[Path, dict[str, Victim]], tmp_path: Path) -> None:
-    from counterpoise.folder_locks import alone
+    from counterpoise.storage import alone
 
     out = tmp_path / "out"
     out.mkdir()

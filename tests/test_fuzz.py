@@ -9,14 +9,14 @@ from pathlib import Path
 import polars as pl
 import pytest
 import zstandard
+from command_line import one_line, run
 from fuzzing import fuzz
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_degenerate import one_line, run
 
 from counterpoise import DataError, DebiasedRecommender
-from counterpoise.ingest import read_log
-from counterpoise.vocabulary import Vocabulary
+from counterpoise.data.ids import Vocabulary
+from counterpoise.data.reading import read_log
 
 EXAMPLES = int(os.environ.get("COUNTERPOISE_EXAMPLES", "15"))  # `make fuzz` asks for more
 
@@ -66,7 +66,7 @@ def test_any_setting_is_taken_or_refused_in_one_line(name: str, value: str, save
 def test_a_packed_file_that_unpacks_to_far_more_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterpoise.unpacked.ROOM", 1 << 20)
+    monkeypatch.setattr("counterpoise.data.files.ROOM", 1 << 20)
     rows = b"user_id,item_id,rating\n" + b"1,1,1\n" * 1_000_000
     content = zstandard.compress(rows) if kind == "zst" else gzip.compress(rows)
     file = tmp_path / ("log.csv" if kind == "csv" else f"log.csv.{kind}")  # packed, whatever its name says

@@ -14,8 +14,8 @@ from small_world import Observed, SmallWorld
 from torch.nn import Module
 
 import counterpoise as cp
-from counterpoise.learner import Learner, finish
 from counterpoise.risks import error
+from counterpoise.training.learner import Learner, finish
 
 # ---- estimates of the ideal loss of a fixed predictor, over many draws of who sees what ------------------------------
 

@@ -8,13 +8,13 @@ import torch
 from small_world import Observed, SmallWorld
 
 from counterpoise import Dataset, DebiasedRecommender, Training
-from counterpoise.backbones import MatrixFactorization
-from counterpoise.imputation import Constant, Learned, Nothing
-from counterpoise.learner import Learner
-from counterpoise.problems import Problem
+from counterpoise.imputation.base import Constant, Learned, Nothing
+from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.risks import direct, dr, dr_slopes, error, ips, ips_slopes, snips
-from counterpoise.training import Batch
-from counterpoise.weights import NaiveBayes, Uniform
+from counterpoise.training.context import Problem
+from counterpoise.training.learner import Learner
+from counterpoise.training.loop import Batch
+from counterpoise.weights.base import NaiveBayes, Uniform
 
 WORLD = SmallWorld()
 DRAWS = 2000

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_degenerate import one_line, run
+from command_line import one_line, run
 
 from counterpoise import DataError, Dataset, DebiasedRecommender, FeedbackLog, load_model, make
 from counterpoise.bench.jobs import Job
 from counterpoise.bench.store import Store
-from counterpoise.config import parse_settings, resolve
+from counterpoise.data.reading import read_log
 from counterpoise.errors import ConfigError
-from counterpoise.ingest import read_log
-from counterpoise.persistence import write_folder, write_text
+from counterpoise.runs import parse_settings, resolve
+from counterpoise.storage import write_folder, write_text
 
 NESTED = 100_000
 
@@ -46,7 +46,7 @@ def with_file(run: Path, name: str, content: bytes) -> Path:
 
 
 def test_a_part_that_is_none_of_ours_is_not_made(saved: Path, tmp_path: Path) -> None:
-    for part in ("os.system", "subprocess.Popen", "counterpoise.cli.main", "__import__", "Path"):
+    for part in ("os.system", "subprocess.Popen", "counterpoise.cli.main.main", "__import__", "Path"):
         with pytest.raises(DataError, match="must name a part of counterpoise"):
             load_model(edited(saved, configuration={"part": part, "command": f"touch {tmp_path / 'done'}"}))
     assert not (tmp_path / "done").exists()

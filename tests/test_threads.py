@@ -9,8 +9,9 @@ import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from counterpoise import make, selection, simulate
-from counterpoise.lapack import solve_positive
+from counterpoise import make, simulate
+from counterpoise.balance import selection
+from counterpoise.balance.box_qp import solve_positive
 from counterpoise.threads import at_once
 
 

@@ -7,86 +7,135 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from counterpoise import plots as plots
-    from counterpoise.agreement import Agreement
-    from counterpoise.backbones import MatrixFactorization
-    from counterpoise.balanced_log import balance_log
-    from counterpoise.balancer import KernelBalancer, MomentBalancer
-    from counterpoise.balancing import Balancing
-    from counterpoise.calibrated import Multiple, Targeted
-    from counterpoise.datasets import load as load_dataset
-    from counterpoise.engines import make_engine
+    from counterpoise.balance.estimators import KernelBalancer, MomentBalancer, balance_samples
+    from counterpoise.balance.functions import GivenFunctions, KernelFunctions, Moments
+    from counterpoise.balance.kernels import Exponential, Gaussian
+    from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
+    from counterpoise.data.datasets import load as load_dataset
+    from counterpoise.data.log import Dataset, FeedbackLog
+    from counterpoise.data.reading import read_log, read_logs
+    from counterpoise.data.simulation import World, simulate
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
-    from counterpoise.evaluation import Evaluation, evaluate
-    from counterpoise.exposure import Exposed
-    from counterpoise.feedback import Dataset, FeedbackLog
-    from counterpoise.functions import GivenFunctions, KernelFunctions, Moments
-    from counterpoise.given_propensities import Given
-    from counterpoise.imputation import Constant, Learned, Nothing
-    from counterpoise.ingest import read_log, read_logs
-    from counterpoise.joint_propensity import BalancedPropensity, StabilizedPropensity
-    from counterpoise.kernels import Exponential, Gaussian
-    from counterpoise.logistic import Logistic
-    from counterpoise.making import make
-    from counterpoise.many import fit_many
-    from counterpoise.methods import METHODS
-    from counterpoise.neural_cf import NeuralCF
-    from counterpoise.propensity import Popularity, Propensity
-    from counterpoise.recommender import DebiasedRecommender
-    from counterpoise.reports.writing import report
-    from counterpoise.results import BalanceResult
-    from counterpoise.saved_models import load_model
-    from counterpoise.sharded_functions import balance_shards
-    from counterpoise.sharding import shard_log
-    from counterpoise.silence import Silence
-    from counterpoise.simulation import World, simulate
-    from counterpoise.solver import entropy_balance, worst_case_balance
-    from counterpoise.training import History, Training
-    from counterpoise.tuned import Tuning
-    from counterpoise.tuning import tune
-    from counterpoise.two_samples import balance_samples
-    from counterpoise.weights import Itself, NaiveBayes, Uniform
+    from counterpoise.evaluation.evaluate import Evaluation, evaluate
+    from counterpoise.imputation.base import Constant, Learned, Nothing
+    from counterpoise.imputation.calibrated import Multiple, Targeted
+    from counterpoise.imputation.mnar import Silence
+    from counterpoise.imputation.tri_training import Agreement
+    from counterpoise.methods import METHODS, make
+    from counterpoise.models.exposure import Exposed
+    from counterpoise.models.matrix_factorization import MatrixFactorization
+    from counterpoise.models.neural_cf import NeuralCF
+    from counterpoise.out_of_core.balancing import balance_log, balance_shards
+    from counterpoise.out_of_core.executors import make_engine
+    from counterpoise.out_of_core.shards import shard_log
+    from counterpoise.parallel import fit_many
+    from counterpoise.recommender import DebiasedRecommender, load_model
+    from counterpoise.report.write import write_report
+    from counterpoise.training.loop import History, Training
+    from counterpoise.tuning.study import Tuning
+    from counterpoise.tuning.tune import tune
+    from counterpoise.weights.balancing import Balancing
+    from counterpoise.weights.base import Itself, NaiveBayes, Uniform
+    from counterpoise.weights.joint import BalancedPropensity, StabilizedPropensity
+    from counterpoise.weights.propensity import Given, Logistic, Popularity, Propensity
 
 # Where each public name lives. It is imported when it is first used: torch alone takes longer to import than a model
 # of a small log takes to fit.
 _HOMES = {
-    "agreement": ("Agreement",),
-    "backbones": ("MatrixFactorization",),
-    "balanced_log": ("balance_log",),
-    "balancer": ("KernelBalancer", "MomentBalancer"),
-    "balancing": ("Balancing",),
-    "calibrated": ("Multiple", "Targeted"),
-    "datasets": ("load_dataset",),
-    "engines": ("make_engine",),
-    "errors": ("ConfigError", "ConvergenceWarning", "CounterpoiseError", "DataError"),
-    "evaluation": ("Evaluation", "evaluate"),
-    "exposure": ("Exposed",),
-    "feedback": ("Dataset", "FeedbackLog"),
-    "functions": ("GivenFunctions", "KernelFunctions", "Moments"),
-    "given_propensities": ("Given",),
-    "imputation": ("Constant", "Learned", "Nothing"),
-    "ingest": ("read_log", "read_logs"),
-    "joint_propensity": ("BalancedPropensity", "StabilizedPropensity"),
-    "kernels": ("Exponential", "Gaussian"),
-    "logistic": ("Logistic",),
-    "making": ("make",),
-    "many": ("fit_many",),
-    "methods": ("METHODS",),
-    "neural_cf": ("NeuralCF",),
-    "propensity": ("Popularity", "Propensity"),
-    "recommender": ("DebiasedRecommender",),
-    "saved_models": ("load_model",),
-    "reports.writing": ("report",),
-    "results": ("BalanceResult",),
-    "sharded_functions": ("balance_shards",),
-    "sharding": ("shard_log",),
-    "silence": ("Silence",),
-    "simulation": ("World", "simulate"),
-    "solver": ("entropy_balance", "worst_case_balance"),
-    "training": ("History", "Training"),
-    "tuned": ("Tuning",),
-    "tuning": ("tune",),
-    "two_samples": ("balance_samples",),
-    "weights": ("Itself", "NaiveBayes", "Uniform"),
+    "balance.estimators": (
+        "KernelBalancer",
+        "MomentBalancer",
+        "balance_samples",
+    ),
+    "balance.functions": (
+        "GivenFunctions",
+        "KernelFunctions",
+        "Moments",
+    ),
+    "balance.kernels": (
+        "Exponential",
+        "Gaussian",
+    ),
+    "balance.solver": (
+        "BalanceResult",
+        "entropy_balance",
+        "worst_case_balance",
+    ),
+    "data.datasets": ("load_dataset",),
+    "data.log": (
+        "Dataset",
+        "FeedbackLog",
+    ),
+    "data.reading": (
+        "read_log",
+        "read_logs",
+    ),
+    "data.simulation": (
+        "World",
+        "simulate",
+    ),
+    "errors": (
+        "ConfigError",
+        "ConvergenceWarning",
+        "CounterpoiseError",
+        "DataError",
+    ),
+    "evaluation.evaluate": (
+        "Evaluation",
+        "evaluate",
+    ),
+    "imputation.base": (
+        "Constant",
+        "Learned",
+        "Nothing",
+    ),
+    "imputation.calibrated": (
+        "Multiple",
+        "Targeted",
+    ),
+    "imputation.mnar": ("Silence",),
+    "imputation.tri_training": ("Agreement",),
+    "methods": (
+        "METHODS",
+        "make",
+    ),
+    "models.exposure": ("Exposed",),
+    "models.matrix_factorization": ("MatrixFactorization",),
+    "models.neural_cf": ("NeuralCF",),
+    "out_of_core.balancing": (
+        "balance_log",
+        "balance_shards",
+    ),
+    "out_of_core.executors": ("make_engine",),
+    "out_of_core.shards": ("shard_log",),
+    "parallel": ("fit_many",),
+    "recommender": (
+        "DebiasedRecommender",
+        "load_model",
+    ),
+    "report.write": ("write_report",),
+    "training.loop": (
+        "History",
+        "Training",
+    ),
+    "tuning.study": ("Tuning",),
+    "tuning.tune": ("tune",),
+    "weights.balancing": ("Balancing",),
+    "weights.base": (
+        "Itself",
+        "NaiveBayes",
+        "Uniform",
+    ),
+    "weights.joint": (
+        "BalancedPropensity",
+        "StabilizedPropensity",
+    ),
+    "weights.propensity": (
+        "Given",
+        "Logistic",
+        "Popularity",
+        "Propensity",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ALIASES = {"load_dataset": "load"}
@@ -146,11 +195,11 @@ __all__ = [
     "make_engine",
     "read_log",
     "read_logs",
-    "report",
     "shard_log",
     "simulate",
     "tune",
     "worst_case_balance",
+    "write_report",
 ]
 
 

@@ -1,8 +1,10 @@
 """`python -m counterpoise`: the command line, where its script is not on the path."""
 
+from __future__ import annotations
+
 import sys
 
-from counterpoise.cli import main
+from counterpoise.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

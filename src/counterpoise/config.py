@@ -1,134 +1,104 @@
-"""The configuration of one fit: from a TOML file, a saved run, and flags, in that order of precedence."""
+"""The convention that all configurable parts share: settings in the constructor, `repr` is the configuration.
+
+Follows scikit-learn (`get_params`, `set_params`, `clone` work) without importing it: that import alone takes longer
+than fitting a small model.
+"""
 
 from __future__ import annotations
 
-import json
-import re
-import tomllib
-from pathlib import Path
-from typing import Any
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from counterpoise.errors import ConfigError, shown
-from counterpoise.persistence import read_manifest
-from counterpoise.words import Duplicates, EmptyUsers, EngineName, Protocol
+import counterpoise
+from counterpoise.errors import ConfigError
 
 
-class FitConfig(BaseModel):
-    """Everything that decides what `counterpoise fit` does."""
+@dataclasses.dataclass(eq=False)
+class Part:
+    """A dataclass whose fields are its settings; what `fit` learns lies in attributes that end in `_`."""
 
-    model_config = ConfigDict(extra="forbid")
+    _known: ClassVar[dict[str, type[Part]]] = {}
 
-    data: str = Field(description="A dataset's name, a file with the biased log, or a folder with train.* and test.*.")
-    path: str | None = None
-    test: str | None = None
-    probe: str | None = None
-    users: str | None = None
-    items: str | None = None
-    protocol: Protocol = "honest"
-    probe_fraction: float = 0.05
-    threshold: float | None = None
-    duplicates: Duplicates = "error"
-    user_col: str = "user_id"
-    item_col: str = "item_id"
-    rating_col: str = "rating"
-    timestamp_col: str | None = None
-    propensity_col: str | None = None
-    separator: str | None = None
-    method: str = "counterpoise"
-    seed: int = 0
-    settings: dict[str, Any] = Field(default_factory=dict)
-    k: int = Field(default=5, ge=1)
-    empty_users: EmptyUsers = "skip"
-    memory: str = "4GB"
-    engine: EngineName = "local"
-    workers: int | None = None
-    address: str | None = None
-    cache: str | None = None
+    def __init_subclass__(cls) -> None:
+        """Remember the class, so that `from_config` can name it; nothing else is ever constructed from a file."""
+        Part._known[cls.__name__] = cls
 
-    def read_options(self) -> dict[str, Any]:
-        """How to read files of one's own, as far as it differs from the defaults."""
-        names = ("duplicates", "user_col", "item_col", "rating_col", "timestamp_col", "propensity_col", "separator")
-        return {
-            name: getattr(self, name) for name in names if getattr(self, name) != type(self).model_fields[name].default
-        }
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The settings; with `deep`, also those of nested parts, as `part__setting`."""
+        params = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        if deep:
+            for name, value in list(params.items()):
+                if isinstance(value, Part):
+                    params |= {f"{name}__{inner}": v for inner, v in value.get_params().items()}
+        return params
+
+    def set_params(self, **params: Any) -> Self:
+        """Change settings in place, nested ones as `part__setting`."""
+        names = {field.name for field in dataclasses.fields(self)}
+        for name, value in sorted(params.items(), key=lambda pair: "__" in pair[0]):  # parts before their settings
+            outer, _, inner = name.partition("__")
+            part = getattr(self, outer, None)
+            if outer not in names or (inner and not isinstance(part, Part)):
+                raise ConfigError(
+                    f"{type(self).__name__} has no setting `{name}`. Its settings: {', '.join(sorted(names))}."
+                )
+            if isinstance(part, Part) and inner:
+                part.set_params(**{inner: value})
+            else:
+                setattr(self, outer, value)
+        return self
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration as JSON-able values: `{"part": class name, setting: value, ...}`."""
+        settings = self.get_params(deep=False).items()
+        return {"part": type(self).__name__} | {name: _plain(value) for name, value in settings}
 
 
-def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> FitConfig:
-    """The configuration from a TOML file or run folder (or None), overridden by the flags that are not None."""
-    values = {} if source is None else _read(source)
-    values |= {name: value for name, value in flags.items() if value is not None}
-    given = values.get("settings", {})
-    if not isinstance(given, dict):
-        raise ConfigError(f"`settings` must be a table of names and values, got {shown(given)}.")
-    values["settings"] = given | settings
-    if {"seed", "training__seed"} & set(values["settings"]):
-        raise ConfigError("`seed` draws the probe too, so it stands beside the settings: use --seed, or the top level.")
+def _plain(value: Any) -> Any:
+    """A part as its configuration, also in a tuple; a numpy number as a Python one."""
+    if isinstance(value, Part):
+        return value.to_config()
+    if isinstance(value, tuple | list):
+        return tuple(map(_plain, value))
+    return value.item() if hasattr(value, "item") else value
+
+
+def from_config(config: Mapping[str, Any]) -> Part:
+    """The part that `to_config` described. Only classes that are parts of this package can be named."""
+    settings = dict(config)
+    name = settings.pop("part", None)
+    if name not in Part._known and name in counterpoise.__all__:
+        getattr(counterpoise, name)  # imports its module, which makes it known
+    if name not in Part._known:
+        raise ConfigError(f"`part` must name a part of counterpoise, got {name!r}. Was it written by a newer version?")
+    values = {setting: _rich(value) for setting, value in settings.items()}
     try:
-        return FitConfig(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(map(str, first["loc"]))
-        if first["type"] == "missing":
-            raise ConfigError(f"`{name}` is missing. Give it as an argument or in the configuration file.") from None
-        if first["type"] == "extra_forbidden":
-            known = ", ".join(FitConfig.model_fields)
-            raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.") from None
-        rule = first["msg"].removeprefix("Input should be ")
-        raise ConfigError(f"`{name}` must be {rule}, got {shown(first['input'])}.") from None
+        return Part._known[name](**values)
+    except TypeError as error:
+        raise ConfigError(f"{name} cannot be configured with {sorted(settings)}: {error}.") from error
 
 
-def parse_settings(words: list[str]) -> dict[str, Any]:
-    """`name=value` words as settings; the value is read as TOML, or as text where that fails."""
-    settings = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        if not (name and equals):
-            raise ConfigError(f"`--set` takes name=value, got {word!r}. For example --set dim=16.")
-        try:
-            settings[name] = tomllib.loads(f"value = {text}")["value"]
-        except (tomllib.TOMLDecodeError, RecursionError):
-            settings[name] = text
-    return settings
+def _rich(value: Any) -> Any:
+    """What `_plain` came from, up to lists, which become tuples."""
+    if isinstance(value, Mapping):
+        return from_config(value)
+    return tuple(map(_rich, value)) if isinstance(value, list | tuple) else value
 
 
-def to_toml(configuration: FitConfig) -> str:
-    """A configuration as the TOML that `resolve` reads: what it is of, what differs from the defaults, the settings."""
-    fields, named = type(configuration).model_fields, ("data", "method", "seed")
-    values = {name: getattr(configuration, name) for name in fields if name != "settings"}
-    told = {n: value for n, value in values.items() if n in named or value not in (None, fields[n].default)}
-    lines = [f"{name} = {_toml(name, value)}" for name, value in told.items()]
-    settings = [f"{_key(name)} = {_toml(name, value)}" for name, value in configuration.settings.items()]
-    return "\n".join([*lines, *(["", "[settings]", *settings] if settings else [])]) + "\n"
+# The words that settings are chosen from, in one place and without heavy imports.
 
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
-
-
-def _toml(name: str, value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, bool | str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(_toml(name, item) for item in value)}]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_toml(key, item)}" for key, item in value.items()) + "}"
-    raise ConfigError(f"`{name}` cannot be written as TOML: {value!r}.")
-
-
-def _read(source: Path) -> dict[str, Any]:
-    if source.is_dir():
-        values = read_manifest(source).get("fit")
-        if not isinstance(values, dict):
-            raise ConfigError(f"{source} was not written by `counterpoise fit`, so it holds no configuration of one.")
-        return values
-    try:
-        return tomllib.loads(source.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{source} is not valid TOML: {error}.") from None
+Duplicates = Literal["error", "last", "mean"]  # a pair that occurs twice: refuse, keep the last row, average
+Protocol = Literal["honest", "paper"]  # how unbiased ratings become probe and test
+EmptyUsers = Literal["skip", "one", "zero"]  # a test user without a positive label: left out, NDCG 1, NDCG 0
+Unknown = Literal["error", "popular"]  # a user the log does not have: refuse, or score items by their label rate
+KernelName = Literal["gaussian", "exponential"]
+Select = Literal["random", "worst_case", "worst_case_top", "witness", "adaptive", "spectral", "adaptive_spectral"]
+SelectForSamples = Literal["random", "worst_case", "worst_case_top", "witness", "spectral"]  # rules that need no error
+Weighting = Literal["error", "variance", "bias", "mse"]  # what an imputation is trained for: see `residual_weights`
+Solver = Literal["dual", "gradient"]  # exact over the whole log, or the paper's Algorithm 1
+Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts from
+Covariate = Literal["odds", "weight"]  # what an imputation is targeted along: 1 / propensity - 1, or 1 / propensity
+BenchBackbone = Literal["strong", "paper"]  # of a table: our defaults, or the paper's small factorisation
+Space = Literal["default", "paper", "own"]  # what `tune` searches: around the defaults, the paper's grid, what is named
+EngineName = Literal["local", "ray"]  # who works on a log in shards: threads, or workers of a Ray cluster

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.feedback import FeedbackLog
+from counterpoise.data.log import FeedbackLog
 
 
 def top_items(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,26 +14,120 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise import __version__
-from counterpoise.backbones import MatrixFactorization, as_backbone
-from counterpoise.checkpoints import Checkpoint
-from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
-from counterpoise.feedback import Dataset, FeedbackLog, check_log, table
-from counterpoise.fit_rules import check_labels, check_parts
-from counterpoise.graphs import recorded
-from counterpoise.hedging import AnyLearner, begin, in_vain
-from counterpoise.imputation import Imputation, Nothing
-from counterpoise.learner import finish
-from counterpoise.parts import Part
-from counterpoise.persistence import write_folder
-from counterpoise.problems import Problem
+from counterpoise.accelerate import recorded
+from counterpoise.config import Part, Unknown, from_config
+from counterpoise.data.ids import Codes, Vocabulary, as_column, gather
+from counterpoise.data.log import Dataset, FeedbackLog, check_log, table
+from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
+from counterpoise.imputation.base import Imputation, Nothing
+from counterpoise.imputation.mnar import Silence
+from counterpoise.models.base import Backbone
+from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
 from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
-from counterpoise.saved_parts import facts_of_log
-from counterpoise.scorers import Backbone
+from counterpoise.risks import RISKS
+from counterpoise.storage import read_folder, write_folder
 from counterpoise.threads import one_blas_thread, one_thread
-from counterpoise.training import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
-from counterpoise.vocabulary import Codes, as_column, gather
-from counterpoise.weights import Uniform, Weights
-from counterpoise.words import Unknown
+from counterpoise.training.checkpoint import Checkpoint
+from counterpoise.training.context import Problem
+from counterpoise.training.ensemble import AnyLearner, Hedged, begin, in_vain
+from counterpoise.training.learner import finish
+from counterpoise.training.loop import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
+from counterpoise.weights.base import Uniform, Weights
+
+# What may be fitted: which settings go together, and which labels a log may have.
+
+
+def check_parts(weights: Any, risk: Any, imputation: Any, training: Any, hedge: Any, grades: Any) -> None:
+    """Raise the first error of the settings of a recommender."""
+    given = {"weights": (weights, Weights), "imputation": (imputation, Imputation), "training": (training, Training)}
+    for name, (part, kind) in given.items():
+        if not isinstance(part, kind):
+            raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {part!r}.")
+    training.check()
+    check_flag("hedge", hedge)
+    check_flag("grades", grades)
+    check_choice("risk", risk, RISKS)
+    if risk == "direct" and isinstance(imputation, Nothing | Silence):
+        raise ConfigError(f"`imputation` must be one of errors for risk={risk!r}: it is all that is learned from.")
+    if risk == "direct" and hedge:
+        raise ConfigError("`hedge` must be false for risk='direct': without imputation there is nothing to learn.")
+
+
+def check_labels(log: FeedbackLog, what: str = "labels") -> None:
+    """Raise `DataError` unless they are probabilities."""
+    values = log.ratings if log.threshold is None else log.labels
+    low, high = float(values.min()), float(values.max())
+    if low < 0 or high > 1:
+        raise DataError(
+            f"{what} must lie in [0, 1], got values from {low:g} to {high:g}. "
+            "Give the log a `threshold` (--threshold): ratings at or above it become 1, others 0."
+        )
+
+
+# Are the parts of a saved run those of one model? Asked when it is loaded, so that nothing breaks later.
+
+
+def check_numbers(name: str, values: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+    """Finite floats, of this shape where it is known."""
+    if not values.is_floating_point() or not bool(values.isfinite().all()):
+        raise DataError(f"{name!r} must hold finite numbers.")
+    if shape is not None and tuple(values.shape) != shape:
+        raise DataError(f"{name!r} must have shape {shape}, got {tuple(values.shape)}.")
+    return values
+
+
+def check_seen(name: str, starts: Tensor, items: Tensor, shape: tuple[int, int]) -> Seen:
+    """Compressed rows of item codes, one for each user."""
+    if (starts.dtype, items.dtype) != (torch.int64, torch.int64) or (starts.ndim, items.ndim) != (1, 1):
+        raise DataError(f"{name!r} must be two columns of integers.")
+    ends = len(starts) == shape[0] + 1 and int(starts[0]) == 0 and int(starts[-1]) == len(items)
+    if not ends or bool((starts[1:] < starts[:-1]).any()):
+        raise DataError(f"{name!r} must have a row for each of {shape[0]} users.")
+    if len(items) and not 0 <= int(items.min()) <= int(items.max()) < shape[1]:
+        raise DataError(f"{name!r} must name items by codes below {shape[1]}.")
+    return Seen(starts, items)
+
+
+def check_history(facts: Mapping[str, Any]) -> History:
+    """One number an epoch."""
+    history = History(**facts)
+    numbers = [*history.loss, *history.held_out_risk, history.seconds, history.best_epoch]
+    if not all(isinstance(number, float | int) for number in numbers):
+        raise DataError("'history' must hold numbers.")
+    return history
+
+
+def facts_of_log(log: FeedbackLog) -> dict[str, Any]:
+    """JSON-able: what a run keeps of the log that it was fitted on."""
+    return {
+        "rows": len(log),
+        "users": log.shape[0],
+        "items": log.shape[1],
+        "threshold": log.threshold,
+        "mean_label": float(log.labels.mean()),
+        "feature_columns": log.feature_columns,
+    }
+
+
+def check_log_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What later steps ask of the log: its threshold, its rows, the columns of its features."""
+    threshold, rows, columns = facts["threshold"], facts["rows"], facts["feature_columns"]
+    if not isinstance(threshold, float | int | None) or not isinstance(rows, int):
+        raise DataError("'log' must tell the threshold and the rows in numbers.")
+    if len(columns) != 2 or not all(isinstance(count, int) and 0 <= count < 2**31 for count in columns):
+        raise DataError("'log' must tell how many features users and items have.")
+    return dict(facts)
+
+
+def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What the weights and the imputation said of themselves."""
+    tables, numbers = (facts["weights"], facts["imputation"]), (facts["risk"], facts["error_on_log"])
+    if not all(isinstance(table, dict) for table in tables):
+        raise DataError("'parts' must have tables of weights and imputation.")
+    if not all(isinstance(number, float | int) for number in numbers):
+        raise DataError("'parts' must tell the risk in numbers.")
+    return dict(facts)
+
 
 BLOCK = 1 << 22  # scores held in memory at a time
 
@@ -293,3 +388,46 @@ def _draw_rows(rows: int, fraction: float, seed: int) -> NDArray[np.int64]:
     """A uniform draw of rows to hold out: at least one, never all."""
     size = min(max(1, round(fraction * rows)), rows - 1)
     return np.random.default_rng(seed).choice(rows, size, replace=False)
+
+
+# A recommender from the folder that `save` wrote: every part is looked at before it is believed.
+
+
+def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
+    """The recommender that `save` wrote. Nothing in the folder is executed."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    place = Training(device=device).resolve_device()
+    manifest, files = read_folder(folder)
+    try:
+        model = from_config(manifest["configuration"])
+        if not isinstance(model, DebiasedRecommender):
+            raise DataError(f"{folder} holds a {type(model).__name__}, not a recommender.")
+        tensors = load(files["tensors.safetensors"])
+        model.user_ids_ = Vocabulary.from_parquet(files["users.parquet"])
+        model.item_ids_ = Vocabulary.from_parquet(files["items.parquet"])
+        model.check_settings()
+        model.log_facts_, model.history_ = check_log_facts(manifest["log"]), check_history(manifest["history"])
+        shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
+        with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
+            scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
+            if any(name.startswith("scorer.believing.") for name in tensors):
+                if not model.hedge:
+                    raise DataError(f"{folder} holds two predictors, and its configuration tells of one.")
+                scorer = Hedged(scorer, deepcopy(scorer))
+        state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
+        scorer.load_state_dict(state, assign=True)
+        model.scorer_ = scorer.requires_grad_(False).to(place)
+        for name, values in state.items():
+            check_numbers(name, values)
+        model.item_rates_ = check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
+        model.ratio_ = check_numbers("ratio", tensors["ratio"], (len(tensors["ratio"]),)).numpy()
+        model.facts_ = check_facts(manifest["parts"])
+        model.seen_ = check_seen("seen", tensors["seen.starts"], tensors["seen.items"], shape)
+        model.probed_ = check_seen("probed", tensors["probed.starts"], tensors["probed.items"], shape)
+        model.configuration_ = manifest["configuration"]
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DataError(f"{folder} cannot be loaded, its parts do not fit together: {reason}") from error
+    return model

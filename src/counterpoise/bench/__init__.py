@@ -1,1 +1,1 @@
-"""Experiments: the paper's table and figures, honest and resumable."""
+"""bench."""

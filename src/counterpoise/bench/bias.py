@@ -6,32 +6,365 @@ ideal loss of trained predictors on simulated logs. Both give one `Row` a measur
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from copy import deepcopy
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import groupby, product
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from counterpoise import risks
 from counterpoise.bench.kept_rows import KeptRows
-from counterpoise.bench.known_selection import Data, Draw, Floats, KnownSelection, known_selection, random_numbers
-from counterpoise.bench.prediction_matrices import MATRICES, Ratings
-from counterpoise.bench.risk_estimators import (
-    ESTIMATORS,
-    IMPUTATIONS,
-    Errors,
-    ImputedRatings,
-    estimate,
-    imputed_ratings,
-    ratios,
-)
+from counterpoise.bench.tables import Sheet
+from counterpoise.data.datasets import load
+from counterpoise.data.ids import Vocabulary
+from counterpoise.data.log import FeedbackLog
+from counterpoise.data.simulation import simulate
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
-from counterpoise.making import canonical_name, make
-from counterpoise.methods import METHODS
-from counterpoise.simulation import simulate
+from counterpoise.methods import METHODS, canonical_name, make
+from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_blas_thread, one_thread
+from counterpoise.training.context import Problem, fit_alone, mean_error
+from counterpoise.training.loop import Training
+from counterpoise.weights.balancing import Balancing
+from counterpoise.weights.base import Current, Itself, NaiveBayes, Uniform, Weighing, Weights
+from counterpoise.weights.propensity import Given, Logistic, Popularity, Propensity
+
+# Six predictions of a known rating matrix, each wrong in its own way: what estimators of the error are tried on.
+#
+# Schnabel et al. 2016 (Recommendations as Treatments, section 6) have ONE, FOUR, ROTATE, SKEW and CRS; THREE, between
+# the first two, came with Wang et al. 2019 (Doubly Robust Joint Learning). Sources differ in two details. Here SKEW is
+# clipped to the scale of the ratings, and CRS says 3 up to a true 3 and 4 above.
+
+Ratings = NDArray[np.int64]  # (users, items), 1 to 5
+Predictions = NDArray[np.float64]  # (users, items)
+
+
+def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Predictions:
+    """The truth, but as many ratings of `stars`, drawn at random, as there are of 5 are predicted as 5 (or all)."""
+    predicted, places = ratings.astype(np.float64), np.flatnonzero(ratings == stars)
+    count = min(int((ratings == 5).sum()), len(places))
+    predicted.flat[rng.choice(places, count, replace=False)] = 5
+    return predicted
+
+
+def rotated(ratings: Ratings, rng: np.random.Generator) -> Predictions:
+    """rating - 1, and 5 where the rating is 1."""
+    return np.where(ratings >= 2, ratings - 1.0, 5.0)
+
+
+def skewed(ratings: Ratings, rng: np.random.Generator) -> Predictions:
+    """Normal around the rating with standard deviation (6 - rating) / 2, clipped to [1, 5]: surest of what is liked."""
+    return np.clip(rng.normal(ratings, (6 - ratings) / 2), 1, 5)
+
+
+def coarsened(ratings: Ratings, rng: np.random.Generator) -> Predictions:
+    """3 where the rating is at most 3, else 4."""
+    return np.where(ratings <= 3, 3.0, 4.0)
+
+
+MATRICES: dict[str, Callable[[Ratings, np.random.Generator], Predictions]] = {
+    "one": lambda ratings, rng: flipped(ratings, 1, rng),
+    "three": lambda ratings, rng: flipped(ratings, 3, rng),
+    "four": lambda ratings, rng: flipped(ratings, 4, rng),
+    "rotate": rotated,
+    "skew": skewed,
+    "crs": coarsened,
+}
+
+
+# A complete rating matrix and the chance of every rating of being observed: a log whose truth is known.
+#
+# The design of Schnabel et al. 2016: complete a matrix, give it the rating distribution that was measured on items
+# drawn at random, and let people rate what they like. So selection depends on the rating itself.
+
+MARGINALS = (0.526, 0.242, 0.144, 0.062, 0.026)  # P(1) .. P(5) over all pairs (Marlin and Zemel 2009; Schnabel et al.)
+PAIRS_LIMIT = 20_000_000  # pairs of which the whole matrix is held
+Floats = NDArray[np.float64]
+Features = NDArray[np.float64] | NDArray[np.float32] | None
+Data = FeedbackLog | str | Path | None
+
+
+def random_numbers(seed: int, *purpose: str | int) -> np.random.Generator:
+    """A generator of its own for each purpose: what one draws does not depend on who else draws."""
+    return np.random.default_rng([seed, *(crc32(str(word).encode()) for word in purpose)])
+
+
+class Draw(NamedTuple):
+    """One log that might have been observed, and a small uniform sample beside it; their ratings lie in [0, 1]."""
+
+    log: FeedbackLog
+    probe: FeedbackLog
+
+
+@dataclass(frozen=True, eq=False)
+class KnownSelection:
+    """Every rating and every propensity, and the side features where there are any."""
+
+    ratings: Ratings
+    propensity: Floats  # (users, items)
+    user_features: Features = None
+    item_features: Features = None
+
+    @property
+    def has_side_features(self) -> bool:
+        """Whether there is anything to balance without learning it."""
+        return self.user_features is not None or self.item_features is not None
+
+    def fingerprint(self) -> str:
+        """A hash of all that is known."""
+        arrays = (self.ratings, self.propensity, self.user_features, self.item_features)
+        parts = (b"none" if array is None else str(array.shape).encode() + array.tobytes() for array in arrays)
+        return hashlib.sha256(b"|".join(parts)).hexdigest()
+
+    def observe(self, rng: np.random.Generator) -> Draw:
+        """Every pair is observed with its propensity; the probe has as many uniform pairs as there are users."""
+        observed = rng.random(self.ratings.shape) < self.propensity
+        probed = rng.choice(self.ratings.size, min(len(self.ratings), self.ratings.size), replace=False)
+        if not observed.any():
+            raise DataError("no pair was observed in a draw. Take a larger matrix or a larger `density`.")
+        return Draw(self._log(np.flatnonzero(observed)), self._log(np.sort(probed)))
+
+    def _log(self, pairs: NDArray[np.int64]) -> FeedbackLog:
+        users, items = np.divmod(pairs, self.ratings.shape[1])
+        return FeedbackLog.from_arrays(
+            users,
+            items,
+            (self.ratings.flat[pairs] - 1) / 4,
+            user_ids=Vocabulary.numbered(self.ratings.shape[0]),
+            item_ids=Vocabulary.numbered(self.ratings.shape[1]),
+            user_features=self.user_features,
+            item_features=self.item_features,
+        )
+
+
+def known_selection(
+    data: Data = None,
+    seed: int = 0,
+    *,
+    density: float = 0.05,
+    alpha: float = 0.25,
+    n_users: int = 500,
+    n_items: int = 400,
+) -> KnownSelection:
+    """The design on `data`: a log of ratings, the name of a dataset or a file; None for a simulated preference.
+
+    A log is completed by matrix factorisation (`completed`); of the simulated one (`n_users` x `n_items`) the
+    preference of every pair is known, and side features are what it is made of.
+    """
+    scores, users, items = _simulated(n_users, n_items, seed) if data is None else _from_log(data, seed)
+    ratings = ratings_by_rank(scores)
+    return KnownSelection(ratings, selective_propensity(ratings, density, alpha), users, items)
+
+
+def _simulated(n_users: int, n_items: int, seed: int) -> tuple[Floats, Features, Features]:
+    world = simulate(n_users, n_items, seed=seed)
+    return np.asarray(world.preference), world.user_features, world.item_features
+
+
+def _from_log(data: FeedbackLog | str | Path, seed: int) -> tuple[Floats, Features, Features]:
+    log = data if isinstance(data, FeedbackLog) else load(data).train
+    return completed(log, seed), log.user_features, log.item_features
+
+
+def completed(log: FeedbackLog, seed: int = 0) -> Floats:
+    """A score for every pair, from matrix factorisation of the ratings. Only the order of the scores is used."""
+    if log.n_pairs > PAIRS_LIMIT:
+        raise DataError(
+            f"the study holds all pairs in memory and takes {PAIRS_LIMIT:,} at most, got {log.n_pairs:,}. "
+            "Give it a log of fewer users or items."
+        )
+    low, high = float(log.ratings.min()), float(log.ratings.max())
+    if low == high:
+        raise DataError(f"the ratings must differ, all of them are {low:g}.")
+    scaled = replace(log, ratings=(log.ratings - low) / (high - low), threshold=None)
+    scorer = make("mf", seed=seed, device="cpu").fit(scaled).scorer_
+    return scorer.grid(torch.arange(log.shape[0])).double().numpy()
+
+
+def ratings_by_rank(scores: Floats, marginals: tuple[float, ...] = MARGINALS) -> Ratings:
+    """1 for the lowest marginals[0] of all scores, 2 for the next marginals[1], and so on; ties by position."""
+    last = np.round(np.cumsum(marginals)[:-1] * scores.size).astype(np.int64)
+    ratings = np.empty(scores.size, np.int64)
+    ratings[np.argsort(scores, axis=None, kind="stable")] = 1 + np.searchsorted(
+        last, np.arange(scores.size), side="right"
+    )
+    return ratings.reshape(scores.shape)
+
+
+def selective_propensity(ratings: Ratings, density: float = 0.05, alpha: float = 0.25) -> Floats:
+    """P(observed) = k alpha^max(0, 4 - rating), with k such that its mean is `density`; alpha = 1 is no selection."""
+    check_number("density", density, above=0, at_most=1)
+    check_number("alpha", alpha, above=0, at_most=1, advice="1 observes all ratings alike.")
+    relative = float(alpha) ** np.maximum(0, 4 - ratings)
+    propensity: Floats = relative * (density / relative.mean())
+    if propensity.max() > 1:
+        raise ConfigError(
+            f"`density` must be at most {relative.mean():.3g} for alpha={alpha:g}, got {density:g}: "
+            "ratings of 4 and 5 would be observed with a chance above 1."
+        )
+    return propensity
+
+
+def noisy_propensity(propensity: Floats, rng: np.random.Generator) -> Floats:
+    """1 / noisy = beta / propensity + (1 - beta) / density, beta uniform in [0, 1] for each pair (Wang et al. 2019).
+
+    `density` is the mean propensity. beta = 1 is the truth, beta = 0 no correction.
+    """
+    beta = rng.random(propensity.shape)
+    noisy: Floats = 1 / (beta / propensity + (1 - beta) / propensity.mean())
+    return noisy
+
+
+# Every estimator of the ideal loss that needs no trained predictor: weights x risk, by its name.
+#
+# `naive` is the mean over the log, `eib` imputes all that was not observed. The others are called `risk-weights`
+# (`snips-logistic`) and, with the weights of a balancing method, `method-features` (`skb-dr-side`).
+
+RULES = ("mb", "rkb", "wkb", "akb", "skb")
+BALANCED = {
+    "side": RULES,
+    "exposure": RULES,
+    "embeddings": ("akb", "skb"),
+}  # features: rules
+FOLDS = {"learned": 1, "cross-fitted": 2}  # of the log, each imputed by a model of the others where there are several
+IMPUTATIONS = ("constant", *FOLDS)
+Builder = Callable[[KnownSelection, np.random.Generator], Weights]
+RatioOf = Callable[[Tensor], Tensor]  # the ratio of every row of the log, for residuals = error - imputed error
+
+
+@dataclass
+class RatingBayes(Weights):
+    """`NaiveBayes` with one class for each rating: ratio = P(rating) / P(rating | observed), from probe and log."""
+
+    def begin(self, problem: Problem) -> Weighing:
+        """For every rating that occurs, the weight that naive Bayes gives it against all others."""
+        probe = problem.need_probe("naive Bayes weights", "Or leave them out.")
+        ratio = torch.ones(len(problem.log))
+        for rating in np.unique(problem.log.ratings):
+            log, sample = (replace(part, ratings=(part.ratings == rating) * 1.0) for part in (problem.log, probe))
+            found = NaiveBayes().begin(replace(problem, log=log, probe=sample)).ratio
+            chosen = torch.from_numpy(log.labels > 0)
+            ratio[chosen] = found[chosen]
+        weighing = Weighing()
+        weighing.ratio = ratio
+        return weighing
+
+
+def _balancing(rule: str, features: str) -> Builder:
+    """The weights of a named method, in some of its features."""
+    return lambda known, rng: make(f"{rule}-ips", features=features).weights
+
+
+WEIGHTS: dict[str, Builder] = {
+    "uniform": lambda known, rng: Uniform(),
+    "itself": lambda known, rng: Itself(),
+    "true": lambda known, rng: Given(known.propensity, clip=0),
+    "noisy": lambda known, rng: Given(noisy_propensity(known.propensity, rng), clip=0),
+    "naive-bayes": lambda known, rng: RatingBayes(),
+    "logistic": lambda known, rng: Logistic(),
+    "propensity": lambda known, rng: Propensity(),
+    "popularity": lambda known, rng: Popularity(),
+    **{f"{rule}-{features}": _balancing(rule, features) for features, rules in BALANCED.items() for rule in rules},
+}
+
+
+class Estimator(NamedTuple):
+    """A name of `WEIGHTS`, and the risk that takes them."""
+
+    weights: str
+    risk: str
+
+
+PLAIN = ("true", "noisy", "naive-bayes", "logistic", "propensity", "popularity")
+ESTIMATORS: dict[str, Estimator] = {
+    "naive": Estimator("uniform", "ips"),
+    "eib": Estimator("itself", "dr"),
+    **{f"{risk}-{weights}": Estimator(weights, risk) for weights in PLAIN for risk in ("ips", "snips", "dr")},
+    **{
+        f"{rule}-{risk}-{features}": Estimator(f"{rule}-{features}", risk)
+        for features, rules in BALANCED.items()
+        for rule in rules
+        for risk in ("ips", "dr")  # balanced weights have a fixed sum: snips is ips
+    },
+}
+
+
+class Errors(NamedTuple):
+    """Of one prediction matrix: on the rows of a log, and what is imputed there and on all pairs."""
+
+    on_log: Tensor
+    imputed: Tensor
+    imputed_on_pairs: Tensor
+
+
+def estimate(risk: str, errors: Errors, ratio_of: RatioOf) -> float:
+    """The estimate of the mean error over all pairs."""
+    if risk == "dr":
+        ratio = ratio_of(errors.on_log - errors.imputed)
+        return float(risks.dr(errors.on_log, ratio, errors.imputed, errors.imputed_on_pairs))
+    ratio = ratio_of(errors.on_log)
+    return float({"ips": risks.ips, "snips": risks.snips}[risk](errors.on_log, ratio))
+
+
+def ratios(weights: str, known: KnownSelection, draw: Draw, rng: np.random.Generator) -> RatioOf:
+    """Learn the weights from a draw. Rules that choose functions by the error choose anew for each error."""
+    part = WEIGHTS[weights](known, rng)
+    begun = part.begin(_problem(draw, rng))
+
+    def ratio_of(residuals: Tensor) -> Tensor:
+        weighing = deepcopy(begun)  # with its generator: what was solved before makes no difference
+        weighing.refresh(1, Current(lambda: residuals.float(), _no_features))
+        return weighing.ratio.double()
+
+    if isinstance(part, Balancing) and part.functions.adaptive:
+        return ratio_of
+    same = ratio_of(torch.zeros(len(draw.log)))
+    return lambda residuals: same
+
+
+class ImputedRatings(NamedTuple):
+    """What pairs are taken to be rated, from 1 to 5."""
+
+    on_log: Floats  # (rows,)
+    on_pairs: Floats  # (models, users, items): all pairs, by every model that imputes some rows
+
+
+def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> ImputedRatings:
+    """The same rating for all, or learned by matrix factorisation of those observed.
+
+    "constant": their mean. "learned": one model, which has seen the rows that it imputes. "cross-fitted": one for each
+    half of the log, fitted to the other half.
+    """
+    log = draw.log
+    if imputation == "constant":
+        mean = 1 + 4 * log.ratings.mean()
+        return ImputedRatings(np.full(len(log), mean), np.full((1, *log.shape), mean))
+    on_log, on_pairs = np.empty(len(log)), []
+    for rows, others in _problem(draw, rng).deal(FOLDS[imputation]):
+        scorer, own = fit_alone(others.brief(), MatrixFactorization(dim=4), mean_error), rows.numpy()
+        ratings = 1 + 4 * torch.sigmoid(scorer.grid(torch.arange(log.shape[0]))).double().numpy()
+        on_log[own] = ratings[log.users[own], log.items[own]]
+        on_pairs.append(ratings)
+    return ImputedRatings(on_log, np.stack(on_pairs))
+
+
+def _problem(draw: Draw, rng: np.random.Generator) -> Problem:
+    generator, device = torch.Generator().manual_seed(int(rng.integers(2**62))), torch.device("cpu")
+    return Problem(draw.log, draw.probe, MatrixFactorization(), Training(device="cpu"), device, generator)
+
+
+def _no_features() -> tuple[Tensor, Tensor]:
+    raise NotImplementedError  # of a predictor: none is trained here, and no weights of `WEIGHTS` ask for them
+
 
 ErrorOf = Callable[[Any, Floats], Floats]  # of (ratings, predictions), pair by pair
 ERRORS: dict[str, ErrorOf] = {
@@ -230,3 +563,34 @@ def _names(argument: str, names: Names, known: dict[str, Any]) -> list[str]:
     for name in chosen:
         check_choice(argument, name, known)
     return chosen
+
+
+# The bias study as tables to read: an estimator in each row, a predictor in each column.
+
+CELLS = "|estimate - ideal| / ideal: mean (standard deviation) over {repeats} {draws}; then its mean with sign."
+
+
+def study_sheet(rows: Sequence[Row], data: str) -> Sheet:
+    """The six matrices side by side."""
+    return _sheet(rows, f"Estimates of the error of six predictions, {data}", "draws of the log")
+
+
+def fitted_sheet(rows: Sequence[Row]) -> Sheet:
+    """What the weights of trained predictors say of their ideal loss, and what their own risks say."""
+    notes = (
+        f"{WEIGHTED}: of the weights alone, on errors that were to be expected. {OWN}: the estimate that the method "
+        "minimised, on the labels that it learned from.",
+    )
+    return _sheet(rows, "Estimates of the ideal loss of trained predictors, simulated logs", "logs", notes)
+
+
+def _sheet(rows: Sequence[Row], title: str, draws: str, notes: tuple[str, ...] = ()) -> Sheet:
+    facts = summary(rows)
+    matrices = list(dict.fromkeys(fact["matrix"] for fact in facts))
+    cells: dict[str, dict[str, str | float | int | None]] = {}
+    for fact in facts:
+        spread = "" if fact["std"] is None else f" ({fact['std']:.3f})"
+        row = cells.setdefault(fact["estimator"], {"estimator": fact["estimator"]})
+        row[fact["matrix"]] = f"{fact['mean']:.3f}{spread} {fact['bias']:+.3f}"
+    how = CELLS.format(repeats=max(fact["repeats"] for fact in facts), draws=draws)
+    return Sheet(title, ("estimator", *matrices), list(cells.values()), (how, *notes), facts)

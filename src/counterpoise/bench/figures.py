@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from counterpoise.bench.grounds import ground
+from counterpoise.bench.datasets import ground
 from counterpoise.bench.sweep import Point
-from counterpoise.bench.wording import metric_name
+from counterpoise.bench.tables import metric_name
 from counterpoise.plots import save, sweep
 
 PAPER_LETTERS = {"n_functions": "J (balancing functions)", "strength": "gamma (strength)", "tolerance": "C (tolerance)"}

@@ -16,18 +16,17 @@ from typing import Any, get_args
 import numpy as np
 
 from counterpoise import __version__
-from counterpoise.backbones import MatrixFactorization
-from counterpoise.bench.entries import Entry, entries
-from counterpoise.bench.grounds import Ground, ground
+from counterpoise.bench.datasets import Ground, ground
+from counterpoise.bench.methods import Entry, entries
+from counterpoise.config import BenchBackbone, Protocol
+from counterpoise.data.log import Dataset, hash_logs
 from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
-from counterpoise.evaluation import metrics_by_rule
-from counterpoise.feedback import Dataset
-from counterpoise.fingerprints import hash_logs
-from counterpoise.making import configure
-from counterpoise.many import fit_side_by_side
+from counterpoise.evaluation.evaluate import metrics_by_rule
+from counterpoise.methods import configure
+from counterpoise.models.matrix_factorization import MatrixFactorization
+from counterpoise.parallel import fit_side_by_side
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.stacks import NotAlikeError
-from counterpoise.words import BenchBackbone, Protocol
+from counterpoise.training.stacks import NotAlikeError
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
 Reading = tuple[tuple[str, Any], ...]

@@ -11,7 +11,7 @@ from typing import Any
 
 from counterpoise import __version__
 from counterpoise.errors import DataError
-from counterpoise.persistence import write_text
+from counterpoise.storage import write_text
 
 Rows = list[dict[str, Any]]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from counterpoise.bench.jobs import Job
-from counterpoise.bench.sheets import Sheet
 from counterpoise.bench.store import Store
-from counterpoise.words import Protocol
+from counterpoise.bench.tables import Sheet
+from counterpoise.config import Protocol
 
 PROTOCOLS: tuple[Protocol, ...] = ("honest", "paper")
 METRICS = ("auc", "ndcg_one", "ndcg_skip", "ndcg_zero", "f1_one", "f1_skip")

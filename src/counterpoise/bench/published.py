@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from counterpoise.citations import PAPER
+from counterpoise.methods import PAPER
 
 CITATION = f"{PAPER}, ICLR"
 DATASETS = {"coat": "coat", "yahoo-r3": "music", "kuairec": "product"}  # our names, the paper's

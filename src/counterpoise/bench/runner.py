@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 from counterpoise.bench.jobs import Job, measure, measure_together
 from counterpoise.bench.store import Store
+from counterpoise.config import EngineName
 from counterpoise.errors import CounterpoiseError, check_choice, check_number
-from counterpoise.ray_engine import connected, results
+from counterpoise.out_of_core.executors import connected, results
 from counterpoise.threads import one_blas_thread, one_thread
-from counterpoise.words import EngineName
 
 Watch = Callable[[int, int], None]  # (fits done, fits in all)
 Tell = Callable[[int], None]  # (fits done by this run)

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from counterpoise.evaluation import percentile_interval
+from counterpoise.evaluation.evaluate import percentile_interval
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]

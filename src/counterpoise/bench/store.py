@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from counterpoise.bench.jobs import Job
 from counterpoise.errors import DataError
-from counterpoise.persistence import write_file
+from counterpoise.storage import write_file
 
 
 def failures(jobs: Iterable[Job], store: Store) -> list[str]:

@@ -16,8 +16,7 @@ from typing import Any, get_args
 import numpy as np
 
 from counterpoise.bench.published import DATASETS, Published, published
-from counterpoise.bench.records import Cell, Comparison, Fit, Section, Table
-from counterpoise.bench.runs import Runs, Series
+from counterpoise.bench.records import Cell, Comparison, Fit, Runs, Section, Series, Table
 from counterpoise.bench.statistics import (
     Floats,
     holm,
@@ -26,9 +25,9 @@ from counterpoise.bench.statistics import (
     paired_t_test,
     wilcoxon_test,
 )
+from counterpoise.config import EmptyUsers
 from counterpoise.errors import ConfigError, check_choice, check_number
-from counterpoise.evaluation import NAMES, RULED
-from counterpoise.words import EmptyUsers
+from counterpoise.evaluation.evaluate import NAMES, RULED
 
 METRICS = ("auc", "ndcg_one", "f1_one")  # the paper's, with its rule for users without a positive label
 CHOICES = [name for name in NAMES if name not in RULED] + [f"{m}_{r}" for m in RULED for r in get_args(EmptyUsers)]

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from counterpoise.bench.jobs import Job
-from counterpoise.bench.sheets import Sheet
 from counterpoise.bench.store import Store
-from counterpoise.making import short_names
+from counterpoise.bench.tables import Sheet
+from counterpoise.methods import short_names
 from counterpoise.recommender import DebiasedRecommender
 
 # The words of the paper's figures -> settings of the methods, the first that a method has.

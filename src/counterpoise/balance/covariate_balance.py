@@ -1,0 +1,205 @@
+"""Balance feature by feature: means, standardised differences and distributions before and after weighting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from counterpoise.balance.features import activity, observed_pairs, side_features
+from counterpoise.balance.population import Pairs, Points, Population, Sample
+from counterpoise.balance.solver import BalanceResult
+from counterpoise.data.log import FeedbackLog, check_log
+from counterpoise.errors import ConfigError, DataError
+
+Vector = NDArray[np.float64]
+CONSTANT = 1e-12  # standard deviations below this share of the mean are rounding
+
+
+def standardised_difference(observed: Vector, weights: Vector, mean: float, deviation: float) -> float | None:
+    """(weighted mean - population mean) / population standard deviation.
+
+    Of a feature that is constant in the population: 0 where the means are equal, None where they differ.
+    """
+    weighted = _moments(observed, weights)[0]
+    if deviation > 0:
+        return (weighted - mean) / deviation
+    return 0.0 if abs(weighted - mean) <= 1e-8 * max(abs(weighted), abs(mean)) else None
+
+
+def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, second_weights: Vector) -> float:
+    """The largest distance of two weighted distribution functions."""
+    points = np.unique(np.concatenate([first, second]))
+    return float(abs(_distribution(first, first_weights, points) - _distribution(second, second_weights, points)).max())
+
+
+def _distribution(values: Vector, weights: Vector, points: Vector) -> Vector:
+    order = np.argsort(values)
+    total = np.concatenate([[0.0], np.cumsum(weights[order])])
+    shares: Vector = total[np.searchsorted(values[order], points, side="right")] / total[-1]
+    return shares
+
+
+@dataclass(frozen=True)
+class FeatureBalance:
+    """One feature under the base weights and under the weights found, against the population.
+
+    Standardised differences (SMD) are in population standard deviations, or in those of the sample before weighting
+    where only the population's mean is known. They are None, and so are the ratios of
+    standard deviations, where the feature is constant in the population and has another mean in the sample.
+    """
+
+    name: str
+    population_mean: float
+    population_sd: float | None  # None where only the population's mean is known
+    mean_before: float
+    mean_after: float
+    smd_before: float | None
+    smd_after: float | None
+    ks_before: float | None = None
+    ks_after: float | None = None
+    sd_ratio_before: float | None = None
+    sd_ratio_after: float | None = None
+
+
+def feature_balance(
+    name: str, observed: Vector, before: Vector, after: Vector, population: Vector, population_weights: Vector
+) -> FeatureBalance:
+    """Means, standardised differences, Kolmogorov-Smirnov distances and ratios of standard deviations."""
+    mean, deviation = _moments(population, population_weights)
+    moments = [_moments(observed, weights) for weights in (before, after)]
+    distances = [kolmogorov_smirnov(observed, w, population, population_weights) for w in (before, after)]
+    ratios = [spread / deviation if deviation > 0 else None for _, spread in moments]
+    differences = [standardised_difference(observed, w, mean, deviation) for w in (before, after)]
+    means = [moment for moment, _ in moments]
+    return FeatureBalance(name, mean, deviation, *means, *differences, *distances, *ratios)
+
+
+def known_mean_balance(name: str, observed: Vector, before: Vector, after: Vector, target: float) -> FeatureBalance:
+    """The same where only the population's mean is known: differences are in observed standard deviations."""
+    moments = [_moments(observed, weights)[0] for weights in (before, after)]
+    deviation = _moments(observed, before)[1]
+    differences = [standardised_difference(observed, weights, target, deviation) for weights in (before, after)]
+    return FeatureBalance(name, target, None, moments[0], moments[1], differences[0], differences[1])
+
+
+def balance_table(
+    observed: Points,
+    weights: ArrayLike,
+    population: Population,
+    names: Sequence[str] | None = None,
+    base_weights: ArrayLike | None = None,
+) -> list[FeatureBalance]:
+    """A row for each feature; over all pairs, the columns of users and of items have the tables' own distributions."""
+    after = np.asarray(weights, dtype=np.float64)
+    before = np.ones(len(after)) if base_weights is None else np.asarray(base_weights, dtype=np.float64)
+    if len(after) != observed.n_rows:
+        raise DataError(f"`weights` must have one value for each of the {observed.n_rows} rows, got {len(after)}.")
+    columns = _population_columns(population)
+    names = list(names) if names is not None else [f"x{column}" for column in range(len(columns))]
+    features = observed.features(slice(None)).cpu().numpy().astype(np.float64)
+    return [
+        feature_balance(name, features[:, column], before, after, *columns[column]) for column, name in enumerate(names)
+    ]
+
+
+def _population_columns(population: Population) -> list[tuple[Vector, Vector]]:
+    """Each feature's values and weights over the population."""
+    if isinstance(population, Pairs):
+        tables = [population.users.cpu().numpy(), population.items.cpu().numpy()]
+        return [(column.astype(np.float64), np.ones(len(column))) for table in tables for column in table.T]
+    assert isinstance(population, Sample)
+    weights = np.ones(population.n_rows) if population.weights is None else population.weights.cpu().numpy()
+    return [(column.astype(np.float64), weights) for column in population.matrix.cpu().numpy().T]
+
+
+def _moments(values: Vector, weights: Vector) -> tuple[float, float]:
+    """The weighted mean and standard deviation; 0 where that is rounding, as in a column of one value."""
+    share = weights / weights.sum()
+    mean = float(share @ values)
+    deviation = float(share @ (values - mean) ** 2) ** 0.5
+    return mean, deviation if deviation > CONSTANT * abs(mean) else 0.0
+
+
+# Imbalance before and after weighting, one row for each feature or function: what a love plot shows.
+
+TAKES = (
+    "a BalanceResult, a fitted balancer, a BalanceReport, a Diagnosis, a balance table, or a fitted model and its log"
+)
+
+
+@dataclass(frozen=True)
+class Imbalance:
+    """|weighted mean - population mean| of one feature or function, in standard deviations."""
+
+    name: str
+    before: float
+    after: float
+
+
+def imbalances(source: Any, log: FeedbackLog | None = None, names: Sequence[str] | None = None) -> list[Imbalance]:
+    """The rows of anything that knows its balance, the largest before weighting first.
+
+    `source`: a BalanceResult (its functions), a fitted balancer, a BalanceReport, a Diagnosis or a balance table (their
+    features), or a fitted recommender with the `log` it was fitted to (activity, popularity and side features).
+    `names` are those of the rows, in the order of the source. Features without a difference to measure are left out.
+    """
+    rows = _of_functions(source) if isinstance(source, BalanceResult) else _of_features(_table(source, log))
+    if names is not None:
+        if len(names) != len(rows):
+            raise DataError(f"`names` must have {len(rows)} names, one for each row, got {len(names)}.")
+        rows = [Imbalance(str(name), row.before, row.after) for name, row in zip(names, rows, strict=True)]
+    return sorted(rows, key=lambda row: -row.before)
+
+
+def log_balance(log: FeedbackLog, weights: ArrayLike | None = None) -> list[FeatureBalance]:
+    """How the pairs of a log differ from all pairs, before and after weighting, in what the log itself tells.
+
+    Features: log(1 + ratings) of the user and of the item, and the side features that vary; None: equal weights.
+    """
+    check_log("log", log)
+    tables, names = [], []
+    words = (("user", "user activity"), ("item", "item popularity"))
+    for (who, word), counts, side in zip(words, activity(log), side_features(log), strict=True):
+        table = np.hstack([counts, side])
+        labels = [word, *(f"{who} feature {column}" for column in range(1, table.shape[1]))]
+        varying = np.ptp(table, axis=0) > 0
+        tables.append(torch.from_numpy(table[:, varying]))
+        names += [label for label, varies in zip(labels, varying, strict=True) if varies]
+    pairs = Pairs(*tables)
+    after: NDArray[Any] = np.ones(len(log)) if weights is None else np.asarray(weights)
+    return balance_table(observed_pairs(log, pairs), after, pairs, names)
+
+
+def _table(source: Any, log: FeedbackLog | None) -> Iterable[FeatureBalance]:
+    """The balance table of anything but a BalanceResult."""
+    if hasattr(source, "ratio_"):
+        if log is None:
+            raise ConfigError("`log` must be given for a fitted recommender: which pairs do its weights belong to?")
+        if len(source.ratio_) != len(log):
+            counts = f"{len(source.ratio_):,} rows that the weights belong to, got {len(log):,}"
+            raise DataError(f"`log` must be the {counts}. Rows that `patience` held out have no weight.")
+        return log_balance(log, source.ratio_)
+    if callable(getattr(source, "balance_table", None)):
+        return list(source.balance_table())
+    table = getattr(getattr(source, "diagnosis", source), "table", source)
+    if isinstance(table, Sequence) and all(isinstance(row, FeatureBalance) for row in table):
+        return table
+    raise ConfigError(f"`result` must be {TAKES}, got {type(source).__name__}.")
+
+
+def _of_functions(result: BalanceResult) -> list[Imbalance]:
+    before, after = (abs(values) / result.scale for values in (result.imbalance_before, result.imbalance))
+    return [Imbalance(f"h{j}", float(b), float(a)) for j, (b, a) in enumerate(zip(before, after, strict=True), 1)]
+
+
+def _of_features(table: Iterable[FeatureBalance]) -> list[Imbalance]:
+    return [
+        Imbalance(row.name, abs(row.smd_before), abs(row.smd_after))
+        for row in table
+        if row.smd_before is not None and row.smd_after is not None
+    ]

@@ -1,0 +1,499 @@
+"""Balancing for any causal user, in scikit-learn's style: an observed sample, a population, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import comb
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from counterpoise.balance.arguments import as_matrix, base_shares
+from counterpoise.balance.covariate_balance import FeatureBalance, balance_table, known_mean_balance
+from counterpoise.balance.diagnostics import Diagnosis, diagnose, effective_sample_size
+from counterpoise.balance.fitted_functions import FittedFunctions, check_prices
+from counterpoise.balance.functions import Functions, KernelFunctions, Moments
+from counterpoise.balance.kernels import KERNELS
+from counterpoise.balance.population import Sample
+from counterpoise.balance.solver import BalanceResult
+from counterpoise.config import KernelName, SelectForSamples
+from counterpoise.errors import ConfigError, DataError, RowError, check_choice, check_number
+
+# Weight one sample so that it resembles another: from two tables of numbers to weights and all facts about them.
+
+LARGEST = 1e150  # of a feature
+
+
+@dataclass(frozen=True, eq=False)
+class Standardised:
+    """Two samples on one scale: every column minus its population mean, over its population standard deviation."""
+
+    observed: Sample
+    population: Sample
+    mean: Tensor
+    deviation: Tensor
+
+    @classmethod
+    def of(cls, observed: Tensor, population: Tensor, weights: Tensor | None = None) -> Standardised:
+        """By the (weighted) moments of the population; a constant column becomes 0."""
+        _check_size(observed, population)
+        whole = Sample(population, weights)
+        mean = whole.mean(lambda x: x, whole.n_columns)
+        spread = whole.mean(lambda x: (x - mean).square_(), whole.n_columns).sqrt()
+        spread = torch.where(spread > 1e-12 * mean.abs(), spread, 1.0)
+        tables = [(matrix.double() - mean) / spread for matrix in (observed, population)]
+        return cls(Sample(tables[0]), Sample(tables[1], weights), mean, spread)
+
+    def choose(self, functions: Functions, base_weights: Any, seed: int) -> FittedFunctions:
+        """What is balanced, chosen under the weights that balancing starts from."""
+        base, generator = base_shares(base_weights, self.observed.n_rows, self.observed.device), torch.Generator()
+        return functions.fit(self.population, self.observed, None, base, generator.manual_seed(seed))
+
+
+@dataclass(frozen=True, eq=False)
+class BalanceReport:
+    """Weights for the observed rows (sum 1) with their certificate and diagnosis."""
+
+    weights: NDArray[np.float64]
+    result: BalanceResult
+    diagnosis: Diagnosis
+    function_names: list[str]
+
+    @property
+    def given_up(self) -> list[str]:
+        """The names of the functions whose balance cost too much."""
+        return [self.function_names[j] for j in np.flatnonzero(self.result.given_up)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able values, without the weights."""
+        return {"solver": self.result.to_dict(), "given_up": self.given_up, "diagnosis": self.diagnosis.to_dict()}
+
+    def summary(self) -> str:
+        """In words."""
+        before, after = (abs(v / self.result.scale) for v in (self.result.imbalance_before, self.result.imbalance))
+        lost = f"Given up: {_first_names(self.given_up)}." if self.given_up else "No function was given up."
+        lines = [
+            f"{len(self.function_names)} functions balanced ({self.result.status} in {self.result.passes} passes, "
+            f"duality gap {self.result.gap:.1e}): largest imbalance {before.max():.3f} SD before, "
+            f"{after.max():.2e} SD after. {lost}",
+            self.diagnosis.summary(),
+        ]
+        if self.diagnosis.grew:
+            lines.append(
+                "The largest imbalance of a feature ROSE: the sample is too small or too different for them. "
+                "Balance fewer functions, or moments."
+            )
+        return "\n".join(lines)
+
+
+def balance_samples(
+    observed: Any,
+    population: Any,
+    functions: Functions | None = None,
+    *,
+    tolerance: float = 1e-3,
+    strength: float | None = None,
+    base_weights: Any = None,
+    population_weights: Any = None,
+    max_weight: float | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> BalanceReport:
+    """Weights on the rows of `observed` that make it resemble `population`; both are numeric frames or arrays.
+
+    Frames are matched by column names. `functions` is what is balanced (default: 50 leading kernel functions);
+    `tolerance` and `strength` are in population standard deviations of each function. `options`: `entropy_balance`.
+    """
+    names, columns = shared_columns(observed, population)
+    tables = [numbers(name, table, columns) for name, table in (("observed", observed), ("population", population))]
+    if tables[0].shape[1] != tables[1].shape[1]:
+        widths = f"got {tables[0].shape[1]} and {tables[1].shape[1]} columns"
+        raise DataError(f"`observed` and `population` must have the same features, {widths}.")
+    weights = population_mass(population_weights, len(tables[1]))
+    scaled = Standardised.of(tables[0], tables[1], weights)
+    fitted = scaled.choose(functions or KernelFunctions(), base_weights, seed)
+    result = fitted.balance(
+        scaled.observed, tolerance, strength, base_weights=base_weights, max_weight=max_weight, **options
+    )
+    mass = result.weights.cpu().numpy()
+    diagnosis = diagnose(
+        scaled.observed,
+        mass,
+        scaled.population,
+        base_weights=base_weights,
+        balanced_at=getattr(fitted, "centres", None),
+        table=balance_table(Sample(tables[0]), mass, Sample(tables[1], weights), names, base_weights),
+    )
+    return BalanceReport(mass, result, diagnosis, fitted.names)
+
+
+def shared_columns(observed: Any, population: Any) -> tuple[list[str], list[Any] | None]:
+    """(names of the features, columns to take): those of the observed frame, which the population must have too."""
+    first, second = (_labels(name, table) for name, table in (("observed", observed), ("population", population)))
+    if first is None and second is None:
+        width = np.shape(observed)[1] if np.ndim(observed) == 2 else 0
+        return [f"x{column}" for column in range(width)], None
+    if first is None or second is None:
+        named, bare = ("population", "observed") if first is None else ("observed", "population")
+        raise DataError(f"`{named}` has column names and `{bare}` has none. Give two frames, or two arrays.")
+    missing = [label for label in first if label not in second]
+    if missing:
+        listed = ", ".join(map(repr, missing))
+        raise DataError(f"`population` has no column {listed}. Both samples must have the same features.")
+    return [str(label) for label in first], first
+
+
+def population_mass(weights: Any, count: int) -> Tensor | None:
+    """Weights of the population's rows: one for each, finite, >= 0 and not all 0; None stays None."""
+    if weights is None:
+        return None
+    try:
+        values = np.array(weights, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"`population_weights` must hold numbers only: {error}.") from error
+    if values.shape != (count,):
+        raise DataError(f"`population_weights` must have {count} values, got shape {values.shape}.")
+    if not np.isfinite(values).all() or values.min() < 0 or values.sum() <= 0:
+        raise DataError("`population_weights` must be finite, >= 0 and not all 0.")
+    return torch.from_numpy(values)
+
+
+def numbers(name: str, table: Any, columns: Sequence[Any] | None = None) -> Tensor:
+    """A finite float matrix; an error names the column and the row of the first value that is none."""
+    matrix = as_matrix(name, table[list(columns)] if columns is not None else table)
+    if len(matrix) == 0:
+        raise DataError(f"`{name}` must have at least one row, got none.")
+    bad = ~matrix.isfinite()
+    if bool(bad.any()):
+        row, column = (int(index) for index in bad.nonzero()[0])
+        label = str(columns[column]) if columns is not None else f"{name}[:, {column}]"
+        value = float(matrix[row, column])
+        raise RowError(label, row, f"expected a finite number in `{name}`, got {value}. Fill it in or drop the row.")
+    return matrix
+
+
+def _check_size(*tables: Tensor) -> None:
+    """Raise `DataError` for numbers whose squares no float holds."""
+    for table in tables:
+        large = table.abs().amax(0) > LARGEST
+        if bool(large.any()):
+            column = int(large.nonzero()[0])
+            raise DataError(
+                f"feature {column} (counted from 0) has numbers past {LARGEST:g}. Divide it by its largest."
+            )
+
+
+def _first_names(names: list[str], count: int = 10) -> str:
+    """The first `count` names, and how many more there are."""
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
+
+
+def _labels(name: str, table: Any) -> list[Any] | None:
+    """The column labels of a frame, each of which must be there once; None for an array."""
+    columns = getattr(table, "columns", None)
+    if columns is None:
+        return None
+    labels = list(columns)
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise DataError(f"`{name}` has two columns {twice!r}. Rename one.")
+    return labels
+
+
+FLOATS = [np.float64, np.float32]
+
+
+class _Balancer(BaseEstimator):  # type: ignore[misc]
+    """Shared by both balancers: `fit` learns `weights_`, `result_` and what `predict_weights` needs."""
+
+    weights_: NDArray[np.float64]
+    result_: BalanceResult
+
+    def fit(
+        self,
+        X_observed: ArrayLike,
+        X_population: ArrayLike | None = None,
+        target_means: ArrayLike | None = None,
+        *,
+        base_weights: ArrayLike | None = None,
+        population_weights: ArrayLike | None = None,
+    ) -> Self:
+        """Find weights on the rows of `X_observed` under which it resembles `X_population`.
+
+        `target_means` takes the place of a population whose means only are known (`MomentBalancer`); a dict, a Series
+        or a frame of them is matched by feature names.
+        """
+        if (X_population is None) == (target_means is None):
+            raise DataError("give either `X_population` or `target_means`: what should the observed rows resemble?")
+        if target_means is not None and population_weights is not None:
+            raise DataError(
+                "`population_weights` must be None where `target_means` are given: these are weighted already."
+            )
+        check_prices(self.tolerance, self.strength)
+        observed = self._numbers(X_observed, reset=True)
+        if X_population is not None:
+            population = self._numbers(X_population)
+            weights = population_mass(population_weights, len(population))
+        else:
+            population, weights = self._known_means(observed, target_means), None
+            target_means = aligned_means(target_means, getattr(self, "feature_names_in_", None))
+        scaled = Standardised.of(observed, population, weights)
+        self._learn(scaled, self._fitted(scaled, target_means, base_weights), base_weights)
+        self._samples = Sample(observed), Sample(population, weights), base_weights, target_means
+        return self
+
+    def predict_weights(self, X_new: ArrayLike) -> NDArray[np.float64]:
+        """The weight w(x) = exp(-l'h(x) - offset) / n of new rows, on the scale of `weights_`.
+
+        New rows have no base weights: theirs count as 1 / n, the uniform ones. After a fit with `base_weights` q (sum
+        1), a fitted row has n q_i times what is predicted for its features.
+        """
+        check_is_fitted(self, "weights_")
+        rows = (self._numbers(X_new).double() - self._mean) / self._deviation
+        scores = self._functions.values(rows) @ torch.from_numpy(self.result_.dual) + self.result_.offset
+        weights: NDArray[np.float64] = (torch.exp(-scores) / len(self.weights_)).numpy()
+        return weights if self.max_weight is None else weights.clip(max=self.max_weight)
+
+    def balance_table(self) -> list[FeatureBalance]:
+        """Every feature before and after, against the population."""
+        check_is_fitted(self, "weights_")
+        observed, population, base, means = self._samples
+        names = list(getattr(self, "feature_names_in_", [f"x{column}" for column in range(population.n_columns)]))
+        if means is None:
+            return balance_table(observed, self.weights_, population, names, base)
+        before = np.ones(observed.n_rows) if base is None else np.asarray(base, dtype=np.float64)
+        columns = zip(names, observed.matrix.numpy().T, np.ravel(means)[: len(names)], strict=True)
+        return [known_mean_balance(name, values, before, self.weights_, float(mean)) for name, values, mean in columns]
+
+    def _recipe(self) -> Functions:
+        raise NotImplementedError
+
+    def _known_means(self, observed: torch.Tensor, target_means: Any) -> torch.Tensor:
+        raise ConfigError(
+            f"`target_means` must be None for {type(self).__name__}: kernels need the population itself. "
+            "Give `X_population`, or use MomentBalancer."
+        )
+
+    def _fitted(self, scaled: Standardised, target_means: Any, base_weights: Any) -> FittedFunctions:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        return scaled.choose(self._recipe(), base_weights, seed)
+
+    def _learn(self, scaled: Standardised, fitted: FittedFunctions, base_weights: Any) -> None:
+        self.result_ = fitted.balance(
+            scaled.observed,
+            self.tolerance,
+            self.strength,
+            base_weights=base_weights,
+            max_weight=self.max_weight,
+            accuracy=self.accuracy,
+            max_passes=self.max_passes,
+        )
+        self.weights_ = self.result_.weights.numpy()
+        self._mean, self._deviation, self._functions = scaled.mean, scaled.deviation, fitted
+
+    def _numbers(self, X: Any, reset: bool = False) -> torch.Tensor:
+        return as_matrix("X", validate_data(self, X, reset=reset, dtype=FLOATS))
+
+
+class KernelBalancer(_Balancer):
+    """Balances kernel functions: all smooth functions of the features, without naming any.
+
+    `n_functions`, `select`, `candidates`, `ridge`: see `KernelFunctions`; without a recommender there is no error to
+    adapt to, so `select` is "spectral", "witness", "random", "worst_case" or "worst_case_top". "witness" takes
+    `n_functions` at most, and stops by itself. "worst_case" balances all `candidates` at once: it has no use for
+    `tolerance` and, but for the default of `candidates`, for `n_functions`.
+    `kernel` "gaussian" or "exponential" and its `bandwidth` act on features standardised over the population.
+    `tolerance`: the imbalance allowed, in population standard deviations of each function. `strength`: what one
+    standard deviation of imbalance is worth; a function that costs more is given up (None: 100, or 10,000 for
+    "worst_case"). With "spectral" that is the price of the leading eigenfunction; the others are worth less, as their
+    eigenvalues are, so that rough functions are given up first.
+    """
+
+    def __init__(
+        self,
+        n_functions: int = 50,
+        select: SelectForSamples = "spectral",
+        *,
+        kernel: KernelName = "gaussian",
+        bandwidth: float | Literal["median"] = "median",
+        candidates: int | None = None,
+        ridge: float = 0.1,
+        tolerance: float = 1e-3,
+        strength: float | None = None,
+        max_weight: float | None = None,
+        accuracy: float = 1e-8,
+        max_passes: int = 200,
+        random_state: Any = None,
+    ) -> None:
+        self.n_functions = n_functions
+        self.select = select
+        self.kernel = kernel
+        self.bandwidth = bandwidth
+        self.candidates = candidates
+        self.ridge = ridge
+        self.tolerance = tolerance
+        self.strength = strength
+        self.max_weight = max_weight
+        self.accuracy = accuracy
+        self.max_passes = max_passes
+        self.random_state = random_state
+
+    def _recipe(self) -> Functions:
+        check_choice("kernel", self.kernel, KERNELS)
+        kernel = KERNELS[self.kernel](self.bandwidth)
+        return KernelFunctions(kernel, self.n_functions, self.select, self.candidates, self.ridge)
+
+
+class MomentBalancer(_Balancer):
+    """Balances the moments of every feature up to `order`; entropy balancing as epidemiologists know it for order 1.
+
+    `tolerance` and `strength` are in population standard deviations of each moment; an infinite strength asks for
+    exact balance. `fit` also takes `target_means` (features,) for order 1, or (order, features) raw moments.
+    """
+
+    def __init__(
+        self,
+        order: int = 1,
+        *,
+        tolerance: float = 0.0,
+        strength: float | None = float("inf"),
+        max_weight: float | None = None,
+        accuracy: float = 1e-8,
+        max_passes: int = 200,
+        random_state: Any = None,
+    ) -> None:
+        self.order = order
+        self.tolerance = tolerance
+        self.strength = strength
+        self.max_weight = max_weight
+        self.accuracy = accuracy
+        self.max_passes = max_passes
+        self.random_state = random_state
+
+    def _recipe(self) -> Functions:
+        return Moments(self.order)
+
+    def _known_means(self, observed: torch.Tensor, target_means: Any) -> torch.Tensor:
+        return observed  # only for the scale: the targets below are what counts
+
+    def _fitted(self, scaled: Standardised, target_means: Any, base_weights: Any) -> FittedFunctions:
+        fitted = super()._fitted(scaled, None, base_weights)
+        return fitted if target_means is None else known_moments(fitted, scaled, target_means, self.order)
+
+
+def known_moments(fitted: FittedFunctions, scaled: Standardised, raw: Any, order: int) -> FittedFunctions:
+    """The same functions, with targets from known raw moments E[x^m], m = 1 .. order.
+
+    E[((x - a) / b)^m] = sum_k binomial(m, k) E[x^k] (-a)^(m-k) / b^m.
+    """
+    columns, moments = len(scaled.mean), _float_array(raw)
+    if moments is not None and order == 1 and moments.ndim == 1:
+        moments = moments[None]
+    if moments is None or moments.shape != (order, columns) or not np.isfinite(moments).all():
+        raise DataError(
+            f"`target_means` must hold {order * columns} finite numbers, one for each of the {columns} features"
+            f"{f' in each of {order} rows, one for each power' if order > 1 else ''}, got shape {np.shape(raw)}."
+        )
+    shift, unit = scaled.mean.numpy(), scaled.deviation.numpy()
+    powers = np.vstack([np.ones(columns), moments])
+    targets = [
+        sum(comb(m, k) * powers[k] * (-shift) ** (m - k) for k in range(m + 1)) / unit**m for m in range(1, order + 1)
+    ]
+    return replace(fitted, targets=torch.from_numpy(np.concatenate(targets)))
+
+
+def aligned_means(means: Any, names: Any) -> Any:
+    """Known means in the order of the features: a dict, a Series or a frame is matched by `names`, if there are any."""
+    if isinstance(means, Mapping):
+        given = dict(means)
+    elif hasattr(means, "columns"):
+        given = {label: np.asarray(means[label]) for label in means.columns}
+    elif hasattr(means, "to_dict"):
+        given = means.to_dict()
+    else:
+        return means
+    wanted = list(range(len(given))) if names is None else list(names)
+    missing = [label for label in wanted if label not in given]
+    if missing:
+        advice = (
+            "Give `X_observed` as a frame, or the means as an array." if names is None else "Every feature needs one."
+        )
+        raise DataError(f"`target_means` has no value for {', '.join(map(repr, missing))}. {advice}")
+    return np.stack([np.asarray(given[label]) for label in wanted], axis=-1)
+
+
+def _float_array(values: Any) -> NDArray[np.float64] | None:
+    """None where there are other things than numbers."""
+    try:
+        return np.array(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        return None
+
+
+# What balance costs: the effective sample size that is left at each imbalance that is allowed.
+
+TOLERANCES = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
+
+
+@dataclass(frozen=True)
+class FrontierPoint:
+    """The weights of one tolerance; the imbalances are of the balanced functions, in standard deviations."""
+
+    tolerance: float
+    rows: int
+    effective_sample_size: float
+    rms_imbalance: float
+    max_imbalance: float
+    given_up: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def balance_frontier(balancer: Any, tolerances: Iterable[float] = TOLERANCES) -> list[FrontierPoint]:
+    """The same rows and functions balanced again at each tolerance, in ascending order.
+
+    `balancer`: a fitted KernelBalancer or MomentBalancer; it is left as it is.
+    """
+    if not isinstance(balancer, _Balancer):
+        raise ConfigError(
+            f"`balancer` must be a fitted KernelBalancer or MomentBalancer, got {type(balancer).__name__}."
+        )
+    check_is_fitted(balancer, "weights_")
+    if balancer._functions.matrix is not None:
+        raise ConfigError("`select` must not be 'worst_case': that has no tolerance. Use 'spectral'.")
+    chosen = sorted(set(tolerances))
+    for tolerance in chosen:
+        check_number("tolerances", tolerance, at_least=0, advice="They are in standard deviations.")
+    return [_point(tolerance, _balanced(balancer, tolerance)) for tolerance in chosen]
+
+
+def _balanced(balancer: Any, tolerance: float) -> BalanceResult:
+    raw, _, base, _ = balancer._samples
+    observed = Sample((raw.matrix.double() - balancer._mean) / balancer._deviation)
+    options = {name: getattr(balancer, name) for name in ("max_weight", "accuracy", "max_passes")}
+    result: BalanceResult = balancer._functions.balance(
+        observed, tolerance, balancer.strength, base_weights=base, **options
+    )
+    return result
+
+
+def _point(tolerance: float, result: BalanceResult) -> FrontierPoint:
+    sizes = abs(result.imbalance) / result.scale
+    return FrontierPoint(
+        tolerance=float(tolerance),
+        rows=len(result.weights),
+        effective_sample_size=effective_sample_size(result.weights),
+        rms_imbalance=float(np.sqrt(np.mean(sizes**2))),
+        max_imbalance=float(sizes.max()),
+        given_up=int(result.given_up.sum()),
+    )

@@ -1,0 +1,95 @@
+"""Pair features x_ui = [user row; item row] as two standardised tables; a pair's features are gathered when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoise.balance.arguments import as_float64
+from counterpoise.balance.population import ObservedPairs, Pairs
+from counterpoise.data.log import FeedbackLog
+from counterpoise.errors import DataError, check_choice
+
+Source = Literal["side", "activity", "embeddings", "exposure"]
+Table = NDArray[np.float64]
+
+
+def standardised(table: Any) -> Table:
+    """Every column minus its mean over its standard deviation; constant columns, which balance nothing, are left out.
+
+    Users and items are scaled each by themselves: a scale across both would keep kernels from factorising.
+    """
+    values = as_float64(table)
+    if values.ndim != 2 or not np.isfinite(values).all():
+        raise DataError(f"a feature table must be finite and two-dimensional, got shape {values.shape}.")
+    mean, deviation = values.mean(0), values.std(0)
+    varying = deviation > 1e-12 * (abs(mean) + 1e-300)
+    scaled: Table = (values[:, varying] - mean[varying]) / deviation[varying]
+    return scaled
+
+
+def activity(log: FeedbackLog) -> tuple[Table, Table]:
+    """(log(1 + ratings given) of every user, log(1 + ratings received) of every item), as one column each."""
+    counts = [np.bincount(codes, minlength=size) for codes, size in zip((log.users, log.items), log.shape, strict=True)]
+    return np.log1p(counts[0])[:, None], np.log1p(counts[1])[:, None]
+
+
+def side_features(log: FeedbackLog) -> tuple[Table, Table]:
+    """The side features that came with the log; (rows, 0) where there are none."""
+    given = (log.user_features, log.item_features)
+    users, items = (
+        np.zeros((size, 0)) if table is None else table.astype(np.float64)
+        for table, size in zip(given, log.shape, strict=True)
+    )
+    return users, items
+
+
+def pair_features(
+    log: FeedbackLog,
+    sources: Sequence[Source] = ("side", "activity"),
+    embeddings: tuple[Any, Any] | None = None,
+    exposure: tuple[Any, Any] | None = None,
+    device: Any = "cpu",
+    dtype: torch.dtype = torch.float64,
+) -> Pairs:
+    """All pairs of the log's users and items, with features from `sources` side by side.
+
+    "side": side features of the log; "activity": how often users rate and items are rated; "embeddings" and "exposure":
+    the two tables passed under that name, of a model of the labels and of a model of what was observed.
+    """
+    learned = {"embeddings": embeddings, "exposure": exposure}
+    tables: list[tuple[Any, Any]] = []
+    for source in sources:
+        check_choice("sources", source, get_args(Source))
+        if source in learned:
+            tables.append(_checked(source, learned[source], log))
+        else:
+            tables.append(side_features(log) if source == "side" else activity(log))
+    users, items = (
+        np.hstack([standardised(pair[side]) for pair in tables]) if tables else np.zeros((0, 0)) for side in (0, 1)
+    )
+    if users.shape[1] + items.shape[1] == 0:
+        raise DataError(f"no feature varies in {', '.join(sources) or 'no source'}. Add a source, such as embeddings.")
+    return Pairs(torch.from_numpy(users).to(device, dtype), torch.from_numpy(items).to(device, dtype))
+
+
+def observed_pairs(log: FeedbackLog, pairs: Pairs) -> ObservedPairs:
+    """The log's pairs, on the device of the features."""
+    if (len(pairs.users), len(pairs.items)) != log.shape:
+        raise DataError(f"the features are for {len(pairs.users)} x {len(pairs.items)} pairs, the log for {log.shape}.")
+    codes: list[Tensor] = [torch.from_numpy(np.array(code, dtype=np.int64)) for code in (log.users, log.items)]
+    return pairs.at(codes[0].to(pairs.users.device), codes[1].to(pairs.users.device))
+
+
+def _checked(name: str, tables: tuple[Any, Any] | None, log: FeedbackLog) -> tuple[Any, Any]:
+    if tables is None:
+        raise DataError(f'`{name}` must be given for the source "{name}": (users, items) tables.')
+    shapes = tuple(len(table) for table in tables)
+    if shapes != log.shape:
+        raise DataError(f"`{name}` must have {log.shape[0]} user and {log.shape[1]} item rows, got {shapes}.")
+    return tables

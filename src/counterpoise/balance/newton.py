@@ -1,0 +1,182 @@
+"""Proximal Newton on the dual: log-partition function plus penalty, with a certificate at every step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from counterpoise.balance.exponential_family import Family, Point
+from counterpoise.balance.penalties import Penalty, Vector
+
+SHORT = 0.3  # a step (in standard deviations of the log-weights) after which the covariance is still nearly the same
+SHRINKS = 0.01  # the slope of a good step over that of the step before
+SEARCH_STEPS = 40
+PATIENCE = 2
+SHORTER, SHORTENINGS = 0.3, 8  # of a step that went astray
+ON_THE_WAY = 1e-2  # the gap at which an easier problem is left for the next one
+NOISE = 1e-15  # of an imbalance in standard deviations, in a slope along directions that change no weight
+DAMPING = (0.0, 1e-10, 1e-7, 1e-4)  # of the mean variance, tried in turn where rounding spoils a step
+
+
+@dataclass
+class Solution:
+    """Where the iteration stopped, and why."""
+
+    point: Point
+    dual: Vector  # in the problem's coordinates
+    gap: float
+    passes: int
+    status: str
+    covariance: Vector | None  # the latest estimate, in the problem's coordinates
+
+
+@dataclass
+class DualProblem:
+    """min over l of log sum_i q_i exp(-l'(h(x_i) - mu)) + penalty, in coordinates where the functions are like another.
+
+    `transform` (J, R), or (J,) for a diagonal, gives those coordinates: T'h instead of h, with prices l = T dual.
+    """
+
+    tilting: Family
+    penalty: Penalty
+    transform: Vector
+    passes: int = 0
+    rough: bool = False  # whether covariances in float32 will do
+
+    def at(self, dual: Vector) -> Point:
+        """One pass over the rows."""
+        self.passes += 1
+        return self.tilting.at(torch.from_numpy(self._prices(dual)))
+
+    def imbalance(self, point: Point) -> Vector:
+        """The imbalance T'tau."""
+        return change_coordinates(self.transform, point.imbalance.numpy())
+
+    def covariance(self, point: Point) -> Vector:
+        """The Hessian T' cov T; one pass."""
+        self.passes += 1
+        if self.transform.ndim == 2:
+            return point.covariance(self.rough, torch.from_numpy(self.transform)).numpy()
+        scaled: Vector = point.covariance(self.rough).numpy() * np.outer(self.transform, self.transform)
+        return scaled
+
+    def _prices(self, dual: Vector) -> Vector:
+        prices: Vector = self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
+        return prices
+
+    def value(self, point: Point, dual: Vector) -> float:
+        """The dual objective."""
+        return point.smooth + self.penalty.value(dual)
+
+    def solve(self, start: Vector, accuracy: float, max_passes: int, covariance: Vector | None = None) -> Solution:
+        """The least value, along the path of easier penalties that leads to this one: each starts where the last ended.
+
+        Only the last is solved to `accuracy`; the gap of the solution is always that of the last.
+        """
+        solution = Solution(self.at(start), start, np.inf, self.passes, "begun", covariance)
+        for penalty in self.penalty.path(start, self.imbalance(solution.point)):
+            enough = accuracy if penalty is self.penalty else max(accuracy, ON_THE_WAY)
+            solution = replace(self, penalty=penalty).descend(solution, enough, max_passes)
+            self.passes = solution.passes
+        return solution
+
+    def descend(self, begun: Solution, accuracy: float, max_passes: int) -> Solution:
+        """Newton steps until the certificate is good enough, the passes are spent, or rounding ends all progress.
+
+        A covariance (one may be given to begin with) is corrected by what each step showed (Broyden, Fletcher,
+        Goldfarb, Shanno) and kept as long as steps are short and shrink fast; else it is computed anew.
+        Once PATIENCE steps in a row have not halved the gap, or none leads down, what rounding may leave is solved.
+        """
+        dual, point, covariance, last, gap, idle = begun.dual, begun.point, begun.covariance, np.inf, np.inf, 0
+        while True:
+            imbalance = self.imbalance(point)
+            before, gap, status = gap, self.penalty.gap(dual, imbalance), None
+            idle = 0 if gap < before / 2 else idle + 1
+            if self.penalty.solved(dual, imbalance, accuracy, idle >= PATIENCE):
+                status = "solved"
+            elif self.passes >= max_passes:
+                status = "passes spent"
+            else:
+                kept = covariance is not None
+                covariance = self.covariance(point) if covariance is None else covariance
+                step, slope = self._step(covariance, imbalance, dual)
+                if kept and not -SHRINKS * last <= slope < 0:
+                    covariance = self.covariance(point)
+                    step, slope = self._step(covariance, imbalance, dual)
+                if slope >= 0:
+                    status = "solved" if self.penalty.solved(dual, imbalance, accuracy, True) else "stalled"
+            if status is not None:
+                return Solution(point, dual, gap, self.passes, status, covariance)
+            trial, step = self._advanced(point, dual, step, slope, gap)
+            assert covariance is not None
+            short = float(step @ covariance @ step) <= SHORT**2
+            covariance = corrected(covariance, step, imbalance - self.imbalance(trial)) if short else None
+            point, dual, last = trial, dual + step, abs(slope)
+
+    def _step(self, covariance: Vector, imbalance: Vector, dual: Vector) -> tuple[Vector, float]:
+        """The step to the minimum of the quadratic model, and the slope of the objective along it."""
+        for damping in DAMPING:
+            damped = covariance + damping * covariance.trace() / len(covariance) * np.eye(len(covariance))
+            step = self.penalty.minimise(damped, imbalance, dual) - dual
+            slope = self.penalty.slope(dual + 1e-9 * step, step) - float(imbalance @ step)
+            if slope < 0:
+                break
+        return step, slope
+
+    def _advanced(self, point: Point, dual: Vector, step: Vector, slope: float, gap: float) -> tuple[Point, Vector]:
+        """(the point after a step, the step), which is made shorter where it overshoots or leads astray."""
+        trial = self.at(dual + step)
+        if self._overshoots(point, dual, trial, step, slope):
+            step = step * self._search(point, dual, trial, step, slope)
+            trial = self.at(dual + step)
+        for _ in range(SHORTENINGS):
+            if not self.penalty.astray(gap, self.penalty.gap(dual + step, self.imbalance(trial))):
+                break
+            step = step * SHORTER
+            trial = self.at(dual + step)
+        return trial, step
+
+    def _overshoots(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> bool:
+        """Whether the full step goes well past the least value on its line, by more than rounding can feign."""
+        target = dual + change
+        after = self.penalty.slope(target, change) - float(self.imbalance(trial) @ change)
+        rise = self.value(trial, target) - self.value(point, dual)
+        noise = NOISE * float(abs(change).sum())
+        return after > 0.5 * abs(before) + noise or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset))
+
+    def _search(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> float:
+        """The length at which the convex objective stops falling along `change`, from (n,) vectors or by passes."""
+        drift = float(self._prices(change) @ self.tilting.targets.numpy())
+        low, high, low_slope, high_slope, length = 0.0, 1.0, before, np.inf, 0.5
+        for _ in range(SEARCH_STEPS):
+            self.passes += self.tilting.line_passes
+            slope = (
+                self.tilting.along(point, trial, length) + drift + self.penalty.slope(dual + length * change, change)
+            )
+            if abs(slope) <= 0.1 * abs(before):
+                break
+            if slope < 0:
+                low, low_slope = length, slope
+            else:
+                high, high_slope = length, slope
+            secant = low - low_slope * (high - low) / (high_slope - low_slope) if np.isfinite(high_slope) else 0.0
+            inner = 0.1 * (high - low)
+            length = min(max(secant, low + inner), high - inner) if np.isfinite(high_slope) else (low + high) / 2
+        return length
+
+
+def change_coordinates(transform: Vector, imbalance: Vector) -> Vector:
+    """T'tau for a matrix or a diagonal T."""
+    changed: Vector = transform * imbalance if transform.ndim == 1 else imbalance @ transform
+    return changed
+
+
+def corrected(covariance: Vector, change: Vector, difference: Vector) -> Vector:
+    """B + yy'/(y's) - Bs s'B/(s'Bs): the covariance that also explains the last step (s: change, y: difference)."""
+    curvature, image = float(change @ difference), covariance @ change
+    if not curvature > 1e-10 * float(change @ image) > 1e-200:
+        return covariance
+    update = np.outer(difference, difference) / curvature - np.outer(image, image) / float(change @ image)
+    return covariance + update

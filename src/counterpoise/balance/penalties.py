@@ -1,0 +1,183 @@
+"""What the dual pays for its prices: the hinge of the paper, and the quadratic form of the worst case."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.balance.box_qp import cholesky, solve_box_l1, solve_factored
+from counterpoise.errors import DataError
+from counterpoise.threads import one_blas_thread
+
+Vector = NDArray[np.float64]
+
+HARD = 1e6  # a price (for one standard deviation of a function) that no feasible problem needs: exp(1e6) overflows
+DIGITS = 1e-13  # of the size of a function: its imbalance is not known better than this
+RELATIVE = 1e-9  # nor the penalty better than this share of it
+RISE = 10.0  # of the gap in a step that is too long
+PATH = 10.0  # from one strength to the next on the way to a large one
+RANK = 1e-12  # eigenvalues below this share of the largest count as zero
+
+
+class Penalty(Protocol):
+    """A convex function of the dual vector l, added to the log-partition function."""
+
+    def value(self, dual: Vector) -> float:
+        """The penalty at `dual`."""
+
+    def slope(self, dual: Vector, change: Vector) -> float:
+        """Its derivative at `dual` when arriving there along `change`."""
+
+    def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
+        """The argmin over l of penalty(l) - imbalance'(l - dual) + (l - dual)' hessian (l - dual) / 2."""
+
+    def gap(self, dual: Vector, imbalance: Vector) -> float:
+        """The duality gap at `dual`: how far the objective is from its least value, at most."""
+
+    def astray(self, before: float, after: float) -> bool:
+        """Whether a step that changed the gap like this should have been shorter, though the objective fell."""
+
+    def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
+        """Penalties that lead from an easy problem at `dual` to this one, which comes last."""
+
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
+        """Whether the certificate is good enough; once it no longer improves, also up to what rounding may leave."""
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """sum_j C_j |l_j| in the box |l_j| <= gamma_j: the conjugate of sum_j gamma_j max(0, |tau_j| - C_j)."""
+
+    tolerance: Vector
+    strength: Vector
+    size: Vector  # of each function, mean and deviation, for its rounding
+
+    @property
+    def bound(self) -> Vector:
+        """The box: |l_j| <= gamma_j, and a large number where gamma_j is infinite."""
+        return np.where(np.isinf(self.strength), HARD, self.strength)
+
+    def value(self, dual: Vector) -> float:
+        """sum_j C_j |l_j|."""
+        return float(self.tolerance @ abs(dual))
+
+    def slope(self, dual: Vector, change: Vector) -> float:
+        """sum_j C_j sign(l_j) change_j; at l_j = 0, where `change` came down to the kink, -C_j |change_j|."""
+        return float(self.tolerance @ np.where(dual == 0, -abs(change), np.sign(dual) * change))
+
+    def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
+        """A quadratic program with L1 in a box."""
+        return solve_box_l1(hessian, -imbalance, dual, self.tolerance, self.bound, accuracy=1e-14)
+
+    def gap(self, dual: Vector, imbalance: Vector) -> float:
+        """sum_j [gamma_j (|tau_j| - C_j)+ - l_j tau_j + C_j |l_j|].
+
+        For an infinite gamma_j, |l_j| stands in its place: the gap to the least divergence among all weights that
+        are balanced as well as these.
+        """
+        strength = np.where(np.isinf(self.strength), abs(dual), self.strength)
+        excess = (abs(imbalance) - self.tolerance).clip(min=0)
+        return float(np.sum(strength * excess - dual * imbalance + self.tolerance * abs(dual)))
+
+    def astray(self, before: float, after: float) -> bool:
+        """Never: its box keeps steps short."""
+        return False
+
+    def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
+        """No other."""
+        return [self]
+
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
+        """gap <= accuracy; with hard constraints (infinite gamma_j), <= accuracy * (1 + the sum of their |l_j|).
+
+        These must also hold to `accuracy`, unless given up: |l_j| at HARD.
+        Once halted, `_rounding` is added.
+        """
+        hard = np.isinf(self.strength)
+        excess = abs(imbalance) - self.tolerance
+        if (excess > accuracy)[hard & (abs(dual) < HARD)].any():
+            return False
+        allowed = accuracy * (1 + float(abs(dual[hard]).sum())) + halted * self._rounding(dual, imbalance)
+        return self.gap(dual, imbalance) <= allowed
+
+    def _rounding(self, dual: Vector, imbalance: Vector) -> float:
+        """The last digits of each tau_j at its price, gamma_j DIGITS size_j, and RELATIVE of the penalty."""
+        strength = np.where(np.isinf(self.strength), abs(dual), self.strength)
+        excess = (abs(imbalance) - self.tolerance).clip(min=0)
+        return float(DIGITS * (strength @ self.size) + RELATIVE * (strength @ excess))
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """|l|^2 / (4 strength): the conjugate of strength * |v|^2, the squared bias of the worst function.
+
+    In the coordinates of `whitening`, where v'A^-1 v = |v|^2.
+    """
+
+    strength: float
+
+    def value(self, dual: Vector) -> float:
+        """|l|^2 / (4 strength)."""
+        return float(dual @ dual) / (4 * self.strength)
+
+    def slope(self, dual: Vector, change: Vector) -> float:
+        """l'change / (2 strength)."""
+        return float(dual @ change) / (2 * self.strength)
+
+    def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
+        """Newton's equations: (hessian + 1 / (2 strength)) step = imbalance - l / (2 strength)."""
+        ridge = 1 / (2 * self.strength)
+        return dual + solve_ridge(hessian, ridge, imbalance - ridge * dual)
+
+    def gap(self, dual: Vector, imbalance: Vector) -> float:
+        """strength * |v|^2 - l'v + |l|^2 / (4 strength) = strength * |v - l / (2 strength)|^2."""
+        difference = imbalance - dual / (2 * self.strength)
+        return self.strength * float(difference @ difference)
+
+    def astray(self, before: float, after: float) -> bool:
+        """after > RISE before. The gap is strength times the squared gradient, so that short steps do lower it.
+
+        A long one may put all weight on a row, where the covariance, and with it what is known of the others, vanishes.
+        """
+        return after > RISE * before
+
+    def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
+        """The same with strengths that grow up to this one, from 1 / |v|^2 + |l| / (2 |v|) on: first steps are short.
+
+        There the gap is less than 1 + |l| |v| - l'v: that is 1 at l = 0, and at l = 2 strength v nothing is on the way.
+        """
+        size = float(np.linalg.norm(imbalance))
+        first = 1 / max(size**2, 1e-300) + float(np.linalg.norm(dual)) / max(2 * size, 1e-300)
+        count = math.ceil(max(0.0, math.log(self.strength / first, PATH)))
+        return [*(Quadratic(self.strength * PATH**-step) for step in range(count, 0, -1)), self]
+
+    def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
+        """gap <= accuracy; once halted, plus RELATIVE of the penalty."""
+        rounding = RELATIVE * self.strength * float(imbalance @ imbalance)
+        return self.gap(dual, imbalance) <= accuracy + halted * rounding
+
+
+def solve_ridge(matrix: Vector, ridge: float, right: Vector) -> Vector:
+    """(M + ridge)^-1 right for a positive semi-definite M; by its eigenvalues where rounding made some negative."""
+    factor = cholesky(matrix + ridge * np.eye(len(matrix)))
+    if factor is not None:
+        return solve_factored(factor, right)
+    values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
+    solution: Vector = vectors @ ((vectors.T @ right) / (values.clip(min=0) + ridge))
+    return solution
+
+
+def whitening(matrix: Vector) -> Vector:
+    """W (J, R) with W'A W = 1, so that v'A^-1 v = |W'v|^2; directions of no measurable norm are left out."""
+    with one_blas_thread():
+        values, vectors = np.linalg.eigh(matrix)
+    if values[-1] <= 0 or values[0] < -1e-8 * values[-1]:
+        raise DataError("`matrix` must be positive definite. Add a multiple of the identity or drop columns.")
+    kept = values > RANK * values[-1]
+    whitened: Vector = vectors[:, kept] / np.sqrt(values[kept])
+    return whitened

@@ -1,0 +1,354 @@
+"""Where functions are averaged: a sample of rows, or all user-item pairs as two tables; never |D| rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from counterpoise.balance.kernels import Gaussian, Kernel, pair_gram, pair_means, pair_tables
+
+# Balancing functions at the observed rows, block by block, so that they need never lie in memory at once.
+
+CPU_BLOCK = 2**19  # values of a block that are computed: 4 MB of float64, between cache misses and call overhead
+MATRIX_BLOCK = 2**20  # values that lie in memory already
+DEVICE_BLOCK = 2**26  # an accelerator wants few, large blocks
+CHUNKS = 64  # parts of the rows that threads work on
+KEPT_VALUES = 2**23  # functions x rows, 64 MB, that are computed once
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows of J functions; `take(rows)` gives the values (rows, J) for a slice or a tensor of row numbers.
+
+    Everything the solver needs is a sum over rows, added up block by block in a fixed order. A matrix is the
+    trivial case; two kernel tables and the log's codes are another; a shard of a larger log is a third.
+    """
+
+    n_rows: int
+    n_functions: int
+    device: torch.device
+    take: Callable[[slice | Tensor], Tensor]
+    width: int = 0  # values that `take` holds for one row, where more than J
+    cpu_block: int = CPU_BLOCK
+
+    def blocks(self, first: int = 0, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
+        """Rows `first` to `last` in order: (the slice, its values in float64)."""
+        last, step = self.n_rows if last is None else last, self._block_rows
+        for start in range(first, last, step):
+            part = slice(start, min(start + step, last))
+            yield part, self.take(part).double()
+
+    def each_chunk(self, work: Callable[[Iterator[tuple[slice, Tensor]]], Result]) -> list[Result]:
+        """`work` on the blocks of every chunk, in order. The chunks do not depend on the number of threads.
+
+        On the CPU as many chunks at a time as torch has threads, each with one: threads inside operations on such
+        tall and narrow blocks gain little, and lose a lot where other programs want the cores too.
+        """
+        block = self._block_rows
+        step = block * max(1, -(-self.n_rows // (block * CHUNKS)))
+        chunks = [self.blocks(start, min(start + step, self.n_rows)) for start in range(0, self.n_rows, step)]
+        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
+        if workers == 1:
+            return [work(chunk) for chunk in chunks]
+        torch.set_num_threads(1)
+        try:
+            if len(chunks) == 1:
+                return [work(chunks[0])]
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return list(pool.map(work, chunks))
+        finally:
+            torch.set_num_threads(workers)
+
+    def kept(self) -> Rows:
+        """The same, in memory where they are few: who sums over them does so a dozen times."""
+        if self.n_rows * self.n_functions > KEPT_VALUES:
+            return self
+        return matrix_rows(torch.cat([values for _, values in self.blocks()]))
+
+    def at(self, numbers: Tensor) -> Rows:
+        """The rows with these numbers."""
+        return replace(self, n_rows=len(numbers), take=lambda rows: self.take(numbers[rows]))
+
+    @property
+    def _block_rows(self) -> int:
+        size = self.cpu_block if self.device.type == "cpu" else DEVICE_BLOCK
+        return max(64, size // max(1, self.width, self.n_functions))
+
+
+@dataclass(frozen=True)
+class ShardedRows:
+    """Rows of J functions in shards that are never together in one place.
+
+    `each(work, *arguments)` calls `work(source, shard, *arguments)` for every shard, wherever it lies, and gives the
+    results in the order of shards; `source.rows(shard)` there are its `Rows`. Sums over shards are sums over rows.
+    """
+
+    n_rows: int
+    n_functions: int
+    each: Callable[..., list[Any]]
+    column: Callable[[str], Any]  # what all shards have written under a name
+
+
+def matrix_rows(matrix: Tensor) -> Rows:
+    """The rows of a matrix (n, J) in memory."""
+
+    def take(rows: slice | Tensor) -> Tensor:
+        return matrix[rows] if isinstance(rows, slice) else matrix.index_select(0, rows)
+
+    return Rows(len(matrix), matrix.shape[1], matrix.device, take, cpu_block=MATRIX_BLOCK)
+
+
+def pair_rows(
+    user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor, mixing: Tensor | None = None
+) -> Rows:
+    """h(x_ui) = user_table[u] * item_table[i], and its product with `mixing` (candidates, J) if that is given.
+
+    For functions that factorise over users and items, such as Gaussian kernels of x_ui = [user row; item row].
+    """
+
+    def take(rows: slice | Tensor) -> Tensor:
+        values = user_table.index_select(0, users[rows]).mul_(item_table.index_select(0, items[rows]))
+        return values if mixing is None else values @ mixing
+
+    count = user_table.shape[1]
+    return Rows(len(users), count if mixing is None else mixing.shape[1], user_table.device, take, width=2 * count)
+
+
+BLOCK = 2**20  # values held at once while averaging over a population
+
+
+class Points(Protocol):
+    """Rows of features that can be weighted."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where they lie."""
+
+    def features(self, rows: slice | Tensor) -> Tensor:
+        """The features (rows, columns) of some rows."""
+
+
+class Population(Protocol):
+    """What the weighted rows should resemble."""
+
+    @property
+    def n_columns(self) -> int:
+        """The number of features."""
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """`count` rows drawn by their weight, without repetition where there are enough."""
+
+    def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
+        """The mean in float64 of `function` (features -> (rows, functions)), which holds `width` values a row."""
+
+    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """The mean in float64 of a `function` that acts on each column by itself; it is told which columns it gets."""
+
+    def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """The mean of k(x, c) for every centre."""
+
+    def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
+        """The means of k(x, c) and of its square for every centre."""
+
+    def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """The mean of k(x, c) k(x, c') for all centres."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Rows of a matrix (n, columns), weighted or not: points to be weighted, or a population."""
+
+    matrix: Tensor
+    weights: Tensor | None = None  # (n,) any scale
+
+    @property
+    def n_rows(self) -> int:
+        """The rows of the matrix."""
+        return len(self.matrix)
+
+    @property
+    def n_columns(self) -> int:
+        """The columns of the matrix."""
+        return self.matrix.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """The matrix's."""
+        return self.matrix.device
+
+    def features(self, rows: slice | Tensor) -> Tensor:
+        """Rows of the matrix."""
+        return self.matrix[rows]
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Rows drawn by weight, without repetition."""
+        if self.weights is None:
+            rows = torch.randperm(self.n_rows, generator=generator)[:count].to(self.device)
+            return self.matrix.index_select(0, rows)
+        positive = int((self.weights > 0).sum())
+        chosen = torch.multinomial(self.weights.double().cpu(), min(count, positive), generator=generator)
+        return self.matrix[chosen.to(self.device)]
+
+    def _blocks(self, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+        step = max(1, BLOCK // max(1, width))
+        if self.weights is None:
+            share = torch.full((self.n_rows,), 1 / self.n_rows, dtype=torch.float64, device=self.device)
+        else:
+            share = self.weights.double() / self.weights.double().sum()
+        if step >= self.n_rows:
+            yield self.matrix.double(), share
+            return
+        for start in range(0, self.n_rows, step):
+            yield self.matrix[start : start + step].double(), share[start : start + step]
+
+    def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
+        """The weighted sum, block by block."""
+        first, *others = (weights @ function(values) for values, weights in self._blocks(width))
+        return sum(others, first)
+
+    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """The weighted sum, block by block."""
+        return self.mean(lambda x: function(x, slice(None)), self.n_columns)
+
+    def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """The weighted mean of every kernel."""
+        return self.mean(lambda x: kernel(x, centres.double()), len(centres))
+
+    def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
+        """From the same values."""
+        return self.moments(lambda x: kernel(x, centres.double()), len(centres))
+
+    def moments(self, function: Callable[[Tensor], Tensor], width: int) -> tuple[Tensor, Tensor]:
+        """The means of `width` functions and of their squares."""
+
+        def both(x: Tensor) -> Tensor:
+            values = function(x)
+            return torch.cat([values, values.square()], 1)
+
+        mean, mean_square = self.mean(both, 2 * width).chunk(2)
+        return mean, mean_square
+
+    def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """The weighted mean of all products of two kernels."""
+        total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=self.device)
+        for values, weights in self._blocks(len(centres)):
+            scaled = kernel(values, centres.double()).mul_(weights.sqrt()[:, None])
+            total.addmm_(scaled.T, scaled)
+        return total
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """All pairs D = U x I with features x_ui = [users[u]; items[i]], as two tables."""
+
+    users: Tensor  # (|U|, user columns)
+    items: Tensor  # (|I|, item columns)
+
+    @property
+    def n_columns(self) -> int:
+        """User columns plus item columns."""
+        return self.users.shape[1] + self.items.shape[1]
+
+    def at(self, users: Tensor, items: Tensor) -> ObservedPairs:
+        """The pairs with these codes."""
+        return ObservedPairs(self, torch.as_tensor(users), torch.as_tensor(items))
+
+    def features(self, users: Tensor, items: Tensor) -> Tensor:
+        """[user row; item row] of the pairs with these codes."""
+        return torch.cat([self.users.index_select(0, users), self.items.index_select(0, items)], 1)
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """Pairs drawn uniformly from D; without repetition, so at most |D|."""
+        total = len(self.users) * len(self.items)
+        if count * 20 >= total:
+            chosen = torch.randperm(total, generator=generator)[:count]
+        else:
+            chosen = torch.randint(total, (2 * count + 20,), generator=generator)
+            _, first = torch.unique(chosen, return_inverse=True)
+            seen = torch.full((int(first.max()) + 1,), len(chosen)).scatter_reduce(
+                0, first, torch.arange(len(chosen)), "amin"
+            )
+            chosen = chosen[seen.sort()[0]][:count]
+        chosen = chosen.to(self.users.device)
+        return self.features(chosen // len(self.items), chosen % len(self.items))
+
+    def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
+        """Over all pairs, a few users at a time."""
+        step = max(1, BLOCK // max(1, width * len(self.items)))
+        total = torch.zeros((), dtype=torch.float64, device=self.users.device)
+        for start in range(0, len(self.users), step):
+            part = self.users[start : start + step].double()
+            users = part.repeat_interleave(len(self.items), 0)
+            total = total + function(torch.cat([users, self.items.double().repeat(len(part), 1)], 1)).sum(0)
+        return total / (len(self.users) * len(self.items))
+
+    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
+        """Exact, in O(|U| + |I|): a column of users averages over D as it does over users."""
+        width = self.users.shape[1]
+        sides = (self.users, slice(width)), (self.items, slice(width, None))
+        return torch.cat([Sample(table).mean(lambda x, c=c: function(x, c), table.shape[1]) for table, c in sides])  # type: ignore[misc]
+
+    def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """Exact, in O((|U| + |I|) M)."""
+        return pair_means(kernel, centres, self.users, self.items)
+
+    def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
+        """Exact: the square is a kernel too."""
+        return self.kernel_mean(kernel, centres), self.kernel_mean(kernel.squared(), centres)
+
+    def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
+        """Exact, in O((|U| + |I|) M^2) for a Gaussian."""
+        return pair_gram(kernel, centres, self.users, self.items)
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedPairs:
+    """Some pairs of `pairs`, by their codes; features are gathered when needed."""
+
+    pairs: Pairs
+    users: Tensor  # (n,)
+    items: Tensor  # (n,)
+
+    def take(self, rows: Tensor) -> ObservedPairs:
+        """Some of these pairs."""
+        return ObservedPairs(self.pairs, self.users[rows], self.items[rows])
+
+    @property
+    def n_rows(self) -> int:
+        """The number of pairs."""
+        return len(self.users)
+
+    @property
+    def device(self) -> torch.device:
+        """The tables'."""
+        return self.pairs.users.device
+
+    def features(self, rows: slice | Tensor) -> Tensor:
+        """Gathered from the tables."""
+        return self.pairs.features(self.users[rows], self.items[rows])
+
+
+def kernel_rows(kernel: Kernel, centres: Tensor, points: Points, mixing: Tensor | None = None) -> Rows:
+    """The kernels at the points, times `mixing` if given; for a Gaussian over pairs by two tables and a gather."""
+    if isinstance(points, ObservedPairs) and isinstance(kernel, Gaussian):
+        user_table, item_table = pair_tables(kernel, centres, points.pairs.users, points.pairs.items)
+        mixed = mixing if mixing is None else mixing.to(user_table)
+        return pair_rows(user_table, item_table, points.users, points.items, mixed)
+
+    def take(rows: slice | Tensor) -> Tensor:
+        values = kernel(points.features(rows).to(centres), centres)
+        return values if mixing is None else values @ mixing.to(values)
+
+    count = len(centres) if mixing is None else mixing.shape[1]
+    return Rows(points.n_rows, count, points.device, take, len(centres))

@@ -1,0 +1,81 @@
+"""The datasets of a table, real and simulated, with what the paper fixes for each: K and the batch size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from counterpoise.config import Protocol
+from counterpoise.data.datasets import SOURCES, load, search_folders
+from counterpoise.data.log import Dataset, hash_logs
+from counterpoise.data.simulation import simulate
+from counterpoise.errors import ConfigError, DataError
+from counterpoise.evaluation.evaluate import binary_labels
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where methods meet: the length of the evaluated lists, and the paper's batches (rows, uniform pairs a row)."""
+
+    name: str
+    k: int = 5
+    batch_size: int = 2048
+    pairs: int = 4
+    shape: Mapping[str, Any] = field(default_factory=dict)  # of a simulated one
+
+    def load(
+        self, protocol: Protocol, seed: int, threshold: float | None = None, reading: Mapping[str, Any] | None = None
+    ) -> Dataset:
+        """The split of this seed; the seed of a simulated one draws its world too. `reading`: of files of one's own."""
+        if self.shape:
+            if protocol != "honest":
+                raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
+            return simulate(seed=seed, **self.shape).dataset
+        columns = (reading or {}) if self.name not in GROUNDS else {}
+        dataset = load(self.name, protocol=protocol, seed=seed, threshold=threshold, **columns)
+        if dataset.test is None:
+            raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
+        for log in (dataset.train, dataset.test):
+            binary_labels(log)  # an error now, not in every fit
+        return dataset
+
+    def fingerprint(
+        self, protocol: Protocol, threshold: float | None = None, reading: Mapping[str, Any] | None = None
+    ) -> str:
+        """A hash of the data and of how it is evaluated; of a simulated one, of its shape."""
+        if self.shape:
+            return hash_logs(f"{self.k} {sorted(self.shape.items())}")
+        dataset = self.load(protocol, 0, threshold, reading)
+        return hash_logs(str(self.k), dataset.train, dataset.probe, dataset.test)
+
+    def missing(self) -> str | None:
+        """How to get the dataset where it is not there."""
+        source = SOURCES.get(self.name)
+        if source is None or not source.readers or any(map(source.find, search_folders(self.name))):
+            return None
+        return f"{source.obtain}. Then set COUNTERPOISE_DATA to the folder above {self.name}."
+
+
+GROUNDS = {
+    ground.name: ground
+    for ground in (
+        Ground("coat", batch_size=128, pairs=5),
+        Ground("yahoo-r3"),
+        Ground("kuairec", k=20),
+        Ground("coat-like", batch_size=128, pairs=5, shape={"n_users": 290, "n_items": 300, "density": 0.08}),
+        Ground("music-like", shape={"n_users": 15_400, "n_items": 1_000, "density": 0.02, "test_rows_a_user": 10}),
+        Ground("product-like", k=20, shape={"n_users": 1_411, "n_items": 3_327, "test_rows_a_user": 80}),
+        Ground("simulated", shape={"n_users": 500, "n_items": 400}),
+    )
+}
+
+
+def ground(name: str) -> Ground:
+    """By its name, or the path to files of your own."""
+    if name in GROUNDS:
+        return GROUNDS[name]
+    if not Path(name).exists():
+        raise ConfigError(f"`datasets` must be among {', '.join(GROUNDS)}, or a path to your own, got {name!r}.")
+    return Ground(name)

@@ -1,0 +1,365 @@
+"""`load` a dataset by name or from files, split by a protocol into a biased log, a probe and a test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from inspect import signature
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from counterpoise.config import Protocol
+from counterpoise.data.files import PARQUET, SEPARATORS, first_fields, is_many, kind_of, title_of
+from counterpoise.data.ids import Vocabulary
+from counterpoise.data.log import Dataset, FeedbackLog
+from counterpoise.data.reading import AnyPath, read_log, read_logs, with_sides
+from counterpoise.data.splits import apply_protocol
+from counterpoise.errors import ConfigError, DataError, check_choice, check_number
+from counterpoise.out_of_core.executors import RayEngine
+from counterpoise.out_of_core.log import read_streamed, too_long
+
+# The public datasets of the field: where they come from, and a short reader for each.
+#
+# A reader takes (folder, threshold, generator) and returns (biased log, unbiased ratings, notes for the description).
+
+Logs = tuple[FeedbackLog, FeedbackLog, dict[str, Any]]
+Reader = Callable[[Path, float | None, np.random.Generator], Logs]
+YAHOO_FILES = ("ydata-ymusic-rating-study-v1_0-train.txt", "ydata-ymusic-rating-study-v1_0-test.txt")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset that `load` knows by name. `readers` maps the files that must be there to who reads them."""
+
+    name: str
+    title: str
+    licence: str
+    size: str
+    obtain: str
+    citation: str
+    threshold: float | None = None
+    readers: Mapping[tuple[str, ...], Reader] = field(default_factory=dict, repr=False)
+
+    def find(self, folder: Path) -> tuple[Path, Reader] | None:
+        """The folder that holds the files, itself or its `data`, and their reader; None where they are not there."""
+        for place in (folder, folder / "data"):
+            for files, reader in self.readers.items():
+                if all((place / file).is_file() for file in files):
+                    return place, reader
+        return None
+
+
+def read_coat(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
+    """Two dense matrices in which 0 means not rated, and binary features where they are there."""
+    features = {}
+    for side in ("user_features", "item_features"):
+        file = folder / "user_item_features" / f"{side}.ascii"
+        features[side] = _matrix(file) if file.is_file() else None
+    logs = []
+    for file in (folder / "train.ascii", folder / "test.ascii"):
+        ratings = _matrix(file)
+        try:
+            logs.append(FeedbackLog.from_csr(ratings, ratings != 0, threshold=threshold, **features))
+        except DataError as error:
+            raise DataError(f"{file}: {error}") from None
+    return logs[0], logs[1], {}
+
+
+def read_yahoo(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
+    """Rows of user, item and rating without a header; users 1 to 15,400, items 1 to 1,000."""
+    train, test = (folder / file for file in YAHOO_FILES)
+    logs = read_logs(
+        {"train": train, "test": test},
+        header=("user_id", "item_id", "rating"),
+        separator="\t",
+        threshold=threshold,
+        duplicates="last",
+        user_ids=Vocabulary(np.arange(1, 15_401)),
+        item_ids=Vocabulary(np.arange(1, 1_001)),
+    )
+    return logs["train"], logs["test"], {}
+
+
+def read_kuairec_split(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
+    """The literature's files of rows user, item, watch ratio; with or without a header."""
+    columns = ["user", "item", "watch_ratio"]
+    has_header = first_fields(folder / "user.txt", ",")[:3] == columns
+    logs = read_logs(
+        {"train": folder / "user.txt", "test": folder / "random.txt"},
+        user_col="user",
+        item_col="item",
+        rating_col="watch_ratio",
+        header=None if has_header else columns,
+        threshold=threshold,
+        duplicates="mean",
+    )
+    return logs["train"], logs["test"], {}
+
+
+def read_kuairec_matrices(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
+    """The big matrix is the biased log, the small one, nearly full, the unbiased ratings."""
+    files = {"train": folder / "big_matrix.csv", "test": folder / "small_matrix.csv"}
+    logs = read_logs(files, item_col="video_id", rating_col="watch_ratio", threshold=threshold, duplicates="mean")
+    return logs["train"], logs["test"], {}
+
+
+def read_kuairec_small(
+    folder: Path, threshold: float | None, rng: np.random.Generator, density: float = 0.05, rows_a_user: int = 83
+) -> Logs:
+    """Only the small matrix, nearly full: a biased log is drawn from it, so that its propensities are known.
+
+    P(a pair enters the log) = sigmoid(offset + z), z the standardised log(1 + watch ratio), mean `density`.
+    The unbiased ratings are `rows_a_user` uniform pairs of each user.
+    """
+    full = read_log(
+        folder / "small_matrix.csv",
+        item_col="video_id",
+        rating_col="watch_ratio",
+        threshold=threshold,
+        duplicates="mean",
+    )
+    level = np.log1p(np.maximum(full.ratings, 0))
+    score = (level - level.mean()) / max(level.std(), 1e-12)
+    offset = brentq(lambda b: expit(b + score).mean() - density, -100, 100)
+    train = full.take(rng.random(len(full)) < expit(offset + score))
+    unbiased = full.take(_some_of_each(full.users, rows_a_user, rng))
+    note = f"semi-synthetic: the log was drawn with P = sigmoid({offset:.3f} + standardised log(1 + watch ratio))"
+    return train, unbiased, {"note": note}
+
+
+def _some_of_each(groups: NDArray[np.int32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """The positions of `count` uniformly drawn members of each group (all of a smaller one), in order."""
+    order = np.lexsort((rng.random(len(groups)), groups))
+    ordered = groups[order]
+    rank = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
+    return np.sort(order[rank < count])
+
+
+def _matrix(file: Path) -> NDArray[np.float64]:
+    try:
+        return np.loadtxt(file, ndmin=2)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read as a table of numbers ({str(error).splitlines()[0]}).") from None
+
+
+SOURCES: Mapping[str, Source] = {
+    source.name: source
+    for source in (
+        Source(
+            name="coat",
+            title="Coat shopping ratings: chosen and uniformly drawn coats",
+            licence="none stated; for research, cite the paper",
+            size="290 users x 300 items, 6,960 + 4,640 ratings, side features, under 1 MB",
+            obtain="Download it from https://www.cs.cornell.edu/~schnabts/mnar/",
+            citation="Schnabel et al., Recommendations as Treatments, ICML 2016",
+            threshold=3,
+            readers={("train.ascii", "test.ascii"): read_coat},
+        ),
+        Source(
+            name="yahoo-r3",
+            title="Yahoo! R3: music ratings for user selected and randomly selected songs",
+            licence="Yahoo! Webscope data sharing agreement: academic use, may not be passed on",
+            size="15,400 users x 1,000 items, 311,704 + 54,000 ratings, about 5 MB",
+            obtain="Its terms forbid passing it on, so it is never downloaded: ask the Yahoo! Webscope programme for "
+            "dataset R3 and sign its agreement (https://webscope.sandbox.yahoo.com)",
+            citation="Marlin and Zemel, Collaborative Prediction and Ranking with Non-Random Missing Data, RecSys 2009",
+            threshold=3,
+            readers={YAHOO_FILES: read_yahoo},
+        ),
+        Source(
+            name="kuairec",
+            title="KuaiRec: watch ratios of short videos, nearly fully observed",
+            licence="CC BY-SA 4.0",
+            size="1,411 users x 3,327 items, 4,676,570 ratings (small matrix), about 0.4 GB",
+            obtain="Download it from https://kuairec.com; user.txt and random.txt are the split of the literature",
+            citation="Gao et al., KuaiRec: A Fully-Observed Dataset, CIKM 2022",
+            threshold=2,
+            readers={
+                ("user.txt", "random.txt"): read_kuairec_split,
+                ("big_matrix.csv", "small_matrix.csv"): read_kuairec_matrices,
+                ("small_matrix.csv",): read_kuairec_small,
+            },
+        ),
+        Source(
+            name="simulated",
+            title="Simulated log with known propensities and a known ideal loss",
+            licence="made here, free",
+            size="500 users x 400 items by default",
+            obtain="Nothing to get",
+            citation="",
+        ),
+    )
+}
+
+
+PARTS = ("train", "probe", "test")
+
+
+@dataclass
+class Split:
+    """How unbiased ratings are split, and the generator that draws."""
+
+    protocol: Protocol
+    probe_fraction: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Check the settings, also where nothing is to be drawn."""
+        check_choice("protocol", self.protocol, get_args(Protocol))
+        check_number("probe_fraction", self.probe_fraction, at_least=0, at_most=1, advice="0 draws no probe.")
+        check_number("seed", self.seed, at_least=0, integer=True)
+        self.rng = np.random.default_rng(self.seed)
+
+    def dataset(
+        self,
+        name: str,
+        train: FeedbackLog,
+        unbiased: FeedbackLog | None,
+        probe: FeedbackLog | None,
+        about: dict[str, Any],
+    ) -> Dataset:
+        """The dataset, with the settings and the counts of rows in its description."""
+        about = about | asdict(self) | {"train_rows": len(train)}
+        if unbiased is None:
+            return Dataset(train, probe, None, name, about)
+        probe, test, counts = apply_protocol(
+            train, unbiased, self.protocol, self.probe_fraction, rng=self.rng, probe=probe
+        )
+        return Dataset(train, probe, test, name, about | counts)
+
+
+def load(
+    name: AnyPath,
+    path: AnyPath | None = None,
+    protocol: Protocol = "honest",
+    seed: int = 0,
+    *,
+    probe_fraction: float = 0.05,
+    threshold: float | None = None,
+    test: AnyPath | None = None,
+    probe: AnyPath | None = None,
+    users: AnyPath | None = None,
+    items: AnyPath | None = None,
+    memory: str | float | None = None,
+    streaming: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Dataset:
+    """A dataset by its name (see `available`), or from files of your own.
+
+    `name`: a known name; the biased log as a file, a folder of files or a glob (then `test` and `probe` may name two
+    more); or a folder with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the
+    probe from the test.
+    `path`: the folder of a known dataset; by default $COUNTERPOISE_DATA/<name>, then the user's cache folder.
+    `protocol`: "honest" or "paper", see `apply_protocol`; `seed` draws the probe. What was removed is in `description`.
+    `threshold`: ratings at or above it are positive; by default the dataset's own, for files none.
+    `users`, `items`: with files of your own, two more with side features: a column of ids, named as in the log, and
+    numbers.
+    `memory`: a log in a folder or a glob that would take more is streamed (see `StreamedLog`), with the options
+    `streaming`: `cache` and `engine`. By default none is. With a `RayEngine` every log is, also a single file.
+    `options`: for files those of `read_logs`, for "simulated" those of `simulate`.
+    """
+    split, over_ray = Split(protocol, probe_fraction, seed), isinstance((streaming or {}).get("engine"), RayEngine)
+    if str(name) not in SOURCES:
+        if path is not None:
+            raise ConfigError(f"`path` goes with one of the names {_names()}; {str(name)!r} is a path itself.")
+        files = _files(Path(name).expanduser(), test, probe)
+        if memory is not None and (too_long(files["train"], memory) or over_ray):
+            if users is not None or items is not None:
+                raise ConfigError(
+                    "`users` and `items` do not go with a log that is streamed. Raise `memory`, or leave Ray out."
+                )
+            ordered = {"train": files.pop("train"), **files}
+            logs = read_streamed(ordered, threshold=threshold, memory=memory, **(streaming or {}), **options)
+        else:
+            columns = {name: options[name] for name in ("user_col", "item_col", "separator") if name in options}
+            logs = with_sides(read_logs(files, threshold=threshold, **options), users, items, **columns)
+        about = {"source": str(name), "threshold": threshold}
+        return split.dataset(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
+    source = SOURCES[str(name)]
+    if over_ray:
+        raise ConfigError(f"`engine` 'ray' works on files of your own; {source.name!r} fits into memory: leave it out.")
+    if any(file is not None for file in (test, probe, users, items)):
+        raise ConfigError(
+            f"`test`, `probe`, `users` and `items` go with files of your own; {source.name!r} has its own."
+        )
+    if source.name == "simulated":
+        if path is not None or threshold is not None or protocol != "honest":
+            raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
+        from counterpoise.data.simulation import simulate
+
+        unknown = sorted(set(options) - set(signature(simulate).parameters))
+        if unknown:
+            named = ", ".join(f"`{option}`" for option in unknown)
+            raise ConfigError(f"'simulated' does not take {named}: they go with files.")
+        return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
+    if options:
+        named = ", ".join(f"`{option}`" for option in options)
+        raise ConfigError(f"{source.name!r} does not take {named}: they go with files of your own.")
+    threshold = source.threshold if threshold is None else threshold
+    folder, read = find(source, path)
+    train, unbiased, notes = read(folder, threshold, split.rng)
+    about = {"source": source.title, "licence": source.licence, "citation": source.citation, "threshold": threshold}
+    return split.dataset(source.name, train, unbiased, None, about | notes)
+
+
+def available() -> list[dict[str, Any]]:
+    """What `load` knows by name: title, licence, size, where to get it, and the folder where it was found or None."""
+    rows = []
+    for source in SOURCES.values():
+        found = next(filter(None, map(source.find, search_folders(source.name))), None)
+        facts = {key: value for key, value in asdict(source).items() if key != "readers"}
+        rows.append(facts | {"folder": str(found[0]) if found else None, "ready": bool(found) or not source.readers})
+    return rows
+
+
+def search_folders(name: str) -> list[Path]:
+    """$COUNTERPOISE_DATA/<name> where that is set, then <cache>/counterpoise/<name>."""
+    folders = [Path(os.environ["COUNTERPOISE_DATA"]) / name] if os.environ.get("COUNTERPOISE_DATA") else []
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return [folder.expanduser() for folder in (*folders, Path(cache) / "counterpoise" / name)]
+
+
+def find(source: Source, path: AnyPath | None = None) -> tuple[Path, Reader]:
+    """The folder with the files of a known dataset, and their reader."""
+    folders = [Path(path).expanduser()] if path is not None else search_folders(source.name)
+    for found in map(source.find, folders):
+        if found is not None:
+            return found
+    needed = " or ".join(" + ".join(files) for files in source.readers)
+    raise DataError(
+        f"{source.name!r} ({needed}) was not found in {' or '.join(map(str, folders))}. {source.obtain}. "
+        "Then give its folder as `path`, or set COUNTERPOISE_DATA to the folder above it."
+    )
+
+
+def _files(path: Path, test: AnyPath | None, probe: AnyPath | None) -> dict[str, AnyPath]:
+    """The file of each part: from a folder with train.*, probe.*, test.*, or as named one by one."""
+    given = {"probe": probe, "test": test}
+    files: dict[str, AnyPath] = {part: file for part, file in given.items() if file is not None}
+    if not path.is_dir() or not any(any(path.glob(f"{part}.*")) for part in PARTS):
+        if not is_many(path) and not path.exists() and path.name == str(path) and kind_of(path) == "":
+            raise ConfigError(f"unknown dataset {str(path)!r}. Use one of {_names()}, or a path to your own files.")
+        return {"train": path, **files}
+    for part in PARTS:
+        found = sorted(
+            file
+            for file in path.glob(f"{part}.*")
+            if file.name.split(".")[0] == part and kind_of(file) in (*SEPARATORS, *PARQUET)
+        )
+        if len(found) > 1:
+            raise DataError(f"{path}: several files are called {part}: {', '.join(file.name for file in found)}.")
+        if found and part not in files:
+            files[part] = found[0]
+    if "train" not in files:
+        raise DataError(f"{path}: there is no train.csv, train.tsv or train.parquet in this folder.")
+    return files
+
+
+def _names() -> str:
+    return ", ".join(map(repr, SOURCES))

@@ -1,0 +1,243 @@
+"""The ids of one side of a log (users or items) and their codes 0, 1, 2, ...
+
+Ids may be integers, text or anything hashable. Numbers and text are handled as columns; other types, which no column
+type can hold, go through a dictionary.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Hashable
+from datetime import date
+from functools import cached_property
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from counterpoise.data.files import check_size
+from counterpoise.errors import DataError, shown
+
+Codes = NDArray[np.int32]
+Column = pl.Series | list[Hashable]
+PLAIN = (bool, int, float, str, bytes, date)
+
+
+class Vocabulary:
+    """Distinct ids in a fixed order; the position of an id is its code."""
+
+    def __init__(self, ids: Any) -> None:
+        self._ids = as_column(ids)
+        distinct = self._ids.n_unique() if isinstance(self._ids, pl.Series) else len(set(self._ids))
+        if distinct != len(self._ids):
+            raise DataError(f"the ids of a vocabulary must be distinct, got {len(self._ids) - distinct} repetitions.")
+
+    @classmethod
+    def of(cls, *columns: Any) -> Vocabulary:
+        """The distinct ids of all columns, sorted, so that the codes do not depend on the order of rows."""
+        parts = [as_column(column) for column in columns]
+        if all(isinstance(part, pl.Series) for part in parts) and len({part.dtype for part in parts}) == 1:  # type: ignore[union-attr]
+            return cls(pl.concat([part.unique() for part in parts]).unique().sort())  # type: ignore[union-attr]
+        distinct: Any = dict.fromkeys(value for part in parts for value in part)
+        try:
+            return cls(sorted(distinct))
+        except TypeError:  # ids that have no order stay in the order of their first appearance
+            return cls(list(distinct))
+
+    def extended(self, ids: Any) -> Vocabulary:
+        """These ids, and behind them those that are new, sorted; known ids keep their codes."""
+        column = as_column(ids)
+        new = self.of(gather(column, np.flatnonzero(self.encode(column) < 0)))
+        if isinstance(self._ids, pl.Series) and isinstance(new._ids, pl.Series) and self._ids.dtype == new._ids.dtype:
+            return Vocabulary(pl.concat([self._ids, new._ids]))
+        return Vocabulary([*self._ids, *new._ids])
+
+    @classmethod
+    def numbered(cls, size: int) -> Vocabulary:
+        """The ids 0, 1, ..., size - 1."""
+        return cls(np.arange(size))
+
+    @property
+    def dtype(self) -> pl.DataType:
+        """The column type of the ids; `Object` where no column type can hold them."""
+        return self._ids.dtype if isinstance(self._ids, pl.Series) else pl.Object()
+
+    def encode(self, ids: Any) -> Codes:
+        """The code of each id; -1 where the id is unknown.
+
+        A column of another type is compared by how its ids are written: the text "7" is the integer 7, "007" is not.
+        """
+        column = as_column(ids)
+        if len(column) == 0 or len(self) == 0:
+            return np.full(len(column), -1, dtype=np.int32)
+        if not isinstance(column, pl.Series) or not isinstance(self._ids, pl.Series):
+            return np.fromiter((self._index.get(value, -1) for value in column), np.int32, len(column))
+        if column.dtype != self._ids.dtype:
+            return _joined(as_text(column), self._text_table)
+        if self._lookup is not None:
+            return self._look_up(column, *self._lookup)
+        return _joined(column, self._table)
+
+    def decode(self, codes: Any) -> pl.Series:
+        """The ids of the codes, as a column."""
+        return gather(self._ids, codes)
+
+    def require(self, ids: Any, kind: str, advice: str = "") -> Codes:
+        """The code of each id; an error that names the first unknown one, and ends with the advice."""
+        codes = self.encode(ids)
+        missing = np.flatnonzero(codes < 0)
+        if missing.size:
+            first = as_column(ids)[int(missing[0])]
+            others = f" (and {missing.size - 1} more)" if missing.size > 1 else ""
+            known = f"this log has {self.describe(kind)}. {advice}".rstrip()
+            raise DataError(f"unknown {kind} {shown(first)}{others}: {known}")
+        return codes
+
+    def describe(self, kind: str) -> str:
+        """For messages: how many ids, and what they look like."""
+        return f"{len(self)} {kind}s" + (f" with ids such as {shown(self._ids[0])}" if len(self) else "")
+
+    def to_parquet(self) -> bytes:
+        """The ids as the content of a Parquet file."""
+        if not isinstance(self._ids, pl.Series):
+            kinds = sorted({type(value).__name__ for value in self._ids})
+            raise DataError(
+                f"only numbers, text and dates can be saved as ids, got {', '.join(kinds)}. Convert them to text first."
+            )
+        buffer = io.BytesIO()
+        self._ids.alias("id").to_frame().write_parquet(buffer)
+        return buffer.getvalue()
+
+    @classmethod
+    def from_parquet(cls, content: bytes) -> Vocabulary:
+        """The vocabulary that `to_parquet` wrote."""
+        try:
+            rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
+            check_size("the ids", iter([8 * rows]), len(content))
+            return cls(pl.read_parquet(io.BytesIO(content))["id"])
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+            raise DataError(f"the ids cannot be read: {error}.") from None
+
+    @property
+    def column(self) -> Column:
+        """All ids, in the order of their codes."""
+        return self._ids
+
+    def __len__(self) -> int:
+        """How many ids there are."""
+        return len(self._ids)
+
+    def __contains__(self, value: Hashable) -> bool:
+        """Whether the id is known."""
+        return bool(self.encode([value])[0] >= 0)
+
+    def __eq__(self, other: object) -> bool:
+        """The same ids in the same order."""
+        if self is other:
+            return True
+        if not isinstance(other, Vocabulary) or len(self) != len(other):
+            return False
+        if isinstance(self._ids, pl.Series) and isinstance(other._ids, pl.Series):
+            return self._ids.dtype == other._ids.dtype and bool((self._ids == other._ids).all())
+        return list(self._ids) == list(other._ids)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """Short: the number of ids and the first."""
+        return f"<Vocabulary of {self.describe('id')}>"
+
+    @cached_property
+    def _table(self) -> pl.DataFrame:
+        return pl.DataFrame({"id": self._ids, "code": np.arange(len(self), dtype=np.int32)})
+
+    @cached_property
+    def _text_table(self) -> pl.DataFrame:
+        return self._table.with_columns(as_text(self._table["id"]))
+
+    @cached_property
+    def _lookup(self) -> tuple[int, Codes] | None:
+        """(smallest id, code of each integer from there on) for integers close together; None for other ids."""
+        if not isinstance(self._ids, pl.Series) or self._ids.dtype != pl.Int64 or self._ids.has_nulls():
+            return None
+        ids = self._ids.to_numpy()
+        low, high = int(ids.min()), int(ids.max())
+        if high - low > 4 * len(ids) + 1000:
+            return None
+        codes = np.full(high - low + 1, -1, dtype=np.int32)
+        codes[ids - low] = np.arange(len(ids))
+        return low, codes
+
+    @staticmethod
+    def _look_up(column: pl.Series, low: int, codes: Codes) -> Codes:
+        """The codes of integers by position in a table, several times faster than a join."""
+        known = column.is_between(low, low + len(codes) - 1).fill_null(False).to_numpy()
+        positions = np.where(known, column.fill_null(low).to_numpy() - low, 0)
+        return np.where(known, codes[positions], np.int32(-1))
+
+    @cached_property
+    def _index(self) -> dict[Hashable, int]:
+        return {value: code for code, value in enumerate(self._ids)}
+
+
+def from_native(values: Any) -> Any:
+    """A pandas or pyarrow column as numpy, or as a list with None for nulls; anything else as it came."""
+    if hasattr(values, "to_pylist"):  # pyarrow
+        return pl.Series(values)
+    if isinstance(values, pl.Series) or not nw.dependencies.is_into_series(values):
+        return values
+    column = nw.from_native(values, series_only=True)
+    if column.null_count() == 0:
+        return column.to_numpy()
+    return [None if missing else value for value, missing in zip(column.to_list(), column.is_null(), strict=True)]
+
+
+def as_text(column: pl.Series) -> pl.Series:
+    """Ids as they are written; whole numbers that became floats lose their decimal point."""
+    if column.dtype.is_float():
+        whole = column.cast(pl.Int64, strict=False)
+        column = whole if (whole.cast(column.dtype) == column).all() else column
+    return column.cast(pl.String, strict=False)
+
+
+def _joined(column: pl.Series, table: pl.DataFrame) -> Codes:
+    found = column.alias("id").to_frame().join(table, on="id", how="left", maintain_order="left")
+    return found["code"].fill_null(-1).to_numpy(writable=True)
+
+
+def gather(column: Column, positions: Any) -> pl.Series:
+    """Entries of a column by position, as a column."""
+    if isinstance(column, pl.Series):
+        return column.gather(np.asarray(positions))
+    return pl.Series([column[position] for position in positions], dtype=pl.Object)
+
+
+def as_column(values: Any) -> Column:
+    """Ids as a column of 64-bit integers, text or another plain type; a list where no column type can hold them."""
+    values = from_native(values)
+    if isinstance(values, pl.Series):
+        column = values
+    elif isinstance(values, np.ndarray) and values.dtype != object:
+        column = pl.Series(values)
+    else:
+        if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+            raise DataError(f"expected a list or a column of ids, got {shown(values)}. Wrap a single id in a list.")
+        listed = [value.item() if isinstance(value, np.generic) else value for value in values]
+        kinds = {type(value) for value in listed if value is not None}
+        # one plain type: a column must not quietly turn 1 and "1" into the same id
+        if len(kinds) > 1 or not all(issubclass(kind, PLAIN) for kind in kinds):
+            return listed
+        try:
+            column = pl.Series(listed)
+        except (OverflowError, TypeError):  # integers past 64 bits
+            return listed
+    if column.dtype.is_nested() or column.dtype == pl.Object:
+        return [tuple(value) if isinstance(value, list) else value for value in column.to_list()]
+    if column.dtype.is_integer():
+        narrow = column.cast(pl.Int64, strict=False)
+        return narrow if narrow.null_count() == column.null_count() else column
+    if column.dtype in (pl.Categorical, pl.Enum, pl.Null):
+        return column.cast(pl.String)
+    return column

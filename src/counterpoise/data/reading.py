@@ -1,0 +1,285 @@
+"""Files to logs: the columns of CSV, TSV and Parquet files, typed and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from counterpoise.data.columns import finite_numbers, whole_ids
+from counterpoise.data.files import PARQUET, column_names, files_of, first_row, is_many, kind_of, read_table
+from counterpoise.data.ids import Vocabulary, as_text
+from counterpoise.data.log import FeedbackLog
+from counterpoise.errors import DataError, RowError
+
+INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
+NO_FLOAT = r"^[-+]?(?:0[0-9]|[0-9]{16,}$)"  # zeros in front, or more digits than a float keeps: an id
+AnyPath = str | PathLike[str]
+
+
+def read_log(path: AnyPath, **options: Any) -> FeedbackLog:
+    """The log in one file. `options` are those of `read_logs`."""
+    return read_logs({"log": path}, **options)["log"]
+
+
+def read_logs(
+    paths: Mapping[str, AnyPath],
+    *,
+    user_col: str = "user_id",
+    item_col: str = "item_id",
+    rating_col: str = "rating",
+    timestamp_col: str | None = None,
+    propensity_col: str | None = None,
+    separator: str | None = None,
+    header: Sequence[str] | None = None,
+    user_ids: Vocabulary | None = None,
+    item_ids: Vocabulary | None = None,
+    new_users: bool = False,
+    **options: Any,
+) -> dict[str, FeedbackLog]:
+    """The logs in several files, over the same users and items: those of all files, unless vocabularies are given.
+
+    Each path is a file, a folder of files (at any depth) or a glob: the rows of all of them, in the order of names.
+    `separator`: between the fields of a text file; by default a comma, in .tsv and .tab files a tab.
+    `header`: the names of the columns of text files that have no header.
+    `propensity_col`: the column of known propensities, in (0, 1]; the first file must have it, others may.
+    `new_users`: users that `user_ids` does not have are added to it; by default they are an error.
+    `options`: `threshold`, `duplicates` and whatever else `FeedbackLog.from_arrays` takes.
+    """
+    roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
+    names = {role: column for role, column in roles.items() if column is not None}
+    frames: list[pl.DataFrame] = []
+    for path in paths.values():  # the first file must have the propensities, which unbiased ratings have no use for
+        has_them = propensity_col is not None and (not frames or propensity_col in header_of(path, separator, header))
+        wanted = names | ({"propensity": str(propensity_col)} if has_them else {})
+        frames.append(read_columns(path, wanted, separator=separator, header=header))
+    users = same_type([frame["user"] for frame in frames])
+    items = same_type([frame["item"] for frame in frames])
+    if user_ids is not None and new_users:
+        user_ids = user_ids.extended(pl.concat(users))
+    options |= {
+        "names": names if propensity_col is None else names | {"propensity": propensity_col},
+        "user_ids": user_ids if user_ids is not None else Vocabulary.of(*users),
+        "item_ids": item_ids if item_ids is not None else Vocabulary.of(*items),
+    }
+    logs = {}
+    for (part, path), frame, user, item in zip(paths.items(), frames, users, items, strict=True):
+        arguments = {"timestamps": "timestamp", "propensities": "propensity"}
+        columns: dict[str, Any] = {
+            argument: frame[role] for argument, role in arguments.items() if role in frame.columns
+        }
+        try:
+            logs[part] = FeedbackLog.from_arrays(user, item, frame["rating"], **columns, **options)
+        except RowError as error:
+            raise _located(error, path, separator, header) from None
+        except DataError as error:
+            raise DataError(f"{path}: {error}") from None
+    return logs
+
+
+def read_columns(
+    path: AnyPath, columns: Mapping[str, str], *, separator: str | None = None, header: Sequence[str] | None = None
+) -> pl.DataFrame:
+    """Some columns of a file, named by their role: {"user": "user_id"} reads `user_id` into the column `user`.
+
+    Parquet columns keep their type. In text files the roles "user" and "item" become integers where every id is one
+    and reads the same when written back ("007" stays text), "timestamp" a number or a date; other roles stay text.
+    """
+    if is_many(path):
+        return _joined([read_part(file, columns, separator, header) for file in files_of(path)], path)
+    return read_part(_file(path), columns, separator, header, empty=False)
+
+
+def read_part(
+    file: Path,
+    columns: Mapping[str, str],
+    separator: str | None = None,
+    header: Sequence[str] | None = None,
+    *,
+    empty: bool = True,
+) -> pl.DataFrame:
+    """One file of a log, as `read_columns` reads it; it may be `empty`."""
+    if empty and file.stat().st_size == 0:
+        return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
+    frame = read_table(file, columns, separator, header, empty=empty)
+    if kind_of(file) in PARQUET:
+        return frame
+    typed = {"user": _parse_ids, "item": _parse_ids, "timestamp": _parse_times}
+    return frame.with_columns(typed[role](frame[role]) for role in columns if role in typed)
+
+
+def read_pairs(
+    path: AnyPath,
+    *,
+    user_col: str = "user_id",
+    item_col: str = "item_id",
+    separator: str | None = None,
+) -> pl.DataFrame:
+    """The pairs in a file as columns `user_id` and `item_id`; no id is missing."""
+    frame = read_columns(path, {"user": user_col, "item": item_col}, separator=separator)
+    for role, name in (("user", user_col), ("item", item_col)):
+        if frame[role].has_nulls():
+            row = int(frame[role].is_null().arg_max() or 0)
+            error = RowError(name, row, "the id is missing. Fill it in or drop the row.")
+            raise error.located(str(path), first_row(_file(path)))
+    return frame.rename({"user": "user_id", "item": "item_id"})
+
+
+def read_features(path: AnyPath, columns: Sequence[str] | None = None, *, separator: str | None = None) -> pl.DataFrame:
+    """Columns of finite numbers, all of them unless some are named."""
+    file = _file(path)
+    names = list(columns) if columns is not None else column_names(file, separator)
+    frame = read_table(file, {name: name for name in names}, separator)
+    try:
+        return pl.DataFrame({name: finite_numbers(frame[name], name) for name in names})
+    except RowError as error:
+        raise error.located(str(path), first_row(file)) from None
+
+
+def read_beside(path: AnyPath, features: pl.DataFrame, *, separator: str | None = None) -> pl.DataFrame:
+    """All columns of a file in their order: the `features` that were read from it, and the others as they stand.
+
+    Text that is written like numbers becomes numbers, but ids such as 007 do not.
+    """
+    file = _file(path)
+    names = {name: name for name in column_names(file, separator)}
+    frame = read_table(file, names, separator, nested=True)
+    return pl.DataFrame({name: features[name] if name in features else _parse_numbers(frame[name]) for name in names})
+
+
+def same_type(columns: list[pl.Series]) -> list[pl.Series]:
+    """Id columns of several files in one type: text where they differ."""
+    plain = [as_plain_ids(column) for column in columns]
+    return [as_text(column) for column in plain] if len({column.dtype for column in plain}) > 1 else plain
+
+
+def _joined(frames: list[pl.DataFrame], path: AnyPath) -> pl.DataFrame:
+    """The rows of all files; a column is text where its types differ, and empty files have no say in that."""
+    filled = [frame for frame in frames if len(frame)]
+    if not filled:
+        raise DataError(f"{path}: there are no rows of data in any of the {len(frames)} files.")
+    columns = {name: same_type([frame[name] for frame in filled]) for name in filled[0].columns}
+    return pl.DataFrame({name: pl.concat(parts) for name, parts in columns.items()})
+
+
+def _located(error: RowError, path: AnyPath, separator: str | None, header: Sequence[str] | None) -> DataError:
+    """The error in the words of the file that holds its row."""
+    row, file = error.row, _file(path)
+    for file in files_of(path) if is_many(path) else []:
+        rows = len(read_part(file, {"rating": header_of(file, separator, header)[0]}, separator, header))
+        if row < rows:
+            break
+        row -= rows
+    return RowError(error.column, row, error.reason).located(str(file), first_row(file, header))
+
+
+def as_plain_ids(column: pl.Series) -> pl.Series:
+    """Integers in 64 bits, also those that a missing id once turned into floats; categories as text."""
+    if column.dtype in (pl.Categorical, pl.Enum, pl.Null):
+        return column.cast(pl.String)
+    if not column.dtype.is_numeric():
+        return column
+    integers = column.cast(pl.Int64, strict=False)
+    return integers if integers.eq_missing(column).all() else column
+
+
+def header_of(path: AnyPath, separator: str | None = None, header: Sequence[str] | None = None) -> Sequence[str]:
+    """The names of the columns; those of the first file that has some, where there are many."""
+    files = [file for file in files_of(path) if not is_many(path) or file.stat().st_size]
+    return (column_names(files[0], separator) if files else []) if header is None else header
+
+
+def _file(path: AnyPath) -> Path:
+    return Path(path).expanduser()
+
+
+def _parse_ids(column: pl.Series) -> pl.Series:
+    """Text as 64-bit integers where each is written in the one usual way; an empty id becomes a null."""
+    column = column.replace("", None)
+    if not column.str.contains(INTEGER).all():
+        return column
+    integers = column.cast(pl.Int64, strict=False)
+    return integers if integers.null_count() == column.null_count() else column  # past 64 bits
+
+
+def _parse_numbers(column: pl.Series) -> pl.Series:
+    """Text as integers or floats where each value is written as one, and would be written so again."""
+    column = _parse_ids(column) if column.dtype == pl.String else column
+    if column.dtype != pl.String or column.str.contains(NO_FLOAT).any():
+        return column
+    numbers = column.cast(pl.Float64, strict=False)
+    return numbers if numbers.null_count() == column.null_count() else column
+
+
+def _parse_times(column: pl.Series) -> pl.Series:
+    for kind in (pl.Int64, pl.Float64):
+        numbers = column.cast(kind, strict=False)
+        if numbers.null_count() == column.null_count():
+            return numbers
+    try:
+        dates = column.str.to_datetime(strict=False, time_unit="us")
+    except pl.exceptions.PolarsError:  # not a way of writing dates
+        return column
+    return dates if dates.null_count() == column.null_count() else column
+
+
+# What is known of users and of items beside the log: files of ids and numbers, and logs that have them.
+
+Key = TypeVar("Key")
+
+
+def read_side(path: AnyPath, id_col: str, separator: str | None = None) -> tuple[Vocabulary, NDArray[np.float64]]:
+    """The ids of users or items, and their features: every other column, all of them numbers."""
+    frame = read_beside(path, pl.DataFrame(), separator=separator)
+    if id_col not in frame.columns:
+        raise DataError(f"{path}: there is no column {id_col!r}; the columns are {', '.join(frame.columns)}.")
+    repeated = frame[id_col].filter(frame[id_col].is_duplicated()).drop_nulls()
+    if len(repeated):
+        raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} stands in more than one row. Keep one of them.")
+    try:
+        ids = Vocabulary(as_plain_ids(whole_ids(frame[id_col], id_col)))
+        values = [finite_numbers(frame[name], name) for name in frame.columns if name != id_col]
+    except RowError as error:
+        raise error.located(str(path), first_row(Path(path).expanduser())) from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if not values:
+        raise DataError(f"{path}: there is no feature beside {id_col!r}. Add columns of numbers.")
+    return ids, np.stack(values, 1)
+
+
+def with_sides(
+    logs: dict[Key, FeedbackLog],
+    users: AnyPath | None,
+    items: AnyPath | None,
+    *,
+    user_col: str = "user_id",
+    item_col: str = "item_id",
+    separator: str | None = None,
+) -> dict[Key, FeedbackLog]:
+    """Logs of the same users and items with features from files; the files may have ids that the logs do not have."""
+    first = next(iter(logs.values()))
+    of_users = None if users is None else _of_ids(users, first.user_ids, user_col, separator, "user")
+    of_items = None if items is None else _of_ids(items, first.item_ids, item_col, separator, "item")
+    return {part: replace(log, user_features=of_users, item_features=of_items) for part, log in logs.items()}
+
+
+def _of_ids(path: AnyPath, ids: Vocabulary, id_col: str, separator: str | None, who: str) -> NDArray[np.float32]:
+    """A row of features for each id, in their order."""
+    known, values = read_side(path, id_col, separator)
+    rows = known.encode(ids.column)
+    if (rows < 0).any():
+        missing = ids.decode(np.flatnonzero(rows < 0)[:1])[0]
+        raise DataError(
+            f"{path}: there is no row for {int((rows < 0).sum()):,} of {len(rows):,} {who}s of the log, the first is "
+            f"{missing!r}. Add them, or leave the file out."
+        )
+    if np.abs(values).max() > np.finfo(np.float32).max:
+        raise DataError(f"{path}: the largest feature is {np.abs(values).max():.2g}, past float32. Scale it.")
+    return values[rows].astype(np.float32)

@@ -1,0 +1,65 @@
+"""Do predicted probabilities mean what they say? Predictions in bins, and how often each bin was right."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from counterpoise.errors import DataError, check_number
+from counterpoise.evaluation.metrics import Floats
+
+
+@dataclass(frozen=True)
+class CalibrationBin:
+    """Rows with similar predictions: how many, what was predicted and what came, with its 95 % interval (Wilson)."""
+
+    rows: int
+    predicted: float  # the mean prediction
+    observed: float  # the mean label
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able."""
+        return asdict(self)
+
+
+def calibration_bins(scores: ArrayLike, labels: ArrayLike, bins: int = 10) -> list[CalibrationBin]:
+    """At most `bins` bins of nearly equal size, in ascending order of the predicted probability.
+
+    Equal predictions stay together, so that a bin does not depend on the order of rows: there may be fewer bins.
+    """
+    check_number("bins", bins, at_least=1, integer=True)
+    p, y = np.asarray(scores, np.float64), np.asarray(labels, np.float64)
+    if p.ndim != 1 or p.shape != y.shape or p.size == 0:
+        raise DataError(f"`scores` and `labels` must be two columns of one length, got {p.shape} and {y.shape}.")
+    if not (p.min() >= 0 and p.max() <= 1 and y.min() >= 0 and y.max() <= 1):
+        raise DataError("`scores` and `labels` must lie in [0, 1]: only probabilities can be calibrated.")
+    order = np.argsort(p, kind="stable")
+    p, y = p[order], y[order]
+    cuts = np.searchsorted(p, p[np.arange(1, bins) * p.size // bins], side="left")  # moved to where a value begins
+    edges = np.unique([0, *cuts, p.size])
+    return [_bin(p[low:high], y[low:high]) for low, high in pairwise(edges)]
+
+
+def calibration_error(bins: list[CalibrationBin]) -> float:
+    """sum_b n_b / n |observed_b - predicted_b|: the expected calibration error."""
+    rows = sum(one.rows for one in bins)
+    return sum(one.rows * abs(one.observed - one.predicted) for one in bins) / rows
+
+
+def wilson_interval(rate: float, rows: int, z: float = 1.96) -> tuple[float, float]:
+    """(p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n) (Wilson, 1927)."""
+    centre = rate + z**2 / (2 * rows)
+    half = z * np.sqrt(rate * (1 - rate) / rows + z**2 / (4 * rows**2))
+    low, high = (centre - half) / (1 + z**2 / rows), (centre + half) / (1 + z**2 / rows)
+    return max(0.0, float(low)), min(1.0, float(high))
+
+
+def _bin(predictions: Floats, labels: Floats) -> CalibrationBin:
+    rate = float(labels.mean())
+    return CalibrationBin(len(labels), float(predictions.mean()), rate, *wilson_interval(rate, len(labels)))

@@ -1,0 +1,199 @@
+"""How good are scores? Ranking metrics, one value a user first; AUC over all rows; errors of probabilities.
+
+Labels are 0 or 1. Equal scores of a user are ranked by the tie breaker (the item code), so that a ranking depends
+neither on the order of rows nor on the labels. What is not defined is nan, for the reason that the function's docstring
+states; no value makes a function raise or warn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from counterpoise.config import EmptyUsers
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+CLIP = 1e-7  # the log loss sees no probability nearer to 0 or 1
+
+
+@dataclass(frozen=True, eq=False)
+class Rankings:
+    """All users' lists, best first, one after the other: one sort that serves every ranking metric."""
+
+    users: NDArray[Any]  # (users,) ascending
+    starts: Integers  # (users,) where each list begins
+    groups: Integers  # (rows,) position of the row's user in `users`
+    ranks: Integers  # (rows,) 1, 2, ... in each list
+    scores: Floats  # (rows,)
+    labels: Floats  # (rows,)
+
+    @classmethod
+    def of(cls, users: ArrayLike, scores: ArrayLike, labels: ArrayLike, tie_breaker: Any = None) -> Rankings:
+        """Rows ordered by user, then descending score, then `tie_breaker` (the order of rows where there is none)."""
+        by_user, by_score = np.asarray(users), np.asarray(scores, np.float64)
+        keys = (-by_score, by_user) if tie_breaker is None else (np.asarray(tie_breaker), -by_score, by_user)
+        order = np.lexsort(keys)
+        sorted_users = by_user[order]
+        first = np.ones(len(order), bool)
+        first[1:] = sorted_users[1:] != sorted_users[:-1]
+        starts = np.flatnonzero(first)
+        groups = np.cumsum(first) - 1
+        ranks = np.arange(1, len(order) + 1) - starts[groups]
+        sorted_labels = np.asarray(labels, np.float64)[order]
+        return cls(sorted_users[starts], starts, groups, ranks, by_score[order], sorted_labels)
+
+    def total(self, values: Floats) -> Floats:
+        """Sum over each user's rows."""
+        return np.add.reduceat(values, self.starts)
+
+    @cached_property
+    def sizes(self) -> Integers:
+        """Rows of each user, n_u."""
+        return np.diff(self.starts, append=len(self.groups))
+
+    @cached_property
+    def positives(self) -> Floats:
+        """Positive labels of each user, g_u."""
+        return self.total(self.labels)
+
+    def hits(self, k: int) -> Floats:
+        """Positive labels among the first k of each list."""
+        return self.total(np.where(self.ranks <= k, self.labels, 0.0))
+
+
+def ndcg_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") -> Floats:
+    """sum_{r <= K} y_(r) / log2(1 + r), over the same sum with the positives first; both stop at min(K, n_u).
+
+    A user without a positive has no best list: nan for "skip", 1 for "one" (the rule of the paper), 0 for "zero".
+    """
+    ranks = np.arange(rankings.sizes.max(initial=0) + 1)
+    discounts = np.where((ranks > 0) & (ranks <= k), 1 / np.log2(1 + np.maximum(ranks, 1)), 0)
+    gains = rankings.total(rankings.labels * discounts[rankings.ranks])
+    best = np.cumsum(discounts)[rankings.positives.astype(np.int64)]
+    return ratio(gains, best, undefined={"skip": np.nan, "one": 1.0, "zero": 0.0}[empty_users])
+
+
+def precision_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") -> Floats:
+    """Hits among the first K, over K (also for lists shorter than K); nan for a user whom "skip" leaves out."""
+    return _without_skipped(rankings, rankings.hits(k) / k, empty_users)
+
+
+def recall_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") -> Floats:
+    """Hits among the first K, over max(1, g_u); nan for a user whom "skip" leaves out."""
+    return _without_skipped(rankings, rankings.hits(k) / np.maximum(rankings.positives, 1), empty_users)
+
+
+def auc_per_user(rankings: Rankings) -> Floats:
+    """Share of (positive, negative) pairs of a user in the right order, ties 1/2; nan unless both classes occur.
+
+    By ranks (Mann and Whitney, 1947), rows of equal score sharing their mean rank m (1 is the best):
+    1 - (sum over positives of m - g (g + 1) / 2) / (g (n - g)).
+    """
+    same = np.zeros(len(rankings.groups), bool)
+    same[1:] = (rankings.scores[1:] == rankings.scores[:-1]) & (rankings.groups[1:] == rankings.groups[:-1])
+    first = np.flatnonzero(~same)
+    lengths = np.diff(first, append=len(same))
+    mean_ranks = np.repeat(rankings.ranks[first] + (lengths - 1) / 2, lengths)
+    g = rankings.positives
+    pairs = g * (rankings.sizes - g)
+    above = rankings.total(rankings.labels * mean_ranks) - g * (g + 1) / 2
+    return ratio(pairs - above, pairs)
+
+
+def user_mean(values: Floats) -> float:
+    """Mean over the users whose value is defined; nan where there is none."""
+    return _mean(values[~np.isnan(values)])
+
+
+def ratio(top: Floats, bottom: Floats, undefined: float = np.nan) -> Floats:
+    """The quotient top / bottom, and `undefined` where bottom is 0."""
+    defined = bottom != 0
+    return np.where(defined, top / np.where(defined, bottom, 1), undefined)
+
+
+def f1(precision: ArrayLike, recall: ArrayLike) -> Any:
+    """2 P R / (P + R) of the means over users, as the paper; 0 where both are 0, nan where one is nan."""
+    p, r = np.asarray(precision, np.float64), np.asarray(recall, np.float64)
+    return ratio(2 * p * r, p + r, undefined=0.0)[()]
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The rows of the two classes in ascending order of score: one sort that serves the AUC under any weights."""
+
+    positives: Integers  # (positives,) the group of each positive row
+    negatives: Integers  # (negatives,) the group of each negative row
+    below: Integers  # (positives,) how many negatives have a smaller score
+    up_to: Integers  # (positives,) how many have no larger score
+
+    @classmethod
+    def of(cls, labels: ArrayLike, scores: ArrayLike, groups: ArrayLike) -> Comparison:
+        """`groups`: the row's column in the weights that `weighted_auc` takes."""
+        order = np.argsort(scores)
+        by_score, group, positive = np.asarray(scores)[order], np.asarray(groups)[order], np.asarray(labels)[order] > 0
+        below, up_to = (np.searchsorted(by_score[~positive], by_score[positive], side) for side in ("left", "right"))
+        return cls(group[positive], group[~positive], below, up_to)
+
+
+def weighted_auc(comparison: Comparison, weights: Floats) -> Floats:
+    """The AUC for each row of `weights` (replicates, groups), where a row of data weighs as much as its group.
+
+    sum_{i positive, j negative} w_i w_j ([s_i > s_j] + [s_i = s_j] / 2) / (sum_i w_i  sum_j w_j): (replicates,);
+    nan where the positives or the negatives have no weight. What lies below a positive is a cumulative sum.
+    """
+    positive = np.take(weights, comparison.positives, axis=1)  # (replicates, positives)
+    lower = np.zeros((len(weights), len(comparison.negatives) + 1))
+    np.cumsum(np.take(weights, comparison.negatives, axis=1), axis=1, out=lower[:, 1:])
+    wins = np.einsum("rp,rp->r", positive, np.take(lower, comparison.below, axis=1))
+    wins_and_ties = np.einsum("rp,rp->r", positive, np.take(lower, comparison.up_to, axis=1))
+    return ratio((wins + wins_and_ties) / 2, positive.sum(axis=1) * lower[:, -1])
+
+
+def auc(labels: ArrayLike, scores: ArrayLike) -> float:
+    """Share of all (positive, negative) pairs of rows in the right order, ties 1/2; nan unless both classes occur."""
+    groups = np.zeros(np.size(labels), np.int64)
+    return float(weighted_auc(Comparison.of(labels, scores, groups), np.ones((1, 1)))[0])
+
+
+def squared_errors(labels: ArrayLike, probabilities: ArrayLike) -> Floats:
+    """(y - p)^2 of each row."""
+    return np.subtract(labels, probabilities, dtype=np.float64) ** 2
+
+
+def absolute_errors(labels: ArrayLike, probabilities: ArrayLike) -> Floats:
+    """|y - p| of each row."""
+    return np.abs(np.subtract(labels, probabilities, dtype=np.float64))
+
+
+def log_losses(labels: ArrayLike, probabilities: ArrayLike) -> Floats:
+    """-y log p - (1 - y) log(1 - p) of each row, with p clipped to [1e-7, 1 - 1e-7]."""
+    y, p = np.asarray(labels, np.float64), np.clip(np.asarray(probabilities, np.float64), CLIP, 1 - CLIP)
+    return -(y * np.log(p) + (1 - y) * np.log1p(-p))
+
+
+def mse(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """Mean of `squared_errors`; nan without rows."""
+    return _mean(squared_errors(labels, probabilities))
+
+
+def mae(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """Mean of `absolute_errors`; nan without rows."""
+    return _mean(absolute_errors(labels, probabilities))
+
+
+def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
+    """Mean of `log_losses`; nan without rows."""
+    return _mean(log_losses(labels, probabilities))
+
+
+def _without_skipped(rankings: Rankings, values: Floats, empty_users: EmptyUsers) -> Floats:
+    return np.where(rankings.positives > 0, values, np.nan) if empty_users == "skip" else values
+
+
+def _mean(values: Floats) -> float:
+    return float(values.mean()) if values.size else float("nan")

@@ -1,0 +1,271 @@
+"""Balancing functions at the pairs of any shard, from two tables; and the weights that balance them over all shards."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoise.balance.features import standardised
+from counterpoise.balance.fitted_functions import FittedFunctions, FittedKernels
+from counterpoise.balance.functions import LOOK_AT_ROWS, WITNESS_ROWS, Functions, KernelFunctions
+from counterpoise.balance.kernels import Gaussian, pair_tables
+from counterpoise.balance.population import ObservedPairs, Pairs, Rows, ShardedRows, pair_rows
+from counterpoise.balance.solver import BalanceResult
+from counterpoise.data.files import PARQUET, column_names, files_of, kind_of
+from counterpoise.data.reading import AnyPath, read_beside, read_side
+from counterpoise.errors import ConfigError, DataError
+from counterpoise.out_of_core.executors import Engine, Local
+from counterpoise.out_of_core.shards import Shard, ShardColumn, Shards, as_bytes, batches, shard_log
+from counterpoise.storage import write_table
+from counterpoise.threads import one_thread
+
+Table = NDArray[np.float64]
+TABLES_SHARE = 0.5  # of the memory, that two tables of kernels may take
+
+
+@dataclass(eq=False)
+class ShardFunctions:
+    """What a worker keeps: two tables, one row for each user and each item.
+
+    Of a Gaussian kernel at all centres, so that a pair's values are a product; of features where that takes too much
+    memory, or where the functions do not factorise. numpy arrays: the workers of one machine share them.
+    """
+
+    users: Table
+    items: Table
+    fitted: FittedFunctions
+    factorised: bool
+    device: str = "cpu"
+
+    @classmethod
+    def of(cls, fitted: FittedFunctions, pairs: Pairs, memory: int) -> ShardFunctions:
+        """The tables of functions that were fitted to all pairs."""
+        tables = pairs.users.double(), pairs.items.double()
+        factorised = isinstance(fitted, FittedKernels) and isinstance(fitted.kernel, Gaussian)
+        if factorised and _size_of_tables(fitted, pairs) <= TABLES_SHARE * memory:
+            tables = pair_tables(fitted.kernel, fitted.centres.double(), *tables)  # type: ignore[attr-defined]
+        else:
+            factorised = False
+        users, items = (table.cpu().numpy() for table in tables)
+        return cls(users, items, fitted, factorised, str(pairs.users.device))
+
+    def rows(self, shard: Shard) -> Rows:
+        """The functions at the pairs of a shard."""
+        users, items = (
+            torch.from_numpy(np.array(shard.column(name))).to(self.device, torch.int64) for name in ("users", "items")
+        )
+        user_table, item_table = self._tables()
+        if not self.factorised:
+            return self.fitted.rows(_Features(user_table, item_table, users, items))
+        mixing = self.fitted.mixing if isinstance(self.fitted, FittedKernels) else None
+        mixed = None if mixing is None else mixing.to(user_table)
+        return pair_rows(user_table, item_table, users, items, mixed)
+
+    def _tables(self) -> tuple[Tensor, Tensor]:
+        """The tables as tensors, which share their memory on the CPU."""
+        if not hasattr(self, "_kept"):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # nobody writes to what is shared
+                users, items = (torch.from_numpy(table).to(self.device) for table in (self.users, self.items))
+            self._kept = users, items
+        return self._kept
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the tensors: workers make their own, of arrays that they share."""
+        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
+
+
+def _size_of_tables(fitted: FittedFunctions, pairs: Pairs) -> int:
+    """Bytes of the kernels at all users and all items."""
+    count = len(fitted.centres) if isinstance(fitted, FittedKernels) else 0
+    return 8 * count * (len(pairs.users) + len(pairs.items))
+
+
+@dataclass(frozen=True, eq=False)
+class _Features:
+    """Pairs of a shard with the features of both sides."""
+
+    user_table: Tensor
+    item_table: Tensor
+    users: Tensor
+    items: Tensor
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.users)
+
+    @property
+    def device(self) -> torch.device:
+        return self.users.device
+
+    def features(self, rows: slice | Tensor) -> Tensor:
+        return torch.cat([self.user_table[self.users[rows]], self.item_table[self.items[rows]]], 1)
+
+
+def balance_shards(
+    shards: Shards,
+    pairs: Pairs,
+    functions: Functions | None = None,
+    *,
+    tolerance: float = 0.0,
+    strength: float | None = None,
+    engine: Engine | None = None,
+    memory: str | float = "4GB",
+    seed: int | torch.Generator = 0,
+    **options: Any,
+) -> BalanceResult:
+    """Weights on the rows of a log in shards under which every function averages to its mean over all pairs.
+
+    `pairs`: the features of all users and items, in the order of their codes. `functions`: by default 50 kernel
+    functions; rules that look at errors do not apply, those that look at rows look at some of them (`some_pairs`).
+    `engine`: who works on the shards, by default threads.
+    `tolerance`, `strength` and `options` (`accuracy`, `max_passes`) as in `FittedFunctions.balance`.
+    The weights of the result are a `ShardColumn`: a file beside each shard, and `numpy.asarray` of it where they fit.
+    """
+    shape = len(pairs.users), len(pairs.items)
+    if shape != shards.shape:
+        raise DataError(f"the features are for {shape[0]} x {shape[1]} pairs, the log for {shards.shape}.")
+    recipe, budget = functions or KernelFunctions(), as_bytes(memory)
+    select = getattr(recipe, "select", "")
+    if select.startswith("adaptive"):
+        raise ConfigError(
+            f'`select` must be "spectral", "witness", "random" or "worst_case" for a log in shards, got "{select}".'
+        )
+    generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
+
+    def fitted_tables() -> ShardFunctions:
+        observed = some_pairs(shards, pairs, generator) if select in LOOK_AT_ROWS else None
+        with one_thread():  # blocks of a few rows
+            return ShardFunctions.of(recipe.fit(pairs, observed, generator=generator), pairs, budget)
+
+    with (engine or Local()).over(shards, fitted_tables) as (each, source):
+        fitted = source.fitted
+        rows = ShardedRows(shards.n_rows, len(fitted.targets), each, lambda name: ShardColumn(shards, name))
+        return fitted.balance(rows, tolerance, strength, **options)
+
+
+def some_pairs(shards: Shards, pairs: Pairs, generator: torch.Generator) -> ObservedPairs:
+    """The rows of a log in shards, or a draw of as many as `witness` looks at in memory."""
+    rows = torch.arange(shards.n_rows)
+    if shards.n_rows > WITNESS_ROWS:
+        rows = torch.randint(shards.n_rows, (WITNESS_ROWS,), generator=generator)
+    codes = [shards.take(name, rows.numpy()).astype(np.int64) for name in ("users", "items")]
+    return pairs.at(*(torch.from_numpy(code).to(pairs.users.device) for code in codes))
+
+
+# A log of any length balanced against all pairs of two feature tables: files in, files with a column `weight` out.
+
+
+@dataclass(frozen=True)
+class BalancedLog:
+    """What balancing reached, and how many equal weights the weights are worth."""
+
+    result: BalanceResult
+    rows: int
+    shape: tuple[int, int]
+    effective_sample_size: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able, without the weights."""
+        own = {"users": self.shape[0], "items": self.shape[1], "effective_sample_size": self.effective_sample_size}
+        return self.result.to_dict() | own
+
+    def summary(self) -> str:
+        """A few lines."""
+        result, before = self.result, abs(self.result.imbalance_before / self.result.scale).max()
+        after, lost = abs(result.imbalance / result.scale).max(), int(result.given_up.sum())
+        return (
+            f"{self.rows:,} rows of {self.shape[0]:,} users x {self.shape[1]:,} items, {len(result.dual)} functions: "
+            f"largest imbalance {before:.3f} SD before, {after:.2g} SD after ({lost} given up).\n"
+            f"Effective sample size {self.effective_sample_size:,.0f}; {result.status} in {result.passes} passes, "
+            f"duality gap {result.gap:.1e}."
+        )
+
+
+def balance_log(
+    log: AnyPath,
+    users: AnyPath,
+    items: AnyPath,
+    out: AnyPath,
+    functions: Functions | None = None,
+    *,
+    user_col: str = "user_id",
+    item_col: str = "item_id",
+    separator: str | None = None,
+    memory: str | float = "4GB",
+    cache: AnyPath | None = None,
+    engine: Engine | None = None,
+    **options: Any,
+) -> BalancedLog:
+    """Weight the rows of `log` (a file, a folder or a glob) so that they resemble all pairs of `users` and `items`.
+
+    The two files have a column of ids, named as in the log, and numbers for features. The folder `out` gets Parquet
+    files with all columns and rows of the log, in order, and `weight` (sum 1). `options`: those of `balance_shards`.
+    """
+    target = checked_folder(out)
+    sides = [read_side(users, user_col, separator), read_side(items, item_col, separator)]
+    columns = {"user_col": user_col, "item_col": item_col, "rating_col": None, "separator": separator}
+    ids = {"user_ids": sides[0][0], "item_ids": sides[1][0]}
+    for file in files_of(log):
+        if file.stat().st_size and "weight" in column_names(file, separator):
+            raise DataError(f"{file}: the column 'weight' has the name of the result. Rename it.")
+    sharded = shard_log(log, **columns, **ids, memory=memory, cache=cache)  # type: ignore[arg-type]
+    pairs = Pairs(*(torch.from_numpy(standardised(table)) for _, table in sides))
+    result = balance_shards(sharded.shards, pairs, functions, engine=engine, memory=memory, **options)
+    try:
+        squares = sum(float(values @ values) for values in result.weights)
+        _write(target, files_of(log), separator, iter(result.weights))
+    finally:
+        result.weights.remove()
+    return BalancedLog(result, len(sharded), sharded.shape, 1 / squares)
+
+
+def checked_folder(out: AnyPath) -> Path:
+    """The folder to write to, which must not hold anything yet: worth asking before long work."""
+    folder = Path(out).expanduser()
+    if folder.suffix or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
+        raise ConfigError(f"`out` must be a folder that is new or empty, got {str(out)!r}.")
+    return folder
+
+
+def _write(folder: Path, files: list[Path], separator: str | None, weights: Iterator[Any]) -> None:
+    """The rows of all files with their weights, in a folder that appears when all of it is there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
+        inside, rest = Path(place) / "out", np.empty(0)
+        inside.mkdir()
+        for number, frame in enumerate(_frames(files, separator)):
+            while len(rest) < len(frame):
+                rest = np.concatenate([rest, next(weights)])
+            write_table(frame.with_columns(weight=rest[: len(frame)]), inside / f"part-{number:06d}.parquet")
+            rest = rest[len(frame) :]
+        if folder.exists():
+            folder.rmdir()
+        inside.rename(folder)
+
+
+def _frames(files: list[Path], separator: str | None) -> Iterator[pl.DataFrame]:
+    """All columns of all files, in parts, without those that are empty."""
+    for file in files:
+        if kind_of(file) in PARQUET:
+            names = {name: name for name in column_names(file)}
+            yield from (frame for _, frame in batches(file, names))
+        elif any(len(frame) for _, frame in _rows_of_text(file, separator)):
+            yield read_beside(file, pl.DataFrame(), separator=separator)
+
+
+def _rows_of_text(file: Path, separator: str | None) -> Iterator[tuple[int, pl.DataFrame]]:
+    """The first column of a text file, or nothing where there is not even a header."""
+    if file.stat().st_size:
+        name = column_names(file, separator)[0]
+        yield from batches(file, {name: name}, separator)

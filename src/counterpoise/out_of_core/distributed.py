@@ -1,0 +1,260 @@
+"""The predictor trained by the workers of a Ray cluster: torch's DDP in processes that Ray Train starts and minds.
+
+What comes before the first step is made here, once, and sent to the workers: fresh models and the weights of all rows.
+Each worker maps the shards and takes its share of the rows and pairs of every batch (`ranks`); Adam's steps are the
+same in all. Where a worker dies, all start again from the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from counterpoise.accelerate import optimizers
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError
+from counterpoise.out_of_core.executors import RayEngine, connected, imported
+from counterpoise.out_of_core.log import StreamedBatches
+from counterpoise.out_of_core.process_group import Ranks
+from counterpoise.out_of_core.progress_actor import Board
+from counterpoise.threads import one_thread
+from counterpoise.training.checkpoint import FILE, Checkpoint
+from counterpoise.training.ensemble import AnyLearner
+from counterpoise.training.loop import DivergenceError, History, Interrupted, Progress, Training, train
+
+# What each of several processes does that train one model together: its share of every batch, and the same steps.
+#
+# The process group of torch is there already. The first process writes checkpoints and, in the end, what was learned.
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """What every worker gets."""
+
+    learner: AnyLearner
+    batches: StreamedBatches
+    training: Training
+    checkpoint: Checkpoint  # to go on from after a death
+    learned: Checkpoint  # of the end
+    board: Any  # a `Board`, as an actor
+
+
+def train_share(config: Mapping[str, Work]) -> None:
+    """Train on a share, and say how it went.
+
+    An error of ours would come again: it stands on the board, where workers that start again find it and end.
+    """
+    ray, work, ranks = imported(), config["work"], Ranks.of_this_process()
+    if ray.get(work.board.failure.remote()) is not None:
+        return
+    losses: list[float] = []
+    try:
+        with one_thread():
+            losses = _losses(work, ranks)
+    except DivergenceError as error:
+        losses = error.history.loss if error.history else []
+        ray.get(work.board.fail.remote(error))
+    except CounterpoiseError as error:
+        ray.get(work.board.fail.remote(error))
+    if ranks.rank == 0 and losses:
+        work.learned.write(work.learner, [torch.tensor(loss) for loss in losses])
+
+
+def _losses(work: Work, ranks: Ranks) -> list[float]:
+    """Of all epochs; what was learned is then in the learner."""
+    learner, batches, folder = work.learner, work.batches, work.checkpoint.file.parent
+    device = imported("ray.train.torch").get_device()
+    move(learner, device)
+    move(batches, device)
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not on a disk that all workers see. Put --out on one.")
+    resumable = replace(work.checkpoint, writes=ranks.rank == 0).of(learner)
+    if float(ranks.averaged(torch.tensor(float(resumable.passed), device=device))) != resumable.passed:
+        raise OSError(f"{folder}: workers see checkpoints of different ages")  # all start again
+    batches.pass_by(resumable.passed)
+    batches.ranks = ranks
+    for optimizer in optimizers(learner):
+        optimizer.average_gradients()
+    say = work.board.say.remote if ranks.rank == 0 else None
+    return train(resumable, batches, None, work.training, say).loss
+
+
+def move(part: Any, device: torch.device, seen: set[int] | None = None) -> None:
+    """Bring the tensors of a learner and of its parts to a device; parameters stay the objects that they are."""
+    seen = set() if seen is None else seen
+    if id(part) in seen or not type(part).__module__.startswith("counterpoise."):
+        return
+    seen.add(id(part))
+    if isinstance(part, nn.Module):
+        part.to(device)
+        return
+    for name, value in getattr(part, "__dict__", {}).items():
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter):
+            object.__setattr__(part, name, value.to(device))
+        elif isinstance(value, torch.device):
+            object.__setattr__(part, name, device)
+        elif isinstance(value, list):
+            value[:] = [each.to(device) if type(each) is Tensor else each for each in value]
+        else:
+            move(value, device, seen)
+
+
+LEARNED = "learned.safetensors"
+RESTARTS = 5  # of all workers, after one has died
+LOOK = 0.2  # seconds between two looks at how far the workers are
+
+
+class WorkersError(CounterpoiseError):
+    """Workers died, or raised what nobody expected, again and again."""
+
+
+def train_together(
+    engine: RayEngine,
+    learner: AnyLearner,
+    batches: StreamedBatches,
+    training: Training,
+    progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> History:
+    """As `train`, by the workers of an engine; the learner, on the CPU, has then learned what they did."""
+    started, shared = time.perf_counter(), batches.log.shards.folder.absolute().parent
+    error: CounterpoiseError | Interrupted | None
+    scratch = tempfile.TemporaryDirectory(prefix=".training-", dir=shared)
+    with scratch as place, connected(engine.address, engine.workers) as ray:
+        kept = _prepared(checkpoint or Checkpoint(Path(place) / FILE, ""), learner)
+        learned = Checkpoint(Path(place) / LEARNED, kept.key)
+        board = ray.remote(num_cpus=0)(Board).remote()
+        work = Work(learner, batches, training, kept, learned, board)
+        try:
+            with _told(ray, board, progress):
+                _run(ray, work, min(engine.count(ray), len(batches.log) // len(batches)), place)
+            error = ray.get(board.failure.remote())
+        except KeyboardInterrupt:
+            error, learned = Interrupted(), kept
+        finally:
+            with suppress(OSError):
+                kept.file.parent.rmdir()  # where nothing was written
+        history = _history(learner, learned, started)
+    if error is None and history is not None:
+        return history
+    if isinstance(error, DivergenceError | Interrupted):
+        error.history = history
+    raise error or DataError(f"{shared}: what the workers wrote there is not here. Put --cache on a disk that all see.")
+
+
+def _prepared(checkpoint: Checkpoint, learner: AnyLearner) -> Checkpoint:
+    """The checkpoint that workers go on from: of this fit, or an error now; in a folder that is there."""
+    checkpoint = replace(checkpoint, file=checkpoint.file.absolute())
+    checkpoint.file.parent.mkdir(parents=True, exist_ok=True)
+    if not checkpoint.resume:
+        checkpoint.file.unlink(missing_ok=True)
+    if checkpoint.file.exists():
+        checkpoint.read(learner)
+    return replace(checkpoint, resume=True)
+
+
+def _history(learner: AnyLearner, learned: Checkpoint, started: float) -> History | None:
+    """Take over what was written down; None where nothing was."""
+    if not learned.file.exists():
+        return None
+    losses = [float(loss) for loss in learned.read(learner)]
+    return History(losses, [], time.perf_counter() - started, len(losses))
+
+
+def _run(ray: Any, work: Work, workers: int, place: str) -> None:
+    """Ray Train on `train_share`: nccl where there is a GPU for each worker, else gloo."""
+    train, found, device = imported("ray.train"), int(ray.cluster_resources().get("GPU", 0)), work.training.device
+    if device not in ("auto", "cpu") and found < workers:  # Ray would wait for them for ever
+        raise ConfigError(
+            f"`workers` must be at most {found}, the GPUs of the Ray cluster, for device={device!r}, got {workers}. "
+            "Or use device='auto'."
+        )
+    gpus = device != "cpu" and found >= workers
+    trainer = _trainer()(
+        train_share,
+        train_loop_config={"work": work},
+        scaling_config=train.ScalingConfig(num_workers=workers, use_gpu=gpus),
+        run_config=train.RunConfig(
+            name="fit", storage_path=place, failure_config=train.FailureConfig(max_failures=RESTARTS)
+        ),
+    )
+    try:
+        with _own_signals():
+            trainer.fit()
+    except (train.TrainingFailedError, ray.exceptions.RayError) as error:
+        failures = getattr(error, "worker_failures", None) or {0: error}
+        reason = str(next(iter(failures.values()))).strip().splitlines()[-1]
+        raise WorkersError(
+            f"the workers of Ray failed {RESTARTS + 1} times, at last by: {reason}. Their logs say more; "
+            "the same command with --resume goes on from the last checkpoint, if there is one."
+        ) from None
+
+
+def _trainer() -> Any:
+    """Ray's `TorchTrainer`, without the helper that minds what a lost job leaves behind.
+
+    The helper asks Ray's dashboard: where there is none, as in a local instance, it takes 12 s to give up.
+    """
+    base: Any = imported("ray.train.torch").TorchTrainer
+
+    class Trainer(base):  # type: ignore[misc]
+        def _create_default_callbacks(self) -> list[Any]:
+            own = super()._create_default_callbacks()
+            return [callback for callback in own if "PlacementGroupCleaner" not in type(callback).__name__]
+
+    return Trainer
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray Train takes Ctrl-C for itself, stops its workers and exits; it is ours again afterwards."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit:
+        raise KeyboardInterrupt from None
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _told(ray: Any, board: Any, progress: Progress | None) -> Iterator[None]:
+    """Call `progress` for the epochs that workers are done with, while the block runs; what it raises stops them."""
+    if progress is None:
+        yield
+        return
+    over, raised = threading.Event(), []
+
+    def look() -> None:
+        for epoch in ray.get(board.news.remote()):
+            progress(*epoch)
+
+    def keep_looking() -> None:
+        try:
+            while not over.wait(LOOK):
+                look()
+        except BaseException as error:
+            raised.append(error)
+            signal.raise_signal(signal.SIGINT)
+
+    watcher = threading.Thread(target=keep_looking, daemon=True)
+    watcher.start()
+    try:
+        yield
+        over.set()
+        watcher.join()
+        look()
+    except KeyboardInterrupt:
+        raise (raised or [KeyboardInterrupt()])[0] from None
+    finally:
+        over.set()

@@ -1,0 +1,254 @@
+"""Passes over shards by the workers of a Ray cluster, or of a local Ray instance that lives as long as the work."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol, TypeVar, get_args
+
+import torch
+
+from counterpoise.config import EngineName
+from counterpoise.errors import ConfigError, CounterpoiseError, check_choice, check_number
+from counterpoise.out_of_core.shards import Shard, Shards
+from counterpoise.threads import one_thread
+
+Each = Callable[..., list[Any]]
+Source = TypeVar("Source")
+ANSWERS = 5.0  # seconds in which a cluster must
+FOREVER = -1  # a worker that dies is started again, and the call it was at is made again
+TOGETHER = 16  # shards of a call at most: it costs the driver a millisecond, a death no more than these shards
+CALLS = 8  # of a worker in a pass at least, where it has so many shards: who is faster can then take some from others
+AT_HAND = 2  # calls that a worker has at a time, so that it need not wait for the driver
+Part = Sequence[Shard]
+
+
+class _Worker:
+    """Keeps the source; Ray makes an actor of it."""
+
+    source: Any = None
+
+    def run(
+        self, work: Callable[..., Any], shards: Sequence[Shard], arguments: Sequence[Any], kept: list[Any]
+    ) -> list[Any]:
+        """Work on some shards; the first time, also after a death, the source is fetched."""
+        if self.source is None:
+            self.source = imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
+        with one_thread():  # a worker has one core, whatever the environment says
+            return [work(self.source, shard, *arguments) for shard in shards]
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """`workers` actors with one core each, by default as many as the cluster has cores.
+
+    `address`: "auto" or HOST:PORT of a cluster, whose machines must see the folder of the shards and have this package
+    installed; None starts Ray here and stops it afterwards, unless the caller has started it.
+    """
+
+    workers: int | None = None
+    address: str | None = None
+
+    def count(self, ray: Any) -> int:
+        """How many workers; more than there are cores would be waited for in vain."""
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        if self.workers is not None and self.workers > cores:
+            raise ConfigError(f"`workers` must be at most {cores}, the cores of the Ray cluster, got {self.workers}.")
+        return self.workers or cores
+
+    @contextmanager
+    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
+        """Shard k is with worker k modulo their number unless another is idle; results come in the order of shards."""
+        with one_thread(), connected(self.address, self.workers) as ray:
+            count = self.count(ray)
+            actor = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
+            actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
+            queues = parts_of(list(shards), len(actors))
+            source = make()  # while the workers start
+            kept = [ray.put(source)]
+
+            def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+                sent = ray.put(arguments)
+
+                def call(worker: int, part: Part) -> Any:
+                    return actors[worker].run.remote(work, part, sent, kept)
+
+                return _in_order(shared_out(ray, call, queues))
+
+            try:
+                yield each, source
+            finally:
+                for worker in actors:
+                    ray.kill(worker)
+
+
+def parts_of(shards: Sequence[Shard], workers: int) -> list[list[Part]]:
+    """For each worker every so manieth shard, in parts that are a call each."""
+    size = min(max(1, len(shards) // (workers * CALLS)), TOGETHER)
+    owned = [shards[at::workers] for at in range(workers)]
+    return [[own[start : start + size] for start in range(0, len(own), size)] for own in owned]
+
+
+def shared_out(
+    ray: Any, call: Callable[[int, Part], Any], queues: Sequence[Sequence[Part]]
+) -> Iterator[tuple[Part, list[Any]]]:
+    """(a part, what `call(worker, part)` found for its shards) for all parts, as they come.
+
+    Workers take from their own queue, and those that have come to its end from the end of the longest.
+    """
+    waiting, running = [deque(queue) for queue in queues], {}
+
+    def begin(worker: int) -> None:
+        longest = max(waiting, key=len)
+        if longest:
+            part = waiting[worker].popleft() if waiting[worker] else longest.pop()
+            running[call(worker, part)] = worker, part
+
+    for worker in AT_HAND * list(range(len(queues))):
+        begin(worker)
+    while running:
+        done, _ = ray.wait(list(running))
+        worker, part = running.pop(done[0])
+        begin(worker)
+        yield part, results(ray, done)[0]
+
+
+def _in_order(found: Iterable[tuple[Part, list[Any]]]) -> list[Any]:
+    """What was found for each shard, in the order of shards."""
+    pairs = [pair for part, values in found for pair in zip(part, values, strict=True)]
+    return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
+
+
+@contextmanager
+def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster or to an instance of its own."""
+    ray = imported()
+    if ray.is_initialized():
+        yield ray
+        return
+    if address is not None and address != "auto" and not address.startswith("ray://"):
+        _check_answers(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    own = {"address": "local", "num_cpus": workers, "include_dashboard": False}  # also beside another instance
+    place = own if address is None else {"address": address}
+    try:
+        ray.init(**place, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"`address` {address!r}: no Ray cluster lets us in ({reason}). "
+            "Where it asks for a token, set RAY_AUTH_MODE=token and put the token where Ray looks for it."
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise `ConfigError` where nobody listens: Ray itself would ask for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"`address` must be auto or HOST:PORT, got {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), ANSWERS).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"`address` {address!r}: no Ray cluster answers there ({error}).") from None
+
+
+def results(ray: Any, tasks: Sequence[Any]) -> list[Any]:
+    """What the tasks gave; an error of ours as it was raised."""
+    try:
+        return list(ray.get(list(tasks)))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CounterpoiseError):
+            raise error.cause from None
+        raise
+
+
+def imported(name: str = "ray") -> Any:
+    """A module of Ray, or an error that says how to get it."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ConfigError(
+            f"`engine` needs {name}, which is not installed. Run: pip install 'counterpoise[ray]'."
+        ) from None
+
+
+@dataclass
+class Tasks:
+    """Calls of a function as tasks of Ray; what they share, such as a log, is sent once."""
+
+    ray: Any
+    sent: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by identity: (the object, its reference)
+
+    def __call__(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """The results in the order of calls; those that nobody waits for any more are cancelled."""
+        task = self.ray.remote(num_cpus=1)(function)
+        waiting = [task.remote(*(self._reference(argument) for argument in call)) for call in calls]
+        try:
+            while waiting:
+                result = results(self.ray, waiting[:1])[0]
+                del waiting[0]  # Ray may abort this process where a task is cancelled that has just ended
+                yield result
+        finally:
+            for reference in waiting:
+                self.ray.cancel(reference)
+
+    def _reference(self, argument: Any) -> Any:
+        if not isinstance(argument, tuple):
+            return argument
+        if id(argument) not in self.sent:
+            self.sent[id(argument)] = argument, self.ray.put(argument)
+        return self.sent[id(argument)][1]
+
+
+# Where passes over shards run: threads of this process, or workers of a Ray cluster. The answer is the same.
+
+
+class Engine(Protocol):
+    """Works on all shards of a log."""
+
+    def over(self, shards: Shards, make: Callable[[], Source]) -> AbstractContextManager[tuple[Each, Source]]:
+        """(`each`, `source`): `each(work, *arguments)` gives `[work(source, shard, *arguments) for shard in shards]`.
+
+        `work` is a function of a module. `source` is what every worker keeps meanwhile; `make` makes it, here.
+        """
+
+
+@dataclass(frozen=True)
+class Local:
+    """Threads of this process, each on one shard at a time; by default as many as torch uses."""
+
+    threads: int | None = None
+
+    @contextmanager
+    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
+        """Results come in the order of shards, whichever thread is first."""
+        source, threads = make(), self.threads or torch.get_num_threads()
+        with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+
+            def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+                return list(pool.map(lambda shard: work(source, shard, *arguments), shards))
+
+            yield each, source
+
+
+def make_engine(name: EngineName = "local", workers: int | None = None, address: str | None = None) -> Engine:
+    """An engine by its name; `address` (of a Ray cluster) and `workers` are those of `RayEngine`."""
+    check_choice("engine", name, get_args(EngineName))
+    if workers is not None:
+        check_number("workers", workers, at_least=1, integer=True)
+    if name == "local":
+        return Local(workers)
+    from counterpoise.out_of_core.executors import RayEngine
+
+    return RayEngine(workers, address)

@@ -1,0 +1,217 @@
+"""A log that is too long to be held in memory as a whole, where a `FeedbackLog` is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from copy import copy
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from counterpoise.data.files import count_rows, files_of, is_many
+from counterpoise.data.ids import Codes
+from counterpoise.data.log import FeedbackLog
+from counterpoise.data.reading import AnyPath, read_logs
+from counterpoise.errors import ConfigError
+from counterpoise.out_of_core.executors import Engine, Local, RayEngine
+from counterpoise.out_of_core.process_group import Share
+from counterpoise.out_of_core.shards import ShardColumn, ShardedLog, Shards, as_bytes, permuted, shard_log
+from counterpoise.training.loop import Batch, Batches
+
+IN_MEMORY_ROW = 160  # bytes of a row while files become a log in memory
+STREAMED_ROW = 40  # bytes of a row that a fit needs at most at a time: its weight, and that its pair was seen
+
+
+class StreamedLog(FeedbackLog):
+    """The same log over shards: one column at a time is read where all of it is asked for, and none is kept.
+
+    Training draws its batches from the shards, and balancing makes its passes over them, by `engine`.
+    """
+
+    def __init__(
+        self, log: ShardedLog, threshold: float | None = None, engine: Engine | None = None, memory: int = 4 * 10**9
+    ) -> None:
+        values: dict[str, Any] = {"shards": log.shards, "threshold": threshold, "engine": engine or Local()}
+        values |= {"user_ids": log.user_ids, "item_ids": log.item_ids, "memory": memory}
+        for name in ("timestamps", "user_features", "item_features", "propensities", "source"):
+            values[name] = None
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    shards: Shards
+    engine: Engine
+    memory: int
+
+    @property
+    def users(self) -> Codes:
+        """All codes, read anew."""
+        return self.shards.whole("users")
+
+    @property
+    def items(self) -> Codes:
+        """All codes, read anew."""
+        return self.shards.whole("items")
+
+    @property
+    def ratings(self) -> NDArray[np.float64]:
+        """All ratings, read anew."""
+        return self.shards.whole("ratings")
+
+    @property
+    def labels(self) -> NDArray[np.float32]:
+        """All labels, made shard by shard."""
+        return np.concatenate([self.labels_of(ratings) for (ratings,) in self.shards.columns("ratings")])
+
+    @property
+    def pairs(self) -> NDArray[np.int64]:
+        """Each row's pair as one number, made anew."""
+        return self.users.astype(np.int64) * self.shape[1] + self.items
+
+    def labels_of(self, ratings: NDArray[np.float64]) -> NDArray[np.float32]:
+        """1 where rating >= threshold, else 0; the ratings themselves where there is no threshold."""
+        return (ratings if self.threshold is None else ratings >= self.threshold).astype(np.float32)
+
+    def take(self, rows: Any) -> FeedbackLog:
+        """Some rows (indices or a mask) as a log in memory."""
+        chosen = np.asarray(rows)
+        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
+        users, items, ratings = (self.shards.take(name, chosen) for name in ("users", "items", "ratings"))
+        return FeedbackLog(users, items, ratings, self.user_ids, self.item_ids, self.threshold)
+
+    def by(self, engine: Engine) -> StreamedLog:
+        """The same log, its shards worked on by another engine."""
+        found = copy(self)
+        object.__setattr__(found, "engine", engine)
+        return found
+
+    def __len__(self) -> int:
+        """The number of rows, |O|."""
+        return self.shards.n_rows
+
+    def __repr__(self) -> str:
+        """Rows, users, items and shards."""
+        users, items = self.shape
+        return f"<StreamedLog: {len(self):,} rows, {users:,} users x {items:,} items, {len(self.shards)} shards>"
+
+
+def way_out(engine: Engine | None) -> str:
+    """How to have the log in memory instead."""
+    return "leave out --engine ray" if isinstance(engine, RayEngine) else "raise --memory"
+
+
+def too_long(path: AnyPath, memory: str | float) -> bool:
+    """Whether the log in a folder or a glob would take more than `memory` as a log in memory."""
+    budget = as_bytes(memory)  # also where one file is read whole: a mistyped size is an error
+    return is_many(path) and count_rows(files_of(path)) * IN_MEMORY_ROW > budget
+
+
+def read_streamed(
+    paths: Mapping[str, AnyPath],
+    *,
+    memory: str | float,
+    cache: AnyPath | None = None,
+    engine: Engine | None = None,
+    threshold: float | None = None,
+    **options: Any,
+) -> dict[str, FeedbackLog]:
+    """As `read_logs`, with the first log streamed and the others in memory."""
+    read = ("user_col", "item_col", "rating_col", "separator")
+    columns: dict[str, Any] = {name: options.pop(name) for name in read if name in options}
+    if options:
+        raise ConfigError(
+            f"a log that is streamed does not take {', '.join(map(repr, options))}: it has users, items and ratings, "
+            f"and every row counts. To read it into memory, {way_out(engine)}."
+        )
+    (name, first), *others = paths.items()
+    sharded = shard_log(first, **columns, beside=[path for _, path in others], memory=memory, cache=cache)
+    log, budget = StreamedLog(sharded, threshold, engine, as_bytes(memory)), as_bytes(memory)
+    if len(log) * STREAMED_ROW > budget:
+        raise ConfigError(
+            f"`memory` must be at least {len(log) * STREAMED_ROW / 1e9:.1f}GB to fit {len(log):,} rows, as a run "
+            f"remembers every pair that it has seen, got {memory!r}."
+        )
+    ids: dict[str, Any] = {"user_ids": log.user_ids, "item_ids": log.item_ids}
+    more = read_logs(dict(others), **columns, **ids, threshold=threshold) if others else {}
+    return {name: log, **more}
+
+
+# Batches of a log in shards: drawn uniformly across all of them, without loading any.
+
+OPEN_SHARE = 4  # a quarter of the memory may be columns that stay open
+KEYS = 2**62
+
+
+class StreamedBatches(Batches):
+    """Every row once an epoch, in an order that is drawn anew for each; see `Batches`."""
+
+    def __init__(
+        self,
+        log: StreamedLog,
+        batch_size: int,
+        device: torch.device,
+        generator: torch.Generator,
+        pairs_a_row: int | None = 0,
+    ) -> None:
+        self.log, self.shape, self.batch_size, self.device = log, log.shape, batch_size, device
+        self.generator, self.pairs_a_row = generator, pairs_a_row
+        self.labels = ShardColumn(log.shards, "ratings")  # type: ignore[assignment]  # only its length is asked for
+        self.passed = 0
+
+    def pass_by(self, epochs: int) -> None:
+        """Draw what so many epochs draw when they come, but read none of their rows."""
+        self.passed = epochs
+
+    def whole(self) -> Batch:
+        """All rows at once: what a log that is streamed has no room for."""
+        raise NotImplementedError("a streamed log is looked at in blocks")
+
+    def blocks(self) -> Iterator[Batch]:
+        """All rows in the order of the log."""
+        for start in range(0, len(self.log), self.batch_size):
+            rows = np.arange(start, min(start + self.batch_size, len(self.log)))
+            yield self._batch(rows, self._uniform_pairs(len(rows) * (self.pairs_a_row or 0)))
+
+    def epoch(self) -> Iterator[Batch]:
+        """One pass over the log in random order: of every batch, the rows and pairs of this process."""
+        key, ends = int(torch.randint(KEYS, (1,), generator=self.generator)), len(self) + 1
+        passing, self.passed = self.passed > 0, max(0, self.passed - 1)
+        for first, last in pairwise(np.linspace(0, len(self.log), ends).astype(np.int64).tolist()):
+            start, stop = self.ranks.cut(first, last)
+            places = np.arange(start, start if passing else stop)
+            pairs = self._own_pairs(last - first, start - first, stop - first)
+            yield self._batch(permuted(places, len(self.log), key), pairs, self.ranks.share(first, last))
+
+    def _own_pairs(self, rows: int, start: int, stop: int) -> tuple[Tensor | None, Tensor | None]:
+        """Of the uniform pairs of so many rows, which every process draws alike, those of some."""
+        each = self.pairs_a_row or 0
+        users, items = self._uniform_pairs(rows * each)
+        if users is None or items is None:
+            return None, None
+        return users[start * each : stop * each], items[start * each : stop * each]
+
+    def _batch(
+        self, rows: NDArray[np.int64], pairs: tuple[Tensor | None, Tensor | None], share: Share | None = None
+    ) -> Batch:
+        users, items, ratings = (self._take(name, rows) for name in ("users", "items", "ratings"))
+        columns = rows, users, items, self.log.labels_of(ratings)
+        row, user, item, label = (torch.from_numpy(values).to(self.device) for values in columns)
+        return Batch(row, user, item, label, *pairs, share or Share())
+
+    def _take(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
+        return self.log.shards.take(name, rows, self._column)
+
+    @cached_property
+    def _column(self) -> Callable[[int, str], NDArray[Any]]:
+        """Columns of shards, of which as many stay open as a part of the memory allows."""
+        keep = lru_cache(max(3, self.log.memory // OPEN_SHARE // (8 * self.log.shards.shard_rows)))
+        shards = list(self.log.shards)
+        return keep(lambda number, name: shards[number].column(name))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without open columns: another process opens its own."""
+        return {name: value for name, value in self.__dict__.items() if name != "_column"}

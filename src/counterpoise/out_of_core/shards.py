@@ -1,0 +1,416 @@
+"""Columns of a log too long for memory: numpy files of a fixed number of rows each, opened when they are needed.
+
+The borders of shards do not depend on the files that the log came in, so neither does anything computed shard by shard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from counterpoise.data.columns import finite_numbers, whole_ids
+from counterpoise.data.files import (
+    FAILURES,
+    PARQUET,
+    broken_parquet,
+    check_columns,
+    check_plain_types,
+    column_names,
+    files_of,
+    fingerprint,
+    first_row,
+    kind_of,
+)
+from counterpoise.data.ids import Vocabulary
+from counterpoise.data.reading import AnyPath, as_plain_ids, read_part, same_type
+from counterpoise.errors import ConfigError, DataError, RowError
+
+# A random order of rows that takes no memory: the place of each is computed when it is asked for.
+
+ROUNDS = 6
+Integers = NDArray[np.uint64]
+
+
+def permuted(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
+    """What stands at these positions in a pseudo-random permutation of 0 .. size - 1; every `key` gives another.
+
+    A Feistel network permutes the next power of 4 (Luby and Rackoff 1988); what falls outside is sent on until it falls
+    inside, which is a permutation again.
+    """
+    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
+    values = _network(positions.astype(np.uint64), half, key)
+    outside = np.flatnonzero(values >= size)
+    while len(outside):
+        values[outside] = _network(values[outside], half, key)
+        outside = outside[values[outside] >= size]
+    return values.astype(np.int64)
+
+
+def _network(values: Integers, half: np.uint64, key: int) -> Integers:
+    """(left, right) -> (right, left xor hash(right)), several times, on numbers of 2 x `half` bits."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for number in range(ROUNDS):
+        left, right = right, left ^ (_mixed(right, key + number * 0x9E3779B97F4A7C15) & mask)
+    return (left << half) | right
+
+
+def _mixed(values: Integers, key: int) -> Integers:
+    """A hash of 64 bits (the finaliser of splitmix64: Steele, Lea and Flood 2014)."""
+    mixed = values + np.uint64(key % 2**64)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+SHARD_ROWS = 2**20
+MANIFEST = "shards.json"
+FORMAT_VERSION = 1
+COLUMNS = {"users": np.int32, "items": np.int32, "ratings": np.float64}
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+
+
+def as_bytes(memory: str | float) -> int:
+    """A budget such as "4GB", "512MiB" or a number of bytes."""
+    found = re.fullmatch(r"\s*([0-9.]+)\s*([KMGT]?I?)B?\s*", str(memory).upper())
+    try:
+        size = int(float(found[1]) * UNITS[found[2]]) if found else 0
+    except (ValueError, KeyError):
+        size = 0
+    if size < 2**26:
+        raise ConfigError(f"`memory` must be a size of at least 64 MiB, such as 4GB or 512MiB, got {memory!r}.")
+    return size
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Rows `first` to `first + n_rows` of a log."""
+
+    folder: Path
+    number: int
+    first: int
+    n_rows: int
+
+    def column(self, name: str) -> NDArray[Any]:
+        """The values of a column, mapped and not read: pages come when they are looked at, and go with the array."""
+        path = self.path(name)
+        try:
+            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
+        except FileNotFoundError:
+            raise DataError(
+                f"{path}: this part of the log is not there. Workers on other machines must see the folder: "
+                "put the cache on a shared disk (--cache)."
+            ) from None
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read ({error}). Remove {self.folder} to have it made again.") from None
+
+    def write(self, name: str, values: NDArray[Any]) -> None:
+        """A further column of these rows, written beside and renamed."""
+        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".partial", delete=False) as stream:
+            np.save(stream, values, allow_pickle=False)
+        Path(stream.name).replace(self.path(name))
+
+    def path(self, name: str) -> Path:
+        """The file of a column."""
+        return self.folder / f"{name}-{self.number:06d}.npy"
+
+
+@dataclass(frozen=True)
+class Shards:
+    """All shards of a log in a folder, and how many users and items there are."""
+
+    folder: Path
+    n_rows: int
+    shape: tuple[int, int]
+    shard_rows: int
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Shards:
+        """What a `ShardWriter` wrote."""
+        folder = Path(folder)
+        try:
+            facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            if facts["format_version"] != FORMAT_VERSION:
+                raise KeyError("format_version")
+            return cls(folder, facts["rows"], (facts["users"], facts["items"]), facts["shard_rows"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(f"{folder}: not a folder of shards ({error}). Remove it to have it made again.") from None
+
+    def __len__(self) -> int:
+        """How many shards."""
+        return -(-self.n_rows // self.shard_rows)
+
+    def __iter__(self) -> Iterator[Shard]:
+        """In the order of rows."""
+        return iter(self._all)
+
+    @cached_property
+    def _all(self) -> list[Shard]:
+        starts = range(0, self.n_rows, self.shard_rows)
+        return [Shard(self.folder, k, at, min(self.shard_rows, self.n_rows - at)) for k, at in enumerate(starts)]
+
+    def columns(self, *names: str) -> Iterator[tuple[NDArray[Any], ...]]:
+        """Some columns, shard by shard."""
+        for shard in self:
+            yield tuple(shard.column(name) for name in names)
+
+    def whole(self, name: str) -> NDArray[Any]:
+        """A column in memory."""
+        return np.concatenate([values for (values,) in self.columns(name)])
+
+    def take(
+        self, name: str, rows: NDArray[np.int64], column: Callable[[int, str], NDArray[Any]] | None = None
+    ) -> NDArray[Any]:
+        """The values of some rows, in the order of `rows`; `column` may keep the columns of shards open."""
+        column = column or (lambda number, name: self._all[number].column(name))
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        cuts = np.searchsorted(ordered, [shard.first for shard in self._all[1:]])
+        result: NDArray[Any] | None = None
+        for shard, places, found in zip(self, np.split(order, cuts), np.split(ordered, cuts), strict=True):
+            if len(found):
+                values = column(shard.number, name)[found - shard.first]
+                result = np.empty(len(rows), values.dtype) if result is None else result
+                result[places] = values
+        return np.empty(0, COLUMNS.get(name, np.float64)) if result is None else result
+
+
+@dataclass(frozen=True)
+class ShardColumn:
+    """One column of a log in shards, such as its weights; `numpy.asarray` has it in memory."""
+
+    shards: Shards
+    name: str
+
+    def __len__(self) -> int:
+        """The rows of the log."""
+        return self.shards.n_rows
+
+    def __iter__(self) -> Iterator[NDArray[Any]]:
+        """The values, shard by shard."""
+        return (values for (values,) in self.shards.columns(self.name))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """All values in memory."""
+        return self.shards.whole(self.name).astype(dtype or np.float64, copy=False)
+
+    def remove(self) -> None:
+        """Delete the files."""
+        for shard in self.shards:
+            shard.path(self.name).unlink(missing_ok=True)
+
+
+class ShardWriter:
+    """Writes columns of any length as shards of `shard_rows` rows; the folder appears when all is written.
+
+    Use it in a `with` block and call `finish` at its end: without that, or after an error, nothing is left behind.
+    """
+
+    def __init__(self, folder: str | Path, shard_rows: int = SHARD_ROWS) -> None:
+        self.folder, self.shard_rows = Path(folder), shard_rows
+        self.n_rows = self.waiting = 0
+        self._waiting: dict[str, list[NDArray[Any]]] = {name: [] for name in COLUMNS}
+
+    def __enter__(self) -> ShardWriter:
+        """A folder beside the one to come."""
+        try:
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            prefix = f".{self.folder.name}."
+            self._place = Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=self.folder.parent))
+        except OSError as error:
+            raise DataError(f"{self.folder} cannot be written: {error.strerror}. Choose another --cache.") from None
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leave nothing half written."""
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def append(self, **columns: NDArray[Any]) -> None:
+        """Some rows: `users` and `items` (codes) and `ratings`."""
+        for name, values in columns.items():
+            self._waiting[name].append(np.asarray(values, COLUMNS[name]))
+        self.waiting += len(columns["users"])
+        while self.waiting >= self.shard_rows:
+            self._write(self.shard_rows)
+
+    def _write(self, rows: int) -> None:
+        shard = Shard(self._place, self.n_rows // self.shard_rows, self.n_rows, rows)
+        for name, parts in self._waiting.items():
+            values = np.concatenate(parts)
+            np.save(shard.path(name), values[:rows], allow_pickle=False)
+            self._waiting[name] = [values[rows:].copy()]
+        self.n_rows, self.waiting = self.n_rows + rows, self.waiting - rows
+
+    def finish(self, shape: tuple[int, int], facts: Mapping[str, Any] | None = None, **files: bytes) -> Shards:
+        """Write what is left, the facts and further files, and give the folder its name."""
+        if self.waiting:
+            self._write(self.waiting)
+        own = {"format_version": FORMAT_VERSION, "rows": self.n_rows, "shard_rows": self.shard_rows}
+        text = json.dumps({**own, "users": shape[0], "items": shape[1], **(facts or {})}, indent=2)
+        for name, content in files.items():
+            (self._place / f"{name}.parquet").write_bytes(content)
+        (self._place / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        if not (self.folder / MANIFEST).exists():  # another process may have been quicker, with the same content
+            self._place.rename(self.folder)
+        return Shards.open(self.folder)
+
+
+# Files to shards: a log too long for memory is scanned once for its ids and once for its rows, and kept as codes.
+
+BATCH_ROWS = 2**18  # rows of a Parquet file that are looked at together
+TEXT_IN_MEMORY = 6  # a text file takes so many times its size while it is read
+
+
+@dataclass(frozen=True)
+class ShardedLog:
+    """A log as shards of codes and ratings, and what the codes stand for."""
+
+    shards: Shards
+    user_ids: Vocabulary
+    item_ids: Vocabulary
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(|U|, |I|)."""
+        return self.shards.shape
+
+    def __len__(self) -> int:
+        """The number of rows, |O|."""
+        return self.shards.n_rows
+
+    def __repr__(self) -> str:
+        """Rows, users, items and shards."""
+        users, items = self.shape
+        return f"<ShardedLog: {len(self):,} rows, {users:,} users x {items:,} items, {len(self.shards)} shards>"
+
+
+def shard_log(
+    path: AnyPath,
+    *,
+    user_col: str = "user_id",
+    item_col: str = "item_id",
+    rating_col: str | None = "rating",
+    separator: str | None = None,
+    user_ids: Vocabulary | None = None,
+    item_ids: Vocabulary | None = None,
+    beside: Sequence[AnyPath] = (),
+    memory: str | float = "4GB",
+    cache: AnyPath | None = None,
+    shard_rows: int = SHARD_ROWS,
+) -> ShardedLog:
+    """The log in a file, a folder of files or a glob, as shards in a folder of `cache`, which a second start reuses.
+
+    The files may have any schema as long as the named columns are there; without a `rating_col` every rating is 1.
+    Every row counts: a pair that occurs twice was observed twice. `user_ids`, `item_ids`: all ids, by default those
+    that occur here and in the files `beside` it. `memory`: Parquet files are scanned in parts that fit; a text file is
+    read whole, so that each must be well below it.
+    """
+    names = {"user": user_col, "item": item_col} | ({} if rating_col is None else {"rating": rating_col})
+    files, budget = files_of(path), as_bytes(memory)
+    others = [file for place in beside for file in files_of(place)]
+    given = {role: ids.to_parquet() for role, ids in (("user", user_ids), ("item", item_ids)) if ids is not None}
+    hashes = {role: hashlib.sha256(content).hexdigest() for role, content in given.items()}
+    folder = cache_folder(cache) / fingerprint(files + others, len(files), names, separator, shard_rows, hashes)
+    if (folder / MANIFEST).exists():
+        return open_log(folder)
+    files = [file for file in files if file.stat().st_size]  # a file without a header has no rows either
+    for file in files + others:
+        _check_schema(file, names, separator, budget)
+    users = user_ids or _vocabulary(files + others, "user", names["user"], separator)
+    items = item_ids or _vocabulary(files + others, "item", names["item"], separator)
+    with ShardWriter(folder, shard_rows) as writer:
+        for file in files:
+            for first, frame in batches(file, names, separator):
+                try:
+                    writer.append(**_coded(frame, names, users, items))
+                except RowError as error:
+                    raise error.located(str(file), first_row(file) + first) from None
+                except DataError as error:
+                    raise DataError(f"{file}: {error}") from None
+        if not writer.n_rows + writer.waiting:
+            raise DataError(f"{path}: there are no rows of data in any of the {len(files)} files.")
+        facts = {"files": [str(file) for file in files], "columns": names}
+        content = {"user_ids": users.to_parquet(), "item_ids": items.to_parquet()}
+        return ShardedLog(writer.finish((len(users), len(items)), facts, **content), users, items)
+
+
+def open_log(folder: str | Path) -> ShardedLog:
+    """The log that `shard_log` has put into a folder."""
+    shards = Shards.open(folder)
+    ids = [
+        Vocabulary.from_parquet((shards.folder / f"{side}.parquet").read_bytes()) for side in ("user_ids", "item_ids")
+    ]
+    return ShardedLog(shards, *ids)
+
+
+def cache_folder(given: AnyPath | None = None) -> Path:
+    """Where shards are kept: as given, or the user's cache folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return (Path(cache) / "counterpoise" / "shards" if given is None else Path(given)).expanduser().absolute()
+
+
+def batches(file: Path, columns: Mapping[str, str], separator: str | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
+    """(the number of its first row, some rows) of a file, in order: Parquet in parts, text at once."""
+    if kind_of(file) not in PARQUET:
+        yield 0, read_part(file, columns, separator)
+        return
+    scan = pl.scan_parquet(file, glob=False)
+    chosen = scan.select(pl.col(name).alias(role) for role, name in columns.items())
+    for first in range(0, _collected(file, scan.select(pl.len())).item(), BATCH_ROWS):
+        yield first, _collected(file, chosen.slice(first, BATCH_ROWS))
+
+
+def _check_schema(file: Path, names: Mapping[str, str], separator: str | None, memory: int) -> None:
+    """Raise `DataError` for a file that cannot be part of this log, before anything is written."""
+    check_columns(file, names, column_names(file, separator))
+    if kind_of(file) in PARQUET:
+        check_plain_types(file, names, pl.read_parquet_schema(file))
+    elif file.stat().st_size * TEXT_IN_MEMORY > memory:
+        size = file.stat().st_size * TEXT_IN_MEMORY
+        raise DataError(
+            f"{file}: a text file of this size takes about {size / 1e9:.1f} GB to read, more than the `memory` of "
+            f"{memory / 1e9:.1f} GB. Split it, convert it to Parquet, or raise --memory."
+        )
+
+
+def _vocabulary(files: list[Path], role: str, name: str, separator: str | None) -> Vocabulary:
+    """The distinct ids of all files, in one type."""
+    found = map(partial(_distinct, role=role, name=name, separator=separator), files)
+    parts = same_type([ids for ids in found if len(ids)])
+    return Vocabulary.of(*parts) if parts else Vocabulary([])
+
+
+def _distinct(file: Path, role: str, name: str, separator: str | None) -> pl.Series:
+    if kind_of(file) not in PARQUET:
+        return read_part(file, {role: name}, separator)[role].drop_nulls().unique()
+    return _collected(file, pl.scan_parquet(file, glob=False).select(pl.col(name).unique())).to_series().drop_nulls()
+
+
+def _collected(file: Path, query: pl.LazyFrame) -> pl.DataFrame:
+    try:
+        return query.collect(engine="streaming")
+    except FAILURES as error:
+        raise broken_parquet(file, error) from None
+
+
+def _coded(frame: pl.DataFrame, names: Mapping[str, str], users: Vocabulary, items: Vocabulary) -> dict[str, Any]:
+    """Codes and ratings of some rows, checked."""
+    ratings = finite_numbers(frame["rating"], names["rating"]) if "rating" in names else np.ones(len(frame))
+    codes = {
+        f"{role}s": ids.require(as_plain_ids(whole_ids(frame[role], names[role])), role)
+        for role, ids in (("user", users), ("item", items))
+    }
+    return {**codes, "ratings": ratings}

@@ -1,0 +1,141 @@
+"""Pictures of weights: balance before and after, how unequal they are, what balance costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from counterpoise.balance.covariate_balance import imbalances
+from counterpoise.balance.diagnostics import effective_sample_size
+from counterpoise.balance.estimators import TOLERANCES, FrontierPoint
+from counterpoise.balance.estimators import balance_frontier as frontier_points
+from counterpoise.balance.solver import BalanceResult
+from counterpoise.data.log import FeedbackLog
+from counterpoise.errors import ConfigError
+from counterpoise.plots.style import BLUE, GREY, ORANGE, Picture, panels, plain_logarithm
+
+CARELESS = 0.1  # standard deviations: below this a feature is usually called balanced
+NARROW = 4  # the largest weight over the smallest, up to which they are drawn on a linear scale
+
+
+def love_plot(
+    result: Any, log: FeedbackLog | None = None, *, names: Sequence[str] | None = None, most: int = 30
+) -> Picture:
+    """Imbalance before and after weighting, one row for each feature or function, the largest before on top.
+
+    `result`: see `imbalances`; of more than `most` rows those with the largest imbalance are shown.
+    """
+    rows = imbalances(result, log, names)
+    shown = sorted(sorted(rows, key=lambda row: -max(row.before, row.after))[:most], key=lambda row: row.before)
+    places = range(len(shown))
+    before, after = [row.before for row in shown], [row.after for row in shown]
+    with panels(height=0.9 + 0.14 * len(shown)) as (figure, (axes,)):
+        axes.hlines(places, before, after, color=GREY, linewidth=0.6, zorder=1)
+        axes.scatter(before, places, s=16, facecolors="white", edgecolors=ORANGE, label="before", zorder=2)
+        axes.scatter(after, places, s=14, color=BLUE, label="after", zorder=3)
+        axes.axvline(CARELESS, color=GREY, linewidth=0.6, linestyle=":", zorder=0)
+        axes.set_yticks(places, [row.name for row in shown])
+        axes.set_xlim(left=0)
+        axes.set_xlabel("imbalance, in standard deviations")
+        axes.grid(axis="y")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderpad=0)
+        if len(shown) < len(rows):
+            axes.set_title(f"the {len(shown)} largest of {len(rows)}", loc="left")
+    return figure
+
+
+def weight_histogram(result: Any, *, bins: int = 40) -> Picture:
+    """How unequal the weights are: how many rows count how many times the mean, and the effective sample size.
+
+    `result`: anything with weights (a BalanceResult, a balancer, a BalanceReport, a fitted recommender), or an array.
+    """
+    ratio = _weights(result)
+    ratio = ratio / ratio.mean()
+    positive, size = ratio[ratio > 0], effective_sample_size(ratio)
+    low, high = positive.min(), positive.max()
+    logarithmic = high > NARROW * low
+    edges = np.geomspace(low, high, bins + 1) if logarithmic else np.linspace(min(low, 0.9), max(high, 1.1), bins + 1)
+    with panels() as (figure, (axes,)):
+        axes.hist(positive, bins=edges, color=BLUE)
+        axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
+        if logarithmic:
+            plain_logarithm(axes)
+        axes.set(xlabel="weight / mean weight", ylabel="rows")
+        zeros = f", {len(ratio) - len(positive):,} with weight 0" if len(positive) < len(ratio) else ""
+        axes.set_title(f"{len(ratio):,} rows count as {size:,.0f}{zeros}", loc="left")
+    return figure
+
+
+def dual_prices(result: Any, *, names: Sequence[str] | None = None, most: int = 30) -> Picture:
+    """What balance in each function costs: the price |l_j| of one standard deviation, the dearest on top.
+
+    A function whose price has reached its `strength` (a mark) was given up. `result`: a BalanceResult, a fitted
+    balancer or a BalanceReport.
+    """
+    found = _certificate(result)
+    labels = list(names) if names is not None else _function_names(result, len(found.dual))
+    prices, limits = abs(found.dual) * found.scale, found.strength * found.scale
+    order = np.argsort(-prices, kind="stable")[:most][::-1]
+    capped = [j for j in range(len(order)) if np.isfinite(limits[order[j]]) and found.worst_case_bias is None]
+    with panels(height=0.9 + 0.14 * len(order)) as (figure, (axes,)):
+        colours = [ORANGE if found.given_up[j] else BLUE for j in order]
+        axes.barh(range(len(order)), prices[order], color=colours, height=0.7)
+        axes.scatter(limits[order][capped], capped, marker="|", s=40, color=GREY, label="strength")
+        axes.set_yticks(range(len(order)), [labels[j] for j in order])
+        axes.set_xlabel("price of one standard deviation")
+        if prices.max() > 0 and (len(capped) == 0 or limits[order][capped].max() > 20 * prices.max()):
+            axes.set_xlim(0, 1.05 * prices.max())  # limits far away say only that none was reached
+        elif capped:
+            axes.legend(loc="lower right")
+        lost = int(found.given_up.sum())
+        axes.set_title(f"{lost} of {len(prices)} functions given up", loc="left")
+    return figure
+
+
+def balance_frontier(balancer: Any, tolerances: Sequence[float] = TOLERANCES) -> Picture:
+    """Effective sample size against imbalance, along the tolerance: what balance costs.
+
+    `balancer`: a fitted balancer, or the points that `frontier.balance_frontier` made of one.
+    """
+    given = isinstance(balancer, Sequence) and all(isinstance(point, FrontierPoint) for point in balancer)
+    points = list(balancer) if given else frontier_points(balancer, tolerances)
+    sizes = [point.effective_sample_size for point in points]
+    with panels() as (figure, (axes,)):
+        axes.plot([point.rms_imbalance for point in points], sizes, marker="o", markersize=3, color=BLUE)
+        axes.axhline(points[0].rows, color=GREY, linewidth=0.8, linestyle=":")
+        for point in points[:: max(1, len(points) // 5)]:
+            place = (point.rms_imbalance, point.effective_sample_size)
+            axes.annotate(f"{point.tolerance:g}", place, (3, -8), textcoords="offset points", fontsize=6, color=GREY)
+        axes.set(xlabel="imbalance of the functions, root mean square, SD", ylabel="effective sample size")
+        axes.set_ylim(bottom=0)
+        axes.set_xlim(left=0)
+        axes.set_title(f"{points[0].rows:,} rows, by tolerance (small numbers)", loc="left")
+        axes.grid()
+    return figure
+
+
+def _weights(source: Any) -> NDArray[np.float64]:
+    """The weights of anything that has some."""
+    for name in ("ratio_", "weights_", "weights"):
+        source = getattr(source, name, source)
+    values = np.asarray(source.cpu() if hasattr(source, "cpu") else source)
+    if values.ndim != 1 or values.dtype.kind not in "fiu" or not np.isfinite(values).all() or values.sum() <= 0:
+        raise ConfigError("`result` must have weights: a BalanceResult, a fitted balancer or recommender, or a column.")
+    return values.astype(np.float64)
+
+
+def _certificate(source: Any) -> BalanceResult:
+    found = getattr(source, "result_", getattr(source, "result", source))
+    if not isinstance(found, BalanceResult):
+        kind = type(source).__name__
+        raise ConfigError(f"`result` must be a BalanceResult, a fitted balancer or a BalanceReport, got {kind}.")
+    return found
+
+
+def _function_names(source: Any, count: int) -> list[str]:
+    """Those of a balancer or a report, or numbers."""
+    names = getattr(source, "function_names", getattr(getattr(source, "_functions", None), "names", None))
+    return list(names) if names else [f"h{j}" for j in range(1, count + 1)]

@@ -1,0 +1,100 @@
+"""How pictures look: one column of a paper, colours that everybody can tell apart, text that stays text."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from counterpoise.errors import ConfigError, check_choice
+from counterpoise.storage import write_file
+
+try:
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
+except ImportError:
+    raise ConfigError('pictures need matplotlib: pip install "counterpoise[plots]".') from None
+
+KINDS = ("png", "svg", "pdf")
+COLUMN = 3.4  # inches: one column of a paper in two columns
+# Okabe and Ito 2008, without yellow, which is too light for lines.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
+BLUE, ORANGE = COLOURS[:2]
+GREY = "#777777"
+STYLE: Any = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "grid.linewidth": 0.4,
+    "grid.alpha": 0.4,
+    "lines.linewidth": 1.2,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "counterpoise",
+    "pdf.fonttype": 42,
+    "savefig.dpi": 200,
+}
+
+
+class Picture(Figure):
+    """A matplotlib Figure that keeps its style when it is saved. It belongs to no window and is never shown."""
+
+    def savefig(self, *arguments: Any, **options: Any) -> None:
+        """As matplotlib's, with text as text in PDF and SVG."""
+        with rc_context(STYLE):
+            super().savefig(*arguments, **options)
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook displays."""
+        picture = io.BytesIO()
+        self.savefig(picture, format="png", dpi=130, metadata={"Software": None})
+        return picture.getvalue()
+
+
+@contextmanager
+def panels(
+    rows: int = 1, columns: int = 1, width: float = COLUMN, height: float = 2.4
+) -> Iterator[tuple[Picture, Any]]:
+    """(a new picture, the flat list of its axes); `width` and `height` are those of the whole, in inches."""
+    with rc_context(STYLE):
+        figure = Picture(figsize=(width, height), layout="constrained")
+        yield figure, figure.subplots(rows, columns, squeeze=False).flatten()
+
+
+def save(figure: Any, path: str | Path) -> None:
+    """Write a picture beside and rename it; the ending says which kind. The same picture gives the same file."""
+    path = Path(path)
+    check_choice("ending", path.suffix[1:], KINDS)
+    picture = io.BytesIO()
+    stamps = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    figure.savefig(picture, format=path.suffix[1:], metadata=stamps[path.suffix[1:]])
+    write_file(path, picture.getvalue())
+
+
+def plain_logarithm(axes: Any) -> None:
+    """A logarithmic x axis, once everything is drawn, with numbers as people write them: 0.5, 1, 20."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_minor_formatter("{x:g}" if high < 10 * low else NullFormatter())
+
+
+def line_with_band(axes: Any, line: dict[str, Any], colour: str) -> None:
+    """`{"name", "x", "mean", "std"}` with a band of one std; a line whose x is [None] is a level across the panel."""
+    if line["x"] == [None]:
+        axes.axhline(line["mean"][0], color=colour, linestyle="--", label=line["name"])
+        return
+    axes.plot(line["x"], line["mean"], marker="o", markersize=3, color=colour, label=line["name"])
+    low = [mean - std for mean, std in zip(line["mean"], line["std"], strict=True)]
+    high = [mean + std for mean, std in zip(line["mean"], line["std"], strict=True)]
+    axes.fill_between(line["x"], low, high, color=colour, alpha=0.15, linewidth=0)

@@ -1,0 +1,60 @@
+"""Pictures made of letters, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from counterpoise.balance.covariate_balance import Imbalance
+
+MOST = 8  # rows shown
+NARROWEST = 12  # columns of a scale that still says something
+SIGNS = {True: {"before": "○", "after": "●", "both": "◉", "line": "─"}}
+SIGNS[False] = {"before": "o", "after": "x", "both": "8", "line": "-"}
+
+
+def love_lines(
+    rows: Sequence[Imbalance], title: str = "Imbalance", width: int = 72, *, fancy: bool = True, most: int = MOST
+) -> list[str]:
+    """A small love plot: `title`, then a line for each feature, from its imbalance before weighting to that after.
+
+    `fancy` draws with circles, otherwise ASCII. Where `width` leaves no room for a scale, the numbers stand alone.
+    """
+    shown, signs = list(rows[:most]), SIGNS[fancy]
+    if not shown:
+        return []
+    weighted = any(abs(row.before - row.after) > 1e-9 for row in rows)
+    names = _fitted([row.name for row in shown], max(6, width // 3))
+    numbers = [f"{row.before:.2f} -> {row.after:.2f}" if weighted else f"{row.before:.2f}" for row in shown]
+    room = width - len(names[0]) - max(map(len, numbers)) - 4
+    largest = max(max(row.before, row.after) for row in shown)
+    bars = [_bar(row, largest, room, signs) if room >= NARROWEST else "" for row in shown]
+    lines = [f"{name}  {bar}  {number}".rstrip() for name, bar, number in zip(names, bars, numbers, strict=True)]
+    more = [f"and {len(rows) - most} more, with less"] if len(rows) > most else []
+    return [*_legend(title, weighted, signs, width), *lines, *more]
+
+
+def _legend(title: str, weighted: bool, signs: dict[str, str], width: int) -> list[str]:
+    """The title and what the signs mean, on one line where that fits."""
+    heading = f"{title}, in SD"
+    if not weighted:
+        return [heading]
+    key = f"{signs['before']} before, {signs['after']} after"
+    return [f"{heading}: {key}"] if len(heading) + len(key) + 2 <= width else [heading, key]
+
+
+def _fitted(names: Sequence[str], longest: int) -> list[str]:
+    """Names of one width, the long ones cut."""
+    cut = [name if len(name) <= longest else name[: longest - 2] + ".." for name in names]
+    return [name.ljust(max(map(len, cut))) for name in cut]
+
+
+def _bar(row: Imbalance, largest: float, room: int, signs: dict[str, str]) -> str:
+    """0 at the left, the largest imbalance at the right."""
+    before, after = (round(size / largest * (room - 1)) if largest > 0 else 0 for size in (row.before, row.after))
+    cells = [" "] * room
+    for place in range(min(before, after), max(before, after)):
+        cells[place] = signs["line"]
+    cells[before], cells[after] = signs["before"], signs["after"]
+    if before == after:
+        cells[after] = signs["both"] if row.before != row.after else signs["before"]
+    return "".join(cells)

@@ -1,0 +1,267 @@
+"""Three kinds of charts as inline SVG: rows with dots and intervals, lines, bars. Every mark can be read off."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from markupsafe import Markup, escape
+
+# Pieces of SVG, escaped, and scales from numbers to places.
+
+
+def tag(name: str, *children: Any, **attributes: Any) -> Markup:
+    """<name attribute="value">children</name>, everything escaped; `class_` is class, `text_anchor` text-anchor."""
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_written(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    opened = Markup(name), Markup(written)  # our own names; values are escaped above  # nosec B704
+    return Markup("<{0}{1}>{2}</{0}>").format(*opened, join(*children))
+
+
+def join(*children: Any) -> Markup:
+    """Pieces one after the other; text is escaped, None is nothing."""
+    return Markup("").join(child for child in children if child is not None)
+
+
+def _written(value: Any) -> str:
+    return f"{value:.1f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From values in [low, high] to places in [start, end], linear or logarithmic."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """The place of a value."""
+        low, high, here = (math.log10(v) if self.logarithmic else v for v in (self.low, self.high, value))
+        share = (here - low) / (high - low) if high > low else 0.5
+        return self.start + share * (self.end - self.start)
+
+    def ticks(self, about: int = 5) -> list[float]:
+        """Round values inside."""
+        return _powers(self.low, self.high) if self.logarithmic else _steps(self.low, self.high, about)
+
+
+def _steps(low: float, high: float, about: int) -> list[float]:
+    """Multiples of 1, 2 or 5 times a power of ten, about so many."""
+    raw = (high - low) / max(1, about)
+    if raw <= 0:
+        return [low]
+    power = 10 ** math.floor(math.log10(raw))
+    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.75)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(place * step, 12) for place in range(first, last + 1)]
+
+
+def _powers(low: float, high: float) -> list[float]:
+    """Powers of ten; between them 2 and 5 times these where there would be few."""
+    factors = (1,) if math.log10(high / low) >= 3 else (1, 2, 5)
+    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+    return [f * 10.0**p for p in powers for f in factors if low * 0.999 <= f * 10.0**p <= high * 1.001]
+
+
+def short(value: float) -> str:
+    """A tick's label: 20k for 20,000."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size * (10 if letter == "k" else 1):
+            return f"{value / size:g}{letter}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def domain(values: list[float], include: tuple[float, ...] = (), margin: float = 0.04) -> tuple[float, float]:
+    """The range of values, widened a little."""
+    known = [value for value in (*values, *include) if value is not None and math.isfinite(value)] or [0.0, 1.0]
+    low, high = min(known), max(known)
+    room = margin * (high - low) or max(abs(high), 1.0) * margin
+    return low - room, high + room
+
+
+WIDTH, HEIGHT = 460, 300
+ROW = 24  # height of a row
+LEFT, RIGHT, TOP, BOTTOM = 54, 14, 12, 44
+LABEL_WIDTH, LETTER = 150, 7.2  # room for the labels of rows, and about how wide a letter is
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A value with what is said of it, and its interval where it has one."""
+
+    value: float
+    tip: str
+    kind: str = "after"  # before, after, or another class of the style sheet
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points (x, y), what is said of each, and a band (low, high) around them where there is one."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    tips: Sequence[str]
+    kind: str = "after"
+    band: Sequence[tuple[float, float]] = ()
+    whiskers: bool = False  # the band as an interval at each point
+
+
+@dataclass(frozen=True)
+class Bar:
+    """From low to high, so much."""
+
+    low: float
+    high: float
+    value: float
+    tip: str
+    kind: str = "after"
+
+
+def row_chart(
+    rows: Sequence[tuple[str, Sequence[Mark]]], x_name: str, alt: str, guides: tuple[float, ...] = (0.0,)
+) -> Markup:
+    """A row for each label with its marks along x; `guides` are dashed lines."""
+    ends = [end for _, marks in rows for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
+    height = TOP + ROW * len(rows) + BOTTOM
+    x = Scale(*domain(ends, guides), LABEL_WIDTH + 8, WIDTH - RIGHT)
+    bottom = height - BOTTOM
+    drawn = [_x_axis(x, bottom, x_name), *(_guide(x(guide), TOP, bottom) for guide in guides)]
+    for place, (label, marks) in enumerate(rows):
+        y = TOP + ROW * (place + 0.5)
+        drawn.append(tag("text", _cut(label), tag("title", label), x=LABEL_WIDTH, y=y + 4, class_="label end"))
+        if len(marks) > 1:
+            ends_of_row = [x(mark.value) for mark in marks]
+            drawn.append(_line(min(ends_of_row), y, max(ends_of_row), y, "link"))
+        drawn += [_dot(mark, x, y) for mark in marks]
+    return _picture(height, alt, drawn)
+
+
+def line_chart(
+    lines: Sequence[Line],
+    x_name: str,
+    y_name: str,
+    alt: str,
+    *,
+    include_y: tuple[float, ...] = (),
+    logarithmic_x: bool = False,
+    diagonal: bool = False,
+    guide: float | None = None,
+) -> Markup:
+    """Lines over a common x; `diagonal` draws x = y, `guide` a level."""
+    xs = [x for line in lines for x, _ in line.points]
+    ys = [y for line in lines for _, y in line.points] + [end for line in lines for pair in line.band for end in pair]
+    across = (min(xs), max(xs)) if logarithmic_x else domain(xs, margin=0.02)
+    x = Scale(*across, LEFT, WIDTH - RIGHT, logarithmic_x and min(xs) > 0)
+    y = Scale(*domain(ys, include_y), HEIGHT - BOTTOM, TOP)
+    drawn = [_x_axis(x, HEIGHT - BOTTOM, x_name), _y_axis(y, y_name)]
+    if guide is not None:
+        drawn.append(_line(LEFT, y(guide), WIDTH - RIGHT, y(guide), "guide"))
+    if diagonal:
+        low, high = max(x.low, y.low), min(x.high, y.high)
+        drawn.append(_line(x(low), y(low), x(high), y(high), "guide"))
+    return _picture(HEIGHT, alt, drawn + [_drawn_line(line, x, y) for line in lines])
+
+
+def bar_chart(bars: Sequence[Bar], x_name: str, y_name: str, alt: str, *, logarithmic_x: bool = False) -> Markup:
+    """Bars beside each other; an average bar that hardly shows is still a pixel high."""
+    x = Scale(bars[0].low, bars[-1].high, LEFT, WIDTH - RIGHT, logarithmic_x)
+    values = [bar.value for bar in bars]
+    y = Scale(min(0.0, min(values) * 1.04), max(0.0, max(values) * 1.04) or 1.0, HEIGHT - BOTTOM, TOP)
+    drawn = [_x_axis(x, HEIGHT - BOTTOM, x_name), _y_axis(y, y_name)]
+    for bar in bars:
+        left, right, top, foot = x(bar.low), x(bar.high), y(max(bar.value, 0)), y(min(bar.value, 0))
+        box = {"x": left, "y": top, "width": max(0.5, right - left - 0.6), "height": max(1.0, foot - top)}
+        drawn.append(tag("rect", tag("title", bar.tip), **box, class_=f"mark bar {bar.kind}", data_tip=bar.tip))
+    return _picture(HEIGHT, alt, drawn)
+
+
+def _picture(height: float, alt: str, drawn: Sequence[Any]) -> Markup:
+    return tag(
+        "svg",
+        tag("title", alt),
+        *drawn,
+        viewBox=f"0 0 {WIDTH} {height:g}",
+        role="img",
+        aria_label=alt,
+        class_="chart",
+        xmlns="http://www.w3.org/2000/svg",
+    )
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
+    return tag("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=kind)
+
+
+def _guide(x: float, top: float, bottom: float) -> Markup:
+    return _line(x, top, x, bottom, "guide")
+
+
+def _x_axis(x: Scale, bottom: float, name: str) -> Markup:
+    ticks = [
+        join(
+            _line(x(tick), TOP, x(tick), bottom, "grid"),
+            tag("text", short(tick), x=float(x(tick)), y=float(bottom + 16), class_="tick middle"),
+        )
+        for tick in x.ticks()
+    ]
+    middle = (x.start + x.end) / 2
+    return join(*ticks, tag("text", name, x=float(middle), y=float(bottom + 36), class_="axis middle"))
+
+
+def _y_axis(y: Scale, name: str) -> Markup:
+    ticks = [
+        join(
+            _line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"),
+            tag("text", short(tick), x=LEFT - 6, y=float(y(tick) + 4), class_="tick end"),
+        )
+        for tick in y.ticks()
+    ]
+    middle = (y.start + y.end) / 2
+    turned = f"rotate(-90 12 {middle:g})"
+    return join(*ticks, tag("text", name, x=12, y=float(middle), transform=turned, class_="axis middle"))
+
+
+def _dot(mark: Mark, x: Scale, y: float) -> Markup:
+    span = (
+        None if mark.low is None or mark.high is None else _line(x(mark.low), y, x(mark.high), y, f"span {mark.kind}")
+    )
+    circle = {"cx": float(x(mark.value)), "cy": float(y), "r": 5, "class_": f"mark dot {mark.kind}"}
+    return join(span, tag("circle", tag("title", mark.tip), **circle, data_tip=mark.tip))
+
+
+def _drawn_line(line: Line, x: Scale, y: Scale) -> Markup:
+    places = [(x(a), y(b)) for a, b in line.points]
+    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
+    style = f"mark {'dot' if line.whiskers else 'point'} {line.kind}"
+    dots = [
+        tag("circle", tag("title", tip), cx=float(a), cy=float(b), r=4, class_=style, data_tip=tip)
+        for (a, b), tip in zip(places, line.tips, strict=True)
+    ]
+    return join(_band(line, x, y), tag("polyline", points=path, class_=f"line {line.kind}"), *dots)
+
+
+def _band(line: Line, x: Scale, y: Scale) -> Markup | None:
+    if not line.band:
+        return None
+    across = [x(a) for a, _ in line.points]
+    if line.whiskers:
+        ends = zip(across, line.band, strict=True)
+        return join(*(_line(a, y(low), a, y(high), f"span {line.kind}") for a, (low, high) in ends))
+    upper = [f"{a:.1f},{y(high):.1f}" for a, (_, high) in zip(across, line.band, strict=True)]
+    lower = [f"{a:.1f},{y(low):.1f}" for a, (low, _) in zip(across, line.band, strict=True)]
+    return tag("polygon", points=" ".join(upper + lower[::-1]), class_=f"band {line.kind}")
+
+
+def _cut(label: str) -> str:
+    most = int(LABEL_WIDTH / LETTER)
+    return label if len(label) <= most else label[: most - 1] + "…"

@@ -1,1 +1,0 @@
-"""One page on one run: facts first, then words, charts and HTML."""

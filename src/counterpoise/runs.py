@@ -1,0 +1,397 @@
+"""One fit from its configuration: load, build, train, evaluate; and a saved run evaluated again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from counterpoise import __version__
+from counterpoise.balance.covariate_balance import Imbalance, imbalances, log_balance
+from counterpoise.config import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
+from counterpoise.data.datasets import SOURCES, load
+from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
+from counterpoise.data.reading import header_of, read_log
+from counterpoise.data.simulation import simulate
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, shown
+from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
+from counterpoise.methods import make
+from counterpoise.out_of_core.executors import make_engine
+from counterpoise.out_of_core.fitting import fit_streamed
+from counterpoise.out_of_core.log import StreamedLog, too_long
+from counterpoise.recommender import DebiasedRecommender, load_model
+from counterpoise.storage import read_manifest, remove_folder
+from counterpoise.training.checkpoint import FILE, Checkpoint
+from counterpoise.training.loop import DivergenceError, Progress
+from counterpoise.weights.balancing import Balancing
+
+# The configuration of one fit: from a TOML file, a saved run, and flags, in that order of precedence.
+
+
+class FitConfig(BaseModel):
+    """Everything that decides what `counterpoise fit` does."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    data: str = Field(description="A dataset's name, a file with the biased log, or a folder with train.* and test.*.")
+    path: str | None = None
+    test: str | None = None
+    probe: str | None = None
+    users: str | None = None
+    items: str | None = None
+    protocol: Protocol = "honest"
+    probe_fraction: float = 0.05
+    threshold: float | None = None
+    duplicates: Duplicates = "error"
+    user_col: str = "user_id"
+    item_col: str = "item_id"
+    rating_col: str = "rating"
+    timestamp_col: str | None = None
+    propensity_col: str | None = None
+    separator: str | None = None
+    method: str = "counterpoise"
+    seed: int = 0
+    settings: dict[str, Any] = Field(default_factory=dict)
+    k: int = Field(default=5, ge=1)
+    empty_users: EmptyUsers = "skip"
+    memory: str = "4GB"
+    engine: EngineName = "local"
+    workers: int | None = None
+    address: str | None = None
+    cache: str | None = None
+
+    def read_options(self) -> dict[str, Any]:
+        """How to read files of one's own, as far as it differs from the defaults."""
+        names = ("duplicates", "user_col", "item_col", "rating_col", "timestamp_col", "propensity_col", "separator")
+        return {
+            name: getattr(self, name) for name in names if getattr(self, name) != type(self).model_fields[name].default
+        }
+
+
+def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> FitConfig:
+    """The configuration from a TOML file or run folder (or None), overridden by the flags that are not None."""
+    values = {} if source is None else _read(source)
+    values |= {name: value for name, value in flags.items() if value is not None}
+    given = values.get("settings", {})
+    if not isinstance(given, dict):
+        raise ConfigError(f"`settings` must be a table of names and values, got {shown(given)}.")
+    values["settings"] = given | settings
+    if {"seed", "training__seed"} & set(values["settings"]):
+        raise ConfigError("`seed` draws the probe too, so it stands beside the settings: use --seed, or the top level.")
+    try:
+        return FitConfig(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            raise ConfigError(f"`{name}` is missing. Give it as an argument or in the configuration file.") from None
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(FitConfig.model_fields)
+            raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.") from None
+        rule = first["msg"].removeprefix("Input should be ")
+        raise ConfigError(f"`{name}` must be {rule}, got {shown(first['input'])}.") from None
+
+
+def parse_settings(words: list[str]) -> dict[str, Any]:
+    """`name=value` words as settings; the value is read as TOML, or as text where that fails."""
+    settings = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not (name and equals):
+            raise ConfigError(f"`--set` takes name=value, got {word!r}. For example --set dim=16.")
+        try:
+            settings[name] = tomllib.loads(f"value = {text}")["value"]
+        except (tomllib.TOMLDecodeError, RecursionError):
+            settings[name] = text
+    return settings
+
+
+def to_toml(configuration: FitConfig) -> str:
+    """A configuration as the TOML that `resolve` reads: what it is of, what differs from the defaults, the settings."""
+    fields, named = type(configuration).model_fields, ("data", "method", "seed")
+    values = {name: getattr(configuration, name) for name in fields if name != "settings"}
+    told = {n: value for n, value in values.items() if n in named or value not in (None, fields[n].default)}
+    lines = [f"{name} = {_toml(name, value)}" for name, value in told.items()]
+    settings = [f"{_key(name)} = {_toml(name, value)}" for name, value in configuration.settings.items()]
+    return "\n".join([*lines, *(["", "[settings]", *settings] if settings else [])]) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
+def _toml(name: str, value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, bool | str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_toml(name, item) for item in value)}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_toml(key, item)}" for key, item in value.items()) + "}"
+    raise ConfigError(f"`{name}` cannot be written as TOML: {value!r}.")
+
+
+def _read(source: Path) -> dict[str, Any]:
+    if source.is_dir():
+        values = read_manifest(source).get("fit")
+        if not isinstance(values, dict):
+            raise ConfigError(f"{source} was not written by `counterpoise fit`, so it holds no configuration of one.")
+        return values
+    try:
+        return tomllib.loads(source.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{source} is not valid TOML: {error}.") from None
+
+
+GLANCE = 2_000_000  # rows
+STOPPED = ".stopped"  # what the folder of a fit that came to no end is called behind its name
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A fitted model with what it was fitted on and how well it does."""
+
+    configuration: FitConfig
+    dataset: Dataset
+    model: DebiasedRecommender
+    evaluation: Evaluation | None  # None without a test
+    seconds: float
+    truth: dict[str, float] | None = None  # of simulated data: what no real log tells
+
+    def imbalances(self) -> list[Imbalance]:
+        """How the log differs from all pairs before and after weighting; before alone where patience held rows out.
+
+        Empty for a log that is too long to be looked at in passing.
+        """
+        log, ratio = self.dataset.train, self.model.ratio_
+        if len(log) > GLANCE:
+            return []
+        return imbalances(log_balance(log, ratio if len(ratio) == len(log) else None))
+
+    def facts(self) -> dict[str, Any]:
+        """JSON-able: what a run folder keeps beside the model."""
+        return {
+            "fit": self.configuration.model_dump(),
+            "dataset": {"name": self.dataset.name, **self.dataset.description},
+            "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
+            "seconds": round(self.seconds, 3),
+            "truth": self.truth,
+        }
+
+
+def fit_and_evaluate(
+    configuration: FitConfig, progress: Progress | None = None, folder: Path | None = None, resume: bool = False
+) -> Fitted:
+    """Load the data, fit the method, and evaluate it where there are unbiased ratings.
+
+    `folder`: where a long fit is written down on the way; beside it the last good epoch is saved where training is
+    stopped or diverges. `resume`: go on from what is there.
+    """
+    model = make(configuration.method, **{"seed": configuration.seed, **configuration.settings})
+    dataset = load_data(configuration)
+    if dataset.test is not None:
+        binary_labels(dataset.test)  # an error now, not after the fit
+    started = time.perf_counter()
+    checkpoint = None if folder is None else _checkpoint(configuration, model, dataset, folder, resume)
+    passed = _epochs_passed(checkpoint)
+    try:
+        if isinstance(dataset.train, StreamedLog):
+            fit_streamed(model, dataset.train, dataset.probe, progress, checkpoint)
+        else:
+            model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
+    except DivergenceError as stop:
+        raise DivergenceError(f"{stop} {_keep_stopped(model, configuration, folder)}") from None
+    except KeyboardInterrupt:
+        kept = _keep_stopped(model, configuration, folder, passed)
+        way = "goes on with --resume" if checkpoint is not None and checkpoint.file.exists() else "fits it anew"
+        raise StoppedError(f"stopped before the end. {kept} The same command {way}.") from None
+    seconds = time.perf_counter() - started
+    evaluation = None
+    if dataset.test is not None:
+        evaluation = evaluate(model, dataset.test, k=configuration.k, empty_users=configuration.empty_users)
+    truth = _truth(configuration, model) if configuration.data == "simulated" else None
+    return Fitted(configuration, dataset, model, evaluation, seconds, truth)
+
+
+def _checkpoint(
+    configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset, folder: Path, resume: bool
+) -> Checkpoint | None:
+    """The checkpoint of this fit; None where weights or the best epoch depend on more than the last epoch."""
+    weights = model.weights
+    changing = isinstance(weights, Balancing) and (weights.moving or getattr(weights.functions, "adaptive", False))
+    if changing or getattr(model.training, "patience", None) is not None:
+        if resume:
+            raise ConfigError("`resume` does not go with patience, nor with weights that follow the errors (akb).")
+        return None
+    train, probe = dataset.train, dataset.probe
+    data = train.shards.folder.name if isinstance(train, StreamedLog) else hash_logs("", train, probe)
+    facts = [__version__, model.to_config(), data, configuration.threshold, None if probe is None else len(probe)]
+    key = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+    return Checkpoint(folder / FILE, key, resume)
+
+
+def _epochs_passed(checkpoint: Checkpoint | None) -> int:
+    """The epochs that a resumed fit finds done; none where its file tells nothing, which the fit itself will say."""
+    from safetensors import SafetensorError, safe_open
+
+    if checkpoint is None or not checkpoint.resume:
+        return 0
+    try:
+        with safe_open(checkpoint.file, framework="pt") as found:
+            return len(found.get_tensor("losses"))
+    except (SafetensorError, OSError, RuntimeError):
+        return 0
+
+
+def _keep_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: Path | None, passed: int = 0) -> str:
+    """Save what was learned before training was stopped, beside the folder that a whole fit goes to; what to say.
+
+    `passed`: epochs that were learned before; a stop while they are passed by loses none of them.
+    """
+    if folder is None or not hasattr(model, "history_"):
+        return "Nothing was learned that could be kept."
+    place = folder.with_name(folder.name + STOPPED)
+    epoch, epochs = max(model.history_.best_epoch, passed), model.training.epochs
+    try:
+        model.save(place, fit=configuration.model_dump(), stopped={"epoch": epoch, "epochs": epochs})
+    except CounterpoiseError as error:
+        return f"What was learned could not be kept: {error}"
+    return f"What was learned up to epoch {epoch} of {epochs} is kept as a run in {place}."
+
+
+def drop_stopped(configuration: FitConfig, folder: Path) -> None:
+    """Remove what a stopped fit of the same configuration left beside the folder of the whole one."""
+    place = folder.with_name(folder.name + STOPPED)
+    try:
+        manifest = read_manifest(place)
+    except DataError:
+        return  # there is none, or it is not ours
+    if "stopped" in manifest and manifest.get("fit") == configuration.model_dump():
+        remove_folder(place)
+
+
+def load_data(configuration: FitConfig) -> Dataset:
+    """The data that a configuration names."""
+    return load(
+        configuration.data,
+        configuration.path,
+        configuration.protocol,
+        configuration.seed,
+        probe_fraction=configuration.probe_fraction,
+        threshold=configuration.threshold,
+        test=configuration.test,
+        probe=configuration.probe,
+        users=configuration.users,
+        items=configuration.items,
+        memory=configuration.memory,
+        streaming={
+            "cache": configuration.cache,
+            "engine": make_engine(configuration.engine, configuration.workers, configuration.address),
+        },
+        **configuration.read_options(),
+    )
+
+
+def _truth(configuration: FitConfig, model: DebiasedRecommender) -> dict[str, float]:
+    """The ideal loss of the model, and the bias of the log's mean error with equal weights and with the model's."""
+    world = simulate(seed=configuration.seed, probe_fraction=configuration.probe_fraction)
+    known = {"ideal_loss": world.ideal_risk(model), "bias_of_the_log": world.selection_bias(model)}
+    rows = len(model.ratio_) == len(world.dataset.train)  # with patience some rows have no weight
+    return known | ({"bias_of_the_weights": world.selection_bias(model, model.ratio_)} if rows else {})
+
+
+def evaluate_run(
+    run: str | Path,
+    test: str,
+    unknown: Unknown = "error",
+    reading: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+    protocol: Protocol | None = None,
+    seed: int | None = None,
+    threshold: float | None = None,
+    k: int = 5,
+    empty_users: EmptyUsers = "skip",
+    memory: str = "4GB",
+) -> tuple[Evaluation, int, Protocol]:
+    """(the evaluation of a saved run on a file or the test of a named dataset, rows seen in training, protocol).
+
+    The arguments are those of `read_test`.
+    """
+    model, fitted = load_model(run), read_manifest(run).get("fit") or {}
+    options: dict[str, Any] = {"path": path, "protocol": protocol, "seed": seed, "threshold": threshold}
+    log, seen, protocol = read_test(model, fitted, test, reading, memory=memory, **options)
+    scores = model.predict_log(log, unknown=unknown)  # which says what to do about unknown users
+    return evaluate(scores, log, k=k, empty_users=empty_users), seen, protocol
+
+
+def read_test(
+    model: DebiasedRecommender,
+    fitted: Mapping[str, Any],
+    test: str,
+    reading: Mapping[str, Any] | None = None,
+    *,
+    path: str | None = None,
+    protocol: Protocol | None = None,
+    seed: int | None = None,
+    threshold: float | None = None,
+    memory: str = "4GB",
+) -> tuple[FeedbackLog, int, Protocol]:
+    """(a file or the test of a named dataset as a log, how many of its pairs were seen in training, protocol).
+
+    What is not given is as in the run, whose configuration is `fitted`: the protocol, the split, the threshold, and
+    the names of columns where the file has them (`as_in_run`). In the honest protocol the pairs of the training log and
+    of the probe are left out. `reading`: options of `read_log` for a file, a folder or a glob, which must fit into
+    `memory`: rankings are of users, whose rows may lie anywhere.
+    Users whom the model does not know are kept: it says what to do about them (`strangers`, `predict_log`).
+    """
+    protocol = protocol or fitted.get("protocol", "honest")
+    threshold = model.log_facts_["threshold"] if threshold is None else threshold
+    if test in SOURCES:
+        seed = fitted.get("seed", 0) if seed is None else seed
+        fraction = fitted.get("probe_fraction", FitConfig.model_fields["probe_fraction"].default)
+        log = load(test, path or fitted.get("path"), protocol, seed, probe_fraction=fraction, threshold=threshold).test
+        assert log is not None
+    elif too_long(test, memory):
+        raise DataError(f"{test}: more rows than fit into the `memory` of {memory}. Raise it, or evaluate on a sample.")
+    else:
+        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": True}
+        log = read_log(test, threshold=threshold, **ids, **(as_in_run(fitted, test, dict(reading or {}))))
+    seen = model.has_seen(log)
+    if protocol == "honest":
+        if seen.all():
+            raise DataError(f"{test}: all {len(seen)} pairs were seen in training. Use --protocol paper to count them.")
+        log = log.take(~seen)
+    return log, int(seen.sum()), protocol
+
+
+def as_in_run(fitted: Mapping[str, Any], test: str, reading: dict[str, Any]) -> dict[str, Any]:
+    """`reading`, or where it names no column, what the log of the run was read with, if its columns are found here.
+
+    They are where the file has as many of them as of the usual ones, and any at all.
+    """
+    roles, usual = ("user_col", "item_col", "rating_col"), FitConfig.model_fields
+    try:
+        own = FitConfig(**fitted)
+    except ValueError:  # a model that no command has fitted
+        return reading
+    if any(role in reading for role in roles):
+        return reading
+    for separator in dict.fromkeys([reading.get("separator"), own.separator]):
+        header = header_of(test, separator)
+        found = sum(getattr(own, role) in header for role in roles)
+        if found and found >= sum(usual[role].default in header for role in roles):
+            return reading | {role: getattr(own, role) for role in roles} | {"separator": separator}
+    return reading

@@ -1,0 +1,218 @@
+"""Propensities that are learned step by step beside the predictor, and balanced by what it predicts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from counterpoise.errors import check_number
+from counterpoise.models.base import Backbone
+from counterpoise.training.context import Problem
+from counterpoise.training.loop import Batch
+from counterpoise.training.optimizer import Adam, Rate
+from counterpoise.weights.base import CLIP, Current, View, Weighing, Weights, inverse_propensity, propensity_facts
+from counterpoise.weights.propensity import cross_entropy, default_model, surprise_of_nothing
+
+LARGEST = 1 - 1e-3  # the largest propensity whose 1 / (1 - p) is balanced
+
+
+def joint_logit(one: Tensor, other: Tensor) -> Tensor:
+    """The logit of sigmoid(one) x sigmoid(other): -log(e^-one + e^-other + e^-(one + other))."""
+    return -torch.logaddexp(-one, softplus(-one) - other)
+
+
+def entire_space(
+    on_pairs: Tensor, on_rows: Tensor, other_on_pairs: Tensor, other_on_rows: Tensor, labels: Tensor, density: float
+) -> Tensor:
+    """Mean over D of CE(o r -> p q) for labels r, from logits of p and q; gradients on pairs of D reach p alone.
+
+    CE(o r -> p q) = -log(1 - p q) - o r logit(p q), so it is mean_D -log(1 - p q) - density x mean_O r logit(p q).
+    """
+    nothing = surprise_of_nothing(on_pairs, torch.sigmoid(other_on_pairs.detach()))
+    return nothing - density * (labels * joint_logit(on_rows, other_on_rows.detach())).mean()
+
+
+def balance_gap(
+    on_pairs: Tensor, on_rows: Tensor, function_on_pairs: Tensor, function_on_rows: Tensor, density: float
+) -> Tensor:
+    """Mean over D of (o / p - (1 - o) / (1 - p)) f, from logits s of p and a function f; 0 is expected at the true p.
+
+    = density x mean_O f / (p (1 - p)) - mean_D f / (1 - p), where 1 / (1 - p) = 1 + e^s and 1 / (p (1 - p)) =
+    2 + e^s + e^-s. Its square is the BMSE of Li et al. 2023.
+    """
+    observed = (function_on_rows * (2 + on_rows.exp() + (-on_rows).exp())).mean()
+    return density * observed - (function_on_pairs * (1 + on_pairs.exp())).mean()
+
+
+def normalised_gap(weight: Tensor, function_on_rows: Tensor, function_on_pairs: Tensor) -> Tensor:
+    """(sum_O w (f - mean_D f)) / (sum_O w): how far the self-normalised mean of f lies from its mean over D."""
+    return (weight * (function_on_rows - function_on_pairs.mean())).sum() / weight.sum()
+
+
+class _Joint(Weighing):
+    """A model of o with logits s, a step at a time; what it minimises besides the cross-entropy is its owner's affair.
+
+    The gaps are those of clipped propensities, the ones that weigh: otherwise a single row with a huge weight, which
+    the clip then takes away, closes a gap most cheaply.
+
+    The ratios of a batch's rows are the model's after its step; at the beginning of an epoch those of all rows are. So
+    what an imputation sees of a row before that step is at most an epoch old, and exact where the batch is the log.
+    """
+
+    needs_pairs: ClassVar[bool] = True
+    gap_name: ClassVar[str]
+
+    def __init__(self, problem: Problem, backbone: Backbone | None, clip: float) -> None:
+        check_number("clip", clip, at_least=0, at_most=1, advice="It is a share of the density; 0 switches it off.")
+        self.clip, self.density, self.rows = clip, problem.log.density, len(problem.log)
+        self.scorer = problem.build(default_model(backbone), self.density)
+        self.optimizer = Adam.of(self.scorer, problem.training.learning_rate, self.rows)
+        self.whole = problem.batches().whole()
+        self.ratio = self.at(self.whole.users, self.whole.items)
+        self._gap, self._steps, self._whole_step = torch.zeros((), device=problem.device), 0, False
+
+    def refresh(self, epoch: int, current: Current) -> None:
+        """Every row's ratio as the model has it now; where the batch is the log, they are so already."""
+        if not self._whole_step:
+            self.settle()
+        self._gap, self._steps = torch.zeros_like(self._gap), 0
+
+    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
+        """One step of the model of o; nothing else moves."""
+        batch = view.batch
+        on_rows, on_pairs = self.both(batch)
+        loss, gap = self.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)
+        self.optimizer.step(loss / self.density, rate)
+        self.ratio[batch.rows] = self.at(batch.users, batch.items)
+        self._whole_step = len(batch.rows) == self.rows
+        self._gap, self._steps = self._gap + gap.detach(), self._steps + 1
+
+    def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The model's logits on the rows of a batch and on its pairs of D."""
+        return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+
+    def loss(
+        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """(what the model of o minimises, by pair of D; what should become 0)."""
+        raise NotImplementedError
+
+    @torch.no_grad()
+    def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
+        """The ratio of any pairs; labels make no difference."""
+        return inverse_propensity(torch.sigmoid(self.scorer.at(users, items)), self.density, self.clip)
+
+    def settle(self) -> None:
+        """Every row's ratio as the model has it."""
+        self.ratio = self.at(self.whole.users, self.whole.items)
+
+    def state(self) -> list[Tensor]:
+        """The model and the ratios that it gave."""
+        return [*(parameter.data for parameter in self.scorer.parameters()), self.ratio]
+
+    @torch.no_grad()
+    def facts(self) -> dict[str, Any]:
+        """What the clip did, and what was left of the gap: its mean over the steps of the last epoch."""
+        propensity = torch.sigmoid(self.scorer(self.whole.users, self.whole.items))
+        left = float(self._gap) / max(1, self._steps)
+        return propensity_facts(propensity, self.density, self.clip) | {self.gap_name: left}
+
+
+@dataclass
+class BalancedPropensity(Weights):
+    """A model of o that balances what the predictor says, learned beside it: with `ips` IPS-V2, with `dr` DR-V2.
+
+    The model minimises, with predictions r^ and propensities p,
+
+        observation CE(o -> p) + labels CE(o r -> p r^) + balance (mean_D (o / p - (1 - o) / (1 - p)) r^)^2,
+
+    each CE a mean over D (see `cross_entropy`), r^ held fixed; the predictor minimises labels CE(o r -> p r^) besides
+    its risk, p held fixed. (Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters.) Where we differ from the released
+    code: no gradient of the risk reaches p, where it would push p to 1 on observed pairs; the third term does not move
+    the predictor; all terms are means; `clip` (see `inverse_propensity`) is relative to the density.
+    """
+
+    observation: float = 1.0
+    labels: float = 1.0
+    balance: float = 1.0
+    backbone: Backbone | None = None
+    clip: float = CLIP
+
+    def begin(self, problem: Problem) -> Weighing:
+        """A fresh model."""
+        check_number("observation", self.observation, above=0)
+        check_number("labels", self.labels, at_least=0)
+        check_number("balance", self.balance, at_least=0)
+        return _Balanced(self, problem)
+
+
+class _Balanced(_Joint):
+    gap_name = "balance_gap"
+
+    def __init__(self, part: BalancedPropensity, problem: Problem) -> None:
+        super().__init__(problem, part.backbone, part.clip)
+        self.part = part
+        smallest = max(part.clip * self.density, 1e-6)
+        self.range = math.log(smallest / (1 - smallest)), math.log(LARGEST / (1 - LARGEST))  # of logits in the balance
+
+    def loss(
+        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The three terms of `BalancedPropensity`."""
+        own = cross_entropy(on_pairs, on_rows, self.density)
+        labels = entire_space(on_pairs, on_rows, view.pair_logits, view.logits, view.batch.labels, self.density)
+        on_pairs, on_rows = on_pairs.clamp(*self.range), on_rows.clamp(*self.range)
+        predicted = torch.sigmoid(view.pair_logits), torch.sigmoid(view.logits)
+        gap = balance_gap(on_pairs, on_rows, *predicted, density=self.density)
+        return self.part.observation * own + self.part.labels * labels + self.part.balance * gap.square(), gap
+
+    def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+        """The predictor's part of labels CE(o r -> p r^)."""
+        if self.part.labels == 0:
+            return None
+        with torch.no_grad():
+            on_rows, on_pairs = self.both(batch)
+        term = entire_space(pair_logits, logits, on_pairs, on_rows, batch.labels, self.density)
+        return self.part.labels * term
+
+
+@dataclass
+class StabilizedPropensity(Weights):
+    """A model of o under which the imputed errors of the log have their mean over D: StableDR, with `snips`.
+
+    It minimises CE(o -> p) + stability c^2, c = (sum_O (1 / p) (e^ - mean_D e^)) / (sum_O 1 / p) for imputed errors e^,
+    which are held fixed. The risk is then bounded by the errors and doubly robust through c = 0. Without an imputation
+    c is 0 from the start. (Li, Zheng and Wu 2023, StableDR.) The released code has one scalar to learn here; we take
+    a model of o, and c normalised, so that `stability` means the same for any size of log. A strong one is met by a few
+    rows of tiny propensity rather than by a better model: look at `clipped_share` and at the mean ratio.
+    """
+
+    stability: float = 1.0
+    backbone: Backbone | None = None
+    clip: float = CLIP
+
+    def begin(self, problem: Problem) -> Weighing:
+        """A fresh model."""
+        check_number("stability", self.stability, at_least=0)
+        return _Stabilized(self, problem)
+
+
+class _Stabilized(_Joint):
+    gap_name = "stability_gap"
+
+    def __init__(self, part: StabilizedPropensity, problem: Problem) -> None:
+        super().__init__(problem, part.backbone, part.clip)
+        self.part = part
+
+    def loss(
+        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Cross-entropy and the squared gap of `StabilizedPropensity`."""
+        weight = inverse_propensity(torch.sigmoid(on_rows), self.density, self.clip)
+        gap = normalised_gap(weight, imputed, imputed_on_pairs)
+        return cross_entropy(on_pairs, on_rows, self.density) + self.part.stability * gap.square(), gap

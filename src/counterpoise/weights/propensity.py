@@ -1,0 +1,426 @@
+"""Logistic regression of being observed: propensities from features of users and items."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from counterpoise.balance.arguments import as_float64
+from counterpoise.balance.features import Source, observed_pairs, pair_features
+from counterpoise.balance.population import Pairs
+from counterpoise.data.log import FeedbackLog
+from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_choice, check_number
+from counterpoise.models.base import Backbone, Scorer
+from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
+from counterpoise.threads import one_thread
+from counterpoise.training.context import Problem, fit_alone, mean_error
+from counterpoise.training.loop import Batch
+from counterpoise.weights.base import CLIP, Estimated, PropensityOf, Weighing, Weights
+
+# Estimates of the propensity P(observed) of a pair, from the log alone: each gives weights to any method.
+
+CountsOf = Literal["item", "user", "both"]
+CACHED = 1 << 17  # pairs of which all that a step asks fits into the cache of a core
+
+
+def cross_entropy(on_pairs: Tensor, on_rows: Tensor, density: float) -> Tensor:
+    """Mean over D of CE(o -> p) with p = sigmoid(s), from logits s on pairs of D and on observed rows.
+
+    CE(o -> p) = -log(1 - p) - o s, so it is mean_D -log(1 - p) - density x mean_O s: no pair of D needs to know whether
+    it was observed.
+    """
+    return surprise_of_nothing(on_pairs, 1.0) - density * on_rows.mean(-1)
+
+
+def surprise_of_nothing(logits: Tensor, share: Tensor | float) -> Tensor:
+    """Mean of -log(1 - share x sigmoid(logit)), with gradients in the logits; shares, at most 1, are constants.
+
+    `share`: one for each pair, or one for all: 1, or a number well below it; of fits side by side (fits, 1).
+    """
+    mean: Tensor = _SurpriseOfNothing.apply(logits, share)  # type: ignore[no-untyped-call]
+    return mean
+
+
+class _SurpriseOfNothing(torch.autograd.Function):
+    """Written out because every step of a fit over all of D takes it: autograd alone takes twice as long.
+
+    On a CPU many pairs of fits side by side are looked at fit by fit, each in the cache of a core.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, share: Tensor | float) -> Tensor:
+        slope = torch.empty_like(logits)
+        if logits.ndim == 1 or logits.numel() < CACHED or logits.device.type != "cpu":
+            mean = _surprise(logits, share, slope)
+        else:
+            shares = share if isinstance(share, Tensor) else [share] * len(logits)
+            each = zip(logits, shares, slope, strict=True)
+            mean = torch.stack([_surprise(*one) for one in each])
+        ctx.save_for_backward(slope)
+        return mean
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * (gradients[0] / slope.shape[-1])[..., None], None
+
+
+def _surprise(logits: Tensor, share: Tensor | float, slope: Tensor) -> Tensor:
+    """The mean of -log(1 - share x chance); into `slope` goes share x chance (1 - chance) / (1 - share x chance)."""
+    if isinstance(share, float) and share == 1:  # -log(1 - chance) = softplus(logit), whose slope is the chance
+        torch.sigmoid(logits, out=slope)
+        return softplus(logits).mean(-1)
+    chance = torch.sigmoid(logits)
+    torch.mul(chance, share, out=slope)
+    if isinstance(share, Tensor) and share.shape == logits.shape:  # 1 - share x chance, without cancellation
+        rest = torch.sigmoid(-logits)
+        nothing = torch.addcmul(rest, 1 - share, chance)
+    else:
+        nothing = 1 - slope
+        rest = torch.sub(1, chance, out=chance)
+    slope.mul_(rest).div_(nothing)
+    return nothing.log_().mean(-1).neg_()
+
+
+def observation_loss(scorer: Scorer, batch: Batch, density: float) -> Tensor:
+    """`cross_entropy` of a model of o on a batch, counted by observed row: 1 / density x its mean over D."""
+    on_rows, on_pairs = scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+    return cross_entropy(on_pairs, on_rows, density) / density
+
+
+def fit_observation(problem: Problem, backbone: Backbone) -> Scorer:
+    """A first model of being observed, trained by cross-entropy over D."""
+    loss = partial(observation_loss, density=problem.log.density)
+    return fit_alone(problem.brief(), backbone, loss, pairs=True, rate=problem.log.density)
+
+
+def default_model(backbone: Backbone | None) -> Backbone:
+    """The model of o: small, with biases. A fresh copy, so that settings changed later do not reach a fit."""
+    return MatrixFactorization(dim=4) if backbone is None else deepcopy(as_backbone(backbone))
+
+
+@dataclass
+class Propensity(Weights):
+    """A model of being observed, sigmoid(s) = P(observed), trained before the predictor by cross-entropy over D.
+
+    `backbone`: the model of s, None for a matrix factorisation of 4 dimensions with biases. `clip`: see
+    `inverse_propensity`. The model finds the rows it was fitted to likelier than they were, so that the ratios average
+    less than 1. (Section 5 of Schnabel et al. 2016 asks
+    for such a model; Guo et al. 2021 take a factorisation.)
+    """
+
+    backbone: Backbone | None = None
+    clip: float = CLIP
+
+    def begin(self, problem: Problem) -> Weighing:
+        """Train the model."""
+        scorer = fit_observation(problem, default_model(self.backbone))
+        return Estimated(problem, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
+
+
+@dataclass
+class Popularity(Weights):
+    """Propensity proportional to counts in the log: of the "item", the "user", or the product of "both", 1 at most.
+
+    Known up to a factor only, so the ratios are divided by their mean over the log. What was never observed counts as
+    observed once. `clip`: see `inverse_propensity`.
+    """
+
+    of: CountsOf = "item"
+    clip: float = CLIP
+
+    def begin(self, problem: Problem) -> Weighing:
+        """Count."""
+        check_choice("of", self.of, get_args(CountsOf))
+        log = problem.log
+        shares = []  # of each user's, and each item's pairs that were observed
+        for side, codes, other in (("user", log.users, log.shape[1]), ("item", log.items, log.shape[0])):
+            counts = torch.bincount(torch.from_numpy(codes).long(), minlength=log.n_pairs // other).clamp(min=1)
+            counted = self.of in (side, "both")
+            shares.append((counts / other if counted else torch.ones(len(counts))).to(problem.device))
+        factor = 1 / log.density if self.of == "both" else 1.0
+        propensity_of = _product(shares[0], shares[1], factor)
+        return Estimated(problem, propensity_of, self.clip, normalised=True)
+
+
+def _product(users: Tensor, items: Tensor, factor: float) -> PropensityOf:
+    """min(1, factor x users[u] x items[i])."""
+
+    def propensity_of(user: Tensor | None, item: Tensor | None) -> Tensor:
+        if user is None or item is None:
+            return (factor * torch.outer(users, items)).flatten().clamp(max=1)
+        return (factor * users[user.long()] * items[item.long()]).clamp(max=1)
+
+    return propensity_of
+
+
+# Weights from propensities that the caller knows: a table, a function, a column of the log.
+
+
+@dataclass(eq=False)
+class Given(Weights):
+    """Propensities that the caller knows: ratio = density / propensity.
+
+    `propensity`: a |U| x |I| matrix or a function of (users, items), both by codes, such as `World.propensity`; an
+    array with one value for each row of the log; or None for the log's own column `propensities`. `clip`: see
+    `inverse_propensity`. A saved configuration keeps neither array nor function: to fit again, pass it again.
+    """
+
+    propensity: Any = None
+    clip: float = CLIP
+
+    def begin(self, problem: Problem) -> Weighing:
+        """Nothing to learn."""
+        training = problem.training
+        kept = 1.0 if training.patience is None else 1 - training.validation  # propensities are those of the whole log
+        return Estimated(problem, _given(self.propensity, problem), self.clip, problem.log.density / kept)
+
+    def to_config(self) -> dict[str, Any]:
+        """The configuration, with null for an array or a function."""
+        return {"part": "Given", "propensity": None, "clip": self.clip}
+
+    def __eq__(self, other: object) -> bool:
+        """The same clip, and the same function or arrays of equal values."""
+        if not isinstance(other, Given) or self.clip != other.clip:
+            return False
+        functions = callable(self.propensity), callable(other.propensity)
+        if any(functions):
+            return all(functions) and bool(self.propensity == other.propensity)
+        return np.array_equal(self.propensity, other.propensity)
+
+
+def _given(propensity: Any, problem: Problem) -> PropensityOf:
+    """A function of codes from whatever the caller gave."""
+    log, device = problem.log, problem.device
+    if propensity is None:
+        return _from_rows(log, device)
+    if callable(propensity):
+        return _from_function(propensity, log.shape, device)
+    values = as_float64(propensity, "propensity")
+    if values.shape == log.shape:
+        return _from_matrix(values, device)
+    if values.shape == (len(log),):
+        _check_propensities(values, lambda row: f"row {row}")
+        return _from_rows(replace(log, propensities=values, source=None), device)
+    advice = ""
+    if values.ndim == 1 and problem.training.patience is not None:
+        advice = " With patience some rows are held out and an array cannot follow: give the log its `propensities`."
+    raise DataError(
+        f"`propensity` must have the shape {log.shape} of all pairs or ({len(log)},) of the rows that are trained on, "
+        f"got {values.shape}.{advice}"
+    )
+
+
+def _from_matrix(values: NDArray[np.float64], device: torch.device) -> PropensityOf:
+    _check_propensities(values, lambda place: "user code {}, item code {}".format(*divmod(place, values.shape[1])))
+    table = torch.from_numpy(values).to(device, torch.float32)
+    return lambda users, items: table.flatten() if users is None or items is None else table[users.long(), items.long()]
+
+
+def _from_function(function: Callable[..., Any], shape: tuple[int, int], device: torch.device) -> PropensityOf:
+    def propensity_of(users: Tensor | None, items: Tensor | None) -> Tensor:
+        if users is None or items is None:
+            users, items = torch.arange(shape[0]).repeat_interleave(shape[1]), torch.arange(shape[1]).repeat(shape[0])
+        codes = users.cpu().numpy(), items.cpu().numpy()
+        values = as_float64(function(*codes), "propensity")
+        if values.shape != (len(users),):
+            raise DataError(
+                f"`propensity` must give one value for each of the {len(users)} pairs asked for, got {values.shape}."
+            )
+        _check_propensities(values, lambda place: f"user code {codes[0][place]}, item code {codes[1][place]}")
+        return torch.from_numpy(values).to(device, torch.float32)
+
+    return propensity_of
+
+
+def _from_rows(log: FeedbackLog, device: torch.device) -> PropensityOf:
+    """Propensities known on rows alone: those of the log, and of the log that it was taken from."""
+    known = log.known_propensities
+    if known is None:
+        raise ConfigError(
+            "`propensity` must be given: this log has no column of propensities. Pass a matrix, a function or an array "
+            "(a saved model keeps none of these), or build the log with `propensities` (`propensity_col`)."
+        )
+
+    def propensity_of(users: Tensor | None, items: Tensor | None) -> Tensor:
+        pairs = None if users is None or items is None else users.long() * log.shape[1] + items
+        values = np.full(1, np.nan) if pairs is None else known.at(pairs.cpu().numpy())
+        if np.isnan(values).any():
+            raise ConfigError(
+                "these propensities are known for the rows of the log alone, and this method asks for those of other "
+                "pairs. Give `propensity` as a |U| x |I| matrix or a function of (users, items)."
+            )
+        return torch.from_numpy(values).to(device, torch.float32)
+
+    return propensity_of
+
+
+def _check_propensities(values: NDArray[np.float64], place_of: Callable[[int], str]) -> None:
+    wrong = ~((values > 0) & (values <= 1))  # nan is wrong too
+    if wrong.any():
+        place = int(wrong.argmax())
+        raise DataError(
+            f"`propensity` must lie in (0, 1], got {values.flat[place]:g} for {place_of(place)}. "
+            "A pair that can never be observed has no weight: leave its user or item out."
+        )
+
+
+GRID_LIMIT = 1 << 25  # pairs of D up to which a logistic regression looks at all of them
+DRAWN_PAIRS = 1 << 20  # uniform pairs of D that stand for all of them beyond
+BLOCK = 1 << 18  # pairs looked at at a time
+NEWTON_STEPS = 50
+THREADS_PAY = 1 << 22  # pairs of D from which a second thread pays
+
+
+@dataclass
+class Logistic(Weights):
+    """Logistic regression of being observed on pair features: logit P(observed) = b + <c, user row> + <d, item row>.
+
+    `sources`: see `pair_features`; "side" adds nothing where the log has no side features, "embeddings" are those of a
+    predictor trained on the log as it is. `l2`: the precision of a Gaussian prior on the coefficients of standardised
+    features. With l2=0, sum over D of (o - p) x = 0 for every feature x and for x = 1. `clip`: see
+    `inverse_propensity`.
+    """
+
+    sources: tuple[Source, ...] | Source = ("side", "activity")
+    l2: float = 1.0
+    clip: float = CLIP
+
+    def begin(self, problem: Problem) -> Weighing:
+        """Fit the regression."""
+        check_number("l2", self.l2, at_least=0)
+        sources = (self.sources,) if isinstance(self.sources, str) else tuple(self.sources)
+        for source in sources:
+            check_choice("sources", source, ("side", "activity", "embeddings"))
+        embeddings = None
+        if "embeddings" in sources:
+            tables = fit_alone(problem, deepcopy(problem.backbone), mean_error).embeddings()
+            embeddings = tables[0].cpu(), tables[1].cpu()
+        pairs = pair_features(problem.log, sources, embeddings)
+        observed = observed_pairs(problem.log, pairs)
+        with one_thread(problem.log.n_pairs < THREADS_PAY):
+            fitted = regress(pairs, observed.users, observed.items, self.l2, problem.generator)
+        users, items = (table.to(problem.device) for table in fitted.effects(pairs))
+        return Estimated(problem, lambda user, item: torch.sigmoid(_sum(users, items, user, item)), self.clip)
+
+
+def _sum(users: Tensor, items: Tensor, user: Tensor | None, item: Tensor | None) -> Tensor:
+    if user is None or item is None:
+        return (users[:, None] + items).flatten().float()
+    return (users[user.long()] + items[item.long()]).float()
+
+
+class Coefficients(NamedTuple):
+    """Of a logistic regression on pair features, in float64."""
+
+    intercept: Tensor
+    users: Tensor  # (user columns,)
+    items: Tensor  # (item columns,)
+
+    def effects(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        """The logit's two parts: of each user, with the intercept, and of each item."""
+        return self.intercept + pairs.users @ self.users, pairs.items @ self.items
+
+
+def regress(pairs: Pairs, users: Tensor, items: Tensor, l2: float, generator: torch.Generator) -> Coefficients:
+    """Minimise sum over D of CE(o -> p) + l2 / 2 |c|^2 by Newton's method, for the observed pairs (users, items).
+
+    The logit is a sum of a user's part and an item's, so the sums over D are matrix products over the two tables and no
+    pair's features are ever written down. Past `GRID_LIMIT` pairs, uniformly drawn ones stand for D.
+    """
+    observed = torch.cat([pairs.users.new_tensor([len(users)]), pairs.users[users].sum(0), pairs.items[items].sum(0)])
+    total = len(pairs.users) * len(pairs.items)
+    drawn = None if total <= GRID_LIMIT else _draw(pairs, generator)
+    value = torch.zeros_like(observed)
+    value[0] = torch.logit(torch.tensor(len(users) / total, dtype=value.dtype), eps=1e-6)
+    prior = torch.full_like(value, l2)
+    prior[0] = 0.0
+
+    def sums(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        loss, first, second = _population_sums(pairs, at, drawn)
+        loss = loss - at @ observed + prior @ at.square() / 2
+        return loss, first - observed + prior * at, second + torch.diag(prior)
+
+    loss, first, second = sums(value)
+    for _ in range(NEWTON_STEPS):
+        if float(first.abs().max()) <= 1e-10 * total:
+            break
+        step, size = torch.linalg.pinv(second, hermitian=True, rtol=1e-12) @ first, 1.0
+        while size > 1e-6:
+            trial = sums(value - size * step)
+            if bool(trial[0] <= loss + 1e-12 * loss.abs()):
+                break
+            size /= 2
+        else:
+            break  # rounding leaves nothing to gain
+        value, (loss, first, second) = value - size * step, trial
+    else:
+        gap = float(first.abs().max()) / total
+        warnings.warn(
+            f"the logistic regression of propensities stopped after {NEWTON_STEPS} steps with a gradient of {gap:.1e} "
+            "a pair. Raise its `l2`.",
+            ConvergenceWarning,
+            stacklevel=2,
+        )
+    columns = pairs.users.shape[1]
+    return Coefficients(value[0], value[1 : 1 + columns], value[1 + columns :])
+
+
+class _Drawn(NamedTuple):
+    """Uniform pairs of D."""
+
+    users: Tensor
+    items: Tensor
+
+
+def _draw(pairs: Pairs, generator: torch.Generator) -> _Drawn:
+    codes = (torch.randint(len(table), (DRAWN_PAIRS,), generator=generator) for table in (pairs.users, pairs.items))
+    return _Drawn(*codes)
+
+
+def _population_sums(pairs: Pairs, at: Tensor, drawn: _Drawn | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Sums over D of softplus(s), of p [1; x] and of p (1 - p) [1; x][1; x]', for the coefficients `at`."""
+    blocks: Iterator[tuple[Tensor, Tensor, Tensor]]
+    if drawn is None:
+        blocks, factor = _grid_sums(pairs, at), 1.0
+    else:
+        factor = len(pairs.users) * len(pairs.items) / len(drawn.users)
+        blocks = _drawn_sums(pairs, at, drawn)
+    loss, first, second = (torch.stack(parts).sum(0) for parts in zip(*blocks, strict=True))
+    return factor * loss, factor * first, factor * second
+
+
+def _grid_sums(pairs: Pairs, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The sums over blocks of users, each with all items."""
+    columns = pairs.users.shape[1]
+    by_item = pairs.items @ at[1 + columns :]
+    for rows in torch.split(pairs.users, max(1, BLOCK // len(pairs.items))):
+        ones = torch.cat([torch.ones(len(rows), 1).to(rows), rows], 1)  # (users, 1 + user columns)
+        logits = (ones @ at[: 1 + columns])[:, None] + by_item
+        chance = torch.sigmoid(logits)
+        spread = chance * (1 - chance)  # (users, |I|)
+        first = torch.cat([ones.T @ chance.sum(1), pairs.items.T @ chance.sum(0)])
+        own = ones.T @ (spread.sum(1)[:, None] * ones)
+        cross = ones.T @ (spread @ pairs.items)
+        others = pairs.items.T @ (spread.sum(0)[:, None] * pairs.items)
+        yield softplus(logits).sum(), first, torch.cat([torch.cat([own, cross], 1), torch.cat([cross.T, others], 1)])
+
+
+def _drawn_sums(pairs: Pairs, at: Tensor, drawn: _Drawn) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The sums over blocks of drawn pairs."""
+    size = max(1, BLOCK // 16)
+    for users, items in zip(torch.split(drawn.users, size), torch.split(drawn.items, size), strict=True):
+        x = torch.cat([torch.ones(len(users), 1).to(at), pairs.users[users], pairs.items[items]], 1)
+        logits = x @ at
+        chance = torch.sigmoid(logits)
+        yield softplus(logits).sum(), x.T @ chance, x.T @ ((chance * (1 - chance))[:, None] * x)

@@ -1,0 +1,144 @@
+"""What a love plot shows, against loops; what balance costs; the plot of letters."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import counterpoise as cp
+from counterpoise.balance.covariate_balance import Imbalance, imbalances, log_balance
+from counterpoise.balance.diagnostics import effective_sample_size
+from counterpoise.balance.estimators import balance_frontier
+from counterpoise.cli import console
+from counterpoise.cli.main import main
+from counterpoise.errors import ConfigError
+from counterpoise.plots.text import love_lines
+
+
+def test_the_balance_of_a_log_is_that_of_a_list_of_all_pairs() -> None:
+    log = cp.FeedbackLog.from_arrays(list("aaabbc"), list("xyzxyx"), [1, 0, 1, 1, 0, 1])
+    weights = np.array([1.0, 2, 3, 1, 1, 4])
+    activity, popularity = log_balance(log, weights)
+    counts = {"a": 3, "b": 2, "c": 1}
+    all_pairs = [np.log1p(counts[user]) for user in "abc" for _ in "xyz"]
+    logged = [np.log1p(counts[user]) for user in "aaabbc"]
+    expected = (np.average(logged, weights=weights) - np.mean(all_pairs)) / np.std(all_pairs)
+    assert activity.name == "user activity"
+    assert activity.smd_after == pytest.approx(expected)
+    assert activity.smd_before == pytest.approx((np.mean(logged) - np.mean(all_pairs)) / np.std(all_pairs))
+    assert popularity.name == "item popularity"
+
+
+def test_features_that_do_not_vary_are_left_out() -> None:
+    log = cp.FeedbackLog.from_arrays([1, 1, 2, 2], [1, 2, 1, 2], [1, 0, 1, 0], user_features=[[0.0, 5.0], [1.0, 5.0]])
+    assert [row.name for row in log_balance(log)] == ["user feature 1"]
+
+
+def test_imbalances_are_sizes_in_standard_deviations_the_largest_first() -> None:
+    rng = np.random.default_rng(0)
+    balancer = cp.MomentBalancer().fit(rng.normal(0.5, 1, (200, 3)), rng.normal(size=(300, 3)))
+    rows = imbalances(balancer)
+    assert [row.before for row in rows] == sorted((abs(r.smd_before) for r in balancer.balance_table()), reverse=True)
+    functions = imbalances(balancer.result_)
+    result = balancer.result_
+    assert max(row.before for row in functions) == pytest.approx(max(abs(result.imbalance_before) / result.scale))
+    assert max(row.after for row in functions) < 1e-6
+
+
+def test_the_frontier_is_that_of_balancers_fitted_at_each_tolerance() -> None:
+    rng = np.random.default_rng(1)
+    observed, population = rng.normal(0.5, 1, (150, 2)), rng.normal(size=(200, 2))
+    fitted = cp.MomentBalancer(2).fit(observed, population)
+    points = balance_frontier(fitted, [0.2, 0.0])
+    for point, tolerance in zip(points, (0.0, 0.2), strict=True):
+        again = cp.MomentBalancer(2, tolerance=tolerance).fit(observed, population)
+        sizes = abs(again.result_.imbalance) / again.result_.scale
+        assert point.effective_sample_size == pytest.approx(effective_sample_size(again.weights_), rel=1e-6)
+        assert point.max_imbalance == pytest.approx(sizes.max(), abs=1e-6)
+        assert point.rms_imbalance == pytest.approx((sizes**2).mean() ** 0.5, abs=1e-6)
+    assert points[0].effective_sample_size < points[1].effective_sample_size
+    with pytest.raises(ConfigError, match="no tolerance"):
+        balance_frontier(cp.KernelBalancer(5, "worst_case", random_state=0).fit(observed, population))
+    with pytest.raises(ConfigError, match="fitted KernelBalancer"):
+        balance_frontier(points)
+
+
+ROWS = [Imbalance("age", 1.0, 0.0), Imbalance("income", 0.5, 0.5), Imbalance("height", 0.25, 0.3)]
+
+
+def test_letters_stand_where_the_sizes_say() -> None:
+    title, *lines = love_lines(ROWS, "Sample", width=50, fancy=False)
+    assert title == "Sample, in SD: o before, x after"
+    age, income, height = (line[8:-12].rstrip() for line in lines)
+    assert age[0] == "x"
+    assert set(age[1:-1]) == {"-"}
+    assert age[-1] == "o"
+    assert income.strip() == "o"  # not moved
+    assert abs(income.index("o") / age.index("o") - 0.5) < 0.05
+    assert height.index("o") < height.index("x")
+    assert lines[0].endswith("1.00 -> 0.00")
+
+
+def test_a_plot_of_letters_keeps_to_its_width_and_needs_no_scale() -> None:
+    wordy = [Imbalance("a feature with a very long name", 0.3, 0.1), *ROWS]
+    for width in (20, 30, 40, 72, 100):
+        for fancy in (True, False):
+            lines = love_lines(wordy, "Sample", width, fancy=fancy)
+            assert max(map(len, lines)) <= max(width, 24), (width, lines)
+            assert fancy or all(line.isascii() for line in lines)
+    assert love_lines(ROWS, width=10, fancy=False)[-1].split() == ["height", "0.25", "->", "0.30"]
+    assert love_lines([]) == []
+
+
+def test_equal_weights_have_no_after_and_long_lists_are_cut() -> None:
+    rows = [Imbalance(f"f{j}", 1 / (1 + j), 1 / (1 + j)) for j in range(12)]
+    title, *lines, more = love_lines(rows, "Log", fancy=False)
+    assert title == "Log, in SD"
+    assert len(lines) == 8
+    assert more == "and 4 more, with less"
+    assert not any("->" in line or "x" in line for line in lines)
+
+
+def test_fit_prints_how_the_log_differs_from_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [f"u{n % 7},i{n * n % 11},{n % 2}\n" for n in range(60)]
+    (tmp_path / "log.csv").write_text("user_id,item_id,rating\n" + "".join(dict.fromkeys(rows)))
+    words = ["fit", str(tmp_path / "log.csv"), "--duplicates", "last", "--epochs", "2", "--out", str(tmp_path / "run")]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "Logged pairs against all pairs, in SD" in text
+    assert "item popularity" in text
+    assert main([*words, "--json"]) == 0
+    assert "against all pairs" not in capsys.readouterr().out
+    assert main([*words, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_balance_prints_its_features_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shift in (("sample.csv", 1), ("population.csv", 0)):
+        lines = [f"{(n * 7 % 11) / 3 + shift},{(n * 5 % 13) / 4}\n" for n in range(90)]
+        (tmp_path / name).write_text("age,income\n" + "".join(lines))
+    files = [str(tmp_path / name) for name in ("sample.csv", "population.csv", "out.csv")]
+    words = ["balance", files[0], files[1], "--moments", "1", "--out", files[2]]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert "Observed rows against the population, in SD: o before, x after" in text
+    assert "x---" in text
+    assert main([*words, "--json"]) == 0
+    assert "before, x after" not in capsys.readouterr().out
+
+
+def test_a_terminal_gets_circles_and_its_own_width(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    width, fancy = console.canvas()
+    console.show_picture(love_lines(ROWS, "Sample", width, fancy=fancy))
+    lines = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out).splitlines()
+    assert width == 50
+    assert fancy
+    assert "●" in lines[1]
+    assert max(map(len, lines)) <= 50

@@ -1,0 +1,262 @@
+"""Balancing two samples: scikit-learn's conventions, known answers, and the summary in words."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import astuple, replace
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+from sklearn.base import clone
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from counterpoise.balance.diagnostics import effective_sample_size
+from counterpoise.balance.estimators import KernelBalancer, MomentBalancer, balance_samples
+from counterpoise.balance.functions import KernelFunctions, Moments
+from counterpoise.errors import ConfigError, DataError
+
+
+class KernelOnSelf(KernelBalancer):
+    """scikit-learn's checks call fit(X, y): the sample is balanced against itself."""
+
+    def fit(self, X, y=None):
+        return super().fit(X, X)
+
+
+class MomentOnSelf(MomentBalancer):
+    """As above."""
+
+    def fit(self, X, y=None):
+        return super().fit(X, X)
+
+
+# None is left out. scikit-learn itself skips its array API check where SCIPY_ARRAY_API is not set; checks of predict,
+# transform and y are not generated for an estimator that has none.
+@parametrize_with_checks(
+    [KernelOnSelf(n_functions=3, candidates=5), KernelOnSelf(3, "witness", candidates=5), MomentOnSelf()]
+)
+def test_scikit_learn_estimator_checks_pass(estimator, check):
+    check(estimator)
+
+
+def samples(seed=0, n=4000, columns=3):
+    rng = np.random.default_rng(seed)
+    population = rng.normal(size=(n, columns)) * [1, 2, 3] + [0, 5, -5]
+    logit = population[:, 0] + 0.5 * (population[:, 1] - 5) - 0.5
+    return population[rng.random(n) < 1 / (1 + np.exp(-logit))], population
+
+
+@pytest.mark.parametrize("select", ["spectral", "random", "worst_case", "worst_case_top", "witness"])
+@pytest.mark.parametrize("kernel", ["gaussian", "exponential"])
+def test_kernel_weights_bring_nonlinear_functions_to_their_population_means(select, kernel):
+    observed, population = samples()
+    balancer = KernelBalancer(30, select, kernel=kernel, random_state=0).fit(observed, population)
+
+    def wave(x):
+        return np.sin(x[:, 0]) * np.cos((x[:, 1] - 5) / 2) + x[:, 0]
+
+    before, target = wave(observed).mean(), wave(population).mean()
+    assert abs(balancer.weights_ @ wave(observed) - target) < 0.15 * abs(before - target)
+    assert balancer.weights_.sum() == pytest.approx(1)
+
+
+def test_moment_weights_match_means_exactly_and_order_two_matches_variances():
+    observed, population = samples()
+    weights = MomentBalancer(order=2).fit(observed, population).weights_
+    assert np.allclose(weights @ observed, population.mean(0), atol=1e-6)
+    assert np.allclose(weights @ observed**2, (population**2).mean(0), atol=1e-4)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_known_means_take_the_place_of_a_population(order):
+    observed, population = samples()
+    moments = np.stack([(population**power).mean(0) for power in range(1, order + 1)])
+    balancer = MomentBalancer(order).fit(observed, target_means=moments)
+    expected = MomentBalancer(order).fit(observed, population).weights_
+    assert np.allclose(balancer.weights_, expected, atol=1e-8)
+    assert balancer.balance_table()[0].smd_after == pytest.approx(0, abs=1e-6)
+    assert balancer.balance_table()[0].population_mean == pytest.approx(population[:, 0].mean())
+    assert balancer.balance_table()[0].population_sd is None
+
+
+def test_new_rows_get_the_weights_that_fit_gave_to_equal_rows():
+    observed, population = samples()
+    for balancer in (KernelBalancer(20, random_state=0), MomentBalancer(2), MomentBalancer(max_weight=0.003)):
+        balancer.fit(observed, population)
+        assert np.allclose(balancer.predict_weights(observed[:50]), balancer.weights_[:50], rtol=1e-6)
+
+
+def test_new_rows_are_weighted_as_if_their_base_weights_were_uniform():
+    observed, population = samples()
+    base = np.random.default_rng(0).random(len(observed)) + 0.5
+    balancer = MomentBalancer().fit(observed, population, base_weights=base)
+    expected = balancer.predict_weights(observed) * len(base) * base / base.sum()
+    assert np.allclose(balancer.weights_, expected, rtol=1e-6)
+
+
+def test_the_same_seed_gives_the_same_weights_and_pickles_do():
+    observed, population = samples()
+    first = KernelBalancer(10, random_state=3).fit(observed, population)
+    second = clone(first).fit(observed, population)
+    loaded = pickle.loads(pickle.dumps(first))
+    assert np.array_equal(first.weights_, second.weights_)
+    assert np.array_equal(loaded.predict_weights(observed), first.predict_weights(observed))
+
+
+def test_the_balance_table_shows_before_and_after_with_the_frames_names():
+    observed, population = samples()
+    frames = [pd.DataFrame(x, columns=["age", "income", "debt"]) for x in (observed, population)]
+    table = MomentBalancer().fit(*frames).balance_table()
+    assert [row.name for row in table] == ["age", "income", "debt"]
+    assert table[0].smd_before > 0.3
+    assert all(abs(row.smd_after) < 1e-6 for row in table)
+    assert all(row.ks_after < row.ks_before for row in table[:2])
+
+
+def test_what_is_missing_is_named():
+    observed, population = samples()
+    with pytest.raises(DataError, match="either `X_population` or `target_means`"):
+        MomentBalancer().fit(observed)
+    with pytest.raises(ConfigError, match="use MomentBalancer"):
+        KernelBalancer().fit(observed, target_means=[1.0, 2.0, 3.0])
+    with pytest.raises(DataError, match="must hold 3 finite numbers"):
+        MomentBalancer().fit(observed, target_means=[1.0, 2.0])
+    with pytest.raises(ConfigError, match="`kernel` must be one of"):
+        KernelBalancer(kernel="cubic").fit(observed, population)
+
+
+@pytest.mark.parametrize("frame", [pd.DataFrame, pl.DataFrame])
+def test_two_frames_become_weights_and_a_summary_in_words(frame):
+    observed, population = samples()
+    first = frame({"a": observed[:, 0], "b": observed[:, 1], "c": observed[:, 2]})
+    second = frame({"c": population[:, 2], "b": population[:, 1], "a": population[:, 0]})
+    report = balance_samples(first, second, KernelFunctions(n=20))
+    assert report.weights.sum() == pytest.approx(1)
+    assert report.diagnosis.largest_before.name in ("a", "b")
+    assert abs(report.diagnosis.largest_after.smd_after) < 0.05
+    assert report.diagnosis.effective_sample_size == pytest.approx(effective_sample_size(report.weights))
+    words = report.summary()
+    for word in ("design effect", "SD before", "SD after", "No function was given up", "duality gap"):
+        assert word in words
+    assert report.to_dict()["solver"]["status"] == "solved"
+
+
+def test_a_small_sample_without_overlap_gets_better_and_says_what_it_gave_up():
+    population = np.random.default_rng(0).normal(size=(300, 2))
+    report = balance_samples(population[population[:, 0] > -0.3], population)
+    first = report.diagnosis.table[0]
+    assert abs(first.smd_after) < 0.6 * first.smd_before
+    assert "Given up: eigenfunction" in report.summary()
+    assert f"and {len(report.given_up) - 10} more" in report.summary()
+    assert "eigenfunction 0" not in report.given_up
+    assert "ROSE" not in report.summary()
+
+
+def test_a_feature_that_got_worse_is_said():
+    observed, population = samples()
+    report = balance_samples(observed, population, Moments())
+    rose = replace(report.diagnosis, table=[replace(report.diagnosis.table[0], smd_after=2.0)])
+    assert "ROSE" in replace(report, diagnosis=rose).summary()
+
+
+def test_units_change_nothing_but_their_row_of_the_table():
+    observed, population = samples()
+    units = np.array([1.0, 1.0, 1e4])
+    first, second = (balance_samples(observed * by, population * by, seed=1).diagnosis for by in (np.ones(3), units))
+    assert first.overlap == second.overlap
+    assert first.held_out_after == pytest.approx(second.held_out_after, rel=1e-6, abs=1e-9)
+    assert first.held_out_before == pytest.approx(second.held_out_before, rel=1e-6)
+    rows = [astuple(diagnosis.table[0])[1:] for diagnosis in (first, second)]
+    assert rows[0] == pytest.approx(rows[1], rel=1e-6, abs=1e-9)
+    assert first.table[2].population_sd * 1e4 == pytest.approx(second.table[2].population_sd)
+    assert first.table[2].smd_after == pytest.approx(second.table[2].smd_after, rel=1e-6, abs=1e-9)
+
+
+def test_an_impossible_feature_is_given_up_by_name():
+    observed, population = samples()
+    observed = np.c_[observed, np.zeros(len(observed))]
+    population = np.c_[population, np.random.default_rng(0).normal(1, 1, len(population))]
+    report = balance_samples(observed, population, Moments())
+    assert report.given_up == ["x3"]
+    assert "Given up: x3." in report.summary()
+    assert report.to_dict()["given_up"] == ["x3"]
+
+
+def test_bad_tables_are_named():
+    observed, population = samples()
+    with pytest.raises(DataError, match="`population` has no column 'b'"):
+        balance_samples(pd.DataFrame({"a": [1.0], "b": [2.0]}), pd.DataFrame({"a": [1.0]}))
+    with pytest.raises(DataError, match=r"column 'a', row 1: expected a finite number in `observed`, got nan"):
+        balance_samples(pd.DataFrame({"a": [1.0, np.nan]}), pd.DataFrame({"a": [1.0]}))
+    with pytest.raises(DataError, match="`observed` must hold numbers only"):
+        balance_samples(pd.DataFrame({"a": ["x"]}), pd.DataFrame({"a": [1.0]}))
+    with pytest.raises(DataError, match="at least one row"):
+        balance_samples(observed[:0], population)
+    with pytest.raises(DataError, match="`population_weights` must have"):
+        balance_samples(observed, population, population_weights=np.ones(3))
+    with pytest.raises(DataError, match="got 3 and 2 columns"):
+        balance_samples(observed, population[:, :2])
+    with pytest.raises(DataError, match="`observed` has column names and `population` has none"):
+        balance_samples(pd.DataFrame(observed), population)
+    with pytest.raises(DataError, match="`observed` has two columns 'a'"):
+        balance_samples(pd.DataFrame(observed, columns=["a", "a", "b"]), pd.DataFrame(population, columns=list("abc")))
+    report = balance_samples(pd.DataFrame(observed), pd.DataFrame(population), Moments())
+    assert [row.name for row in report.diagnosis.table] == ["0", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (np.ones(3), "must have 4000 values"),
+        (np.ones(1), "must have 4000 values"),
+        (-np.ones(4000), "must be finite, >= 0 and not all 0"),
+        (np.zeros(4000), "must be finite, >= 0 and not all 0"),
+        (np.full(4000, np.nan), "must be finite, >= 0 and not all 0"),
+        (["a"] * 4000, "must hold numbers only"),
+    ],
+)
+def test_bad_population_weights_are_refused_by_all(weights, words):
+    observed, population = samples()
+    for fit in (balance_samples, MomentBalancer().fit, KernelBalancer(5).fit):
+        with pytest.raises(DataError, match=f"`population_weights` {words}"):
+            fit(observed, population, population_weights=weights)
+    with pytest.raises(DataError, match="`population_weights` must be None"):
+        MomentBalancer().fit(observed, target_means=population.mean(0), population_weights=weights)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"strength": -1}, "`strength` must be a number >= 0, got -1"),
+        ({"strength": "a"}, "`strength` must be a number >= 0, got 'a'"),
+        ({"strength": float("nan")}, "`strength` must be a number >= 0, got nan"),
+        ({"tolerance": "a"}, "`tolerance` must be a number >= 0, got 'a'"),
+        ({"tolerance": np.ones(2)}, r"`tolerance` must be one number, got shape \(2,\)"),
+    ],
+)
+def test_bad_prices_are_named_as_the_caller_wrote_them(settings, words):
+    observed, population = samples()
+    for balancer in (MomentBalancer(**settings), KernelBalancer(5, **settings)):
+        with pytest.raises(ConfigError, match=words):
+            balancer.fit(observed, population)
+
+
+def test_known_means_are_matched_by_feature_names():
+    observed, population = samples()
+    first, second = (pd.DataFrame(x, columns=["a", "b", "c"]) for x in (observed, population))
+    expected = MomentBalancer().fit(first, second).weights_
+    means = second.mean()[["c", "a", "b"]]
+    for given in (means, dict(means), means.to_frame().T):
+        balancer = MomentBalancer().fit(first, target_means=given)
+        assert np.allclose(balancer.weights_, expected, atol=1e-8)
+        assert balancer.balance_table()[2].population_mean == pytest.approx(population[:, 2].mean())
+    with pytest.raises(DataError, match="`target_means` has no value for 'c'"):
+        MomentBalancer().fit(first, target_means=means[["a", "b"]])
+    with pytest.raises(DataError, match="has no value for 0"):
+        MomentBalancer().fit(observed, target_means=means)
+    with pytest.raises(DataError, match="must hold 3 finite numbers"):
+        MomentBalancer().fit(observed, target_means=["a", "b", "c"])
+    with pytest.raises(DataError, match="in each of 2 rows"):
+        MomentBalancer(2).fit(observed, target_means=np.ones((3, 2)))

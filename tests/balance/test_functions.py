@@ -1,0 +1,262 @@
+"""Balancing functions: their population means, how they are chosen, and what balancing them does."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+from selection import balanced, design, relative_error
+
+from counterpoise.balance.functions import GivenFunctions, KernelFunctions, Moments
+from counterpoise.balance.kernels import Exponential, Gaussian
+from counterpoise.balance.population import Pairs, Sample, matrix_rows
+from counterpoise.balance.selection import largest, ridge_coefficients, solve, worst_function
+from counterpoise.balance.solver import entropy_balance, worst_case_balance
+from counterpoise.errors import ConfigError
+
+SEEDS = 4  # benchmarks/selection.py has more
+RECIPES = [
+    Moments(2),
+    GivenFunctions(lambda x: torch.stack([x[:, 0], x.sum(1).sin()], 1)),
+    KernelFunctions(Gaussian(), 4, "random", 30),
+    KernelFunctions(Gaussian(), 4, "spectral", 30),
+    KernelFunctions(Exponential(), 4, "spectral", 30),
+    KernelFunctions(Gaussian(), 4, "adaptive", 30),
+    KernelFunctions(Gaussian(), 4, "adaptive_spectral", 30),
+    KernelFunctions(Gaussian(), 4, "worst_case", 30),
+    KernelFunctions(Gaussian(), 4, "worst_case_top", 30),
+    KernelFunctions(Gaussian(), 4, "witness", 30),
+]
+
+
+def world(seed=0):
+    rng = np.random.default_rng(seed)
+    pairs = Pairs(torch.tensor(rng.normal(size=(40, 2))), torch.tensor(rng.normal(size=(30, 2))))
+    everything = pairs.at(torch.arange(40).repeat_interleave(30), torch.arange(30).repeat(40))
+    chosen = torch.tensor(rng.random(1200) < 1 / (1 + np.exp(1 - everything.features(slice(None))[:, 0].numpy())))
+    return pairs, everything, pairs.at(everything.users[chosen], everything.items[chosen]), chosen
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: getattr(r, "select", type(r).__name__))
+def test_targets_and_scales_are_means_and_deviations_over_all_pairs(recipe):
+    pairs, everything, observed, _ = world()
+    fitted = recipe.fit(pairs, observed, torch.rand(observed.n_rows))
+    values = fitted.values(everything.features(slice(None)))
+    assert torch.allclose(fitted.targets, values.mean(0), atol=1e-6)
+    assert torch.allclose(fitted.scale, values.std(0, correction=0), atol=1e-5)
+    rows = fitted.rows(observed)
+    assert torch.allclose(rows.take(slice(None)), fitted.values(observed.features(slice(None))), atol=1e-9)
+    assert len(fitted.names) == rows.n_functions == len(fitted.targets)
+
+
+@pytest.mark.parametrize("recipe", RECIPES[2:], ids=lambda r: r.select)
+def test_a_matrix_population_gives_the_same_functions_as_tables_of_pairs(recipe):
+    """The exact means over D, and so the rule's choice, do not depend on how D is written down."""
+    pairs, everything, observed, _ = world()
+    recipe = replace(recipe, candidates=60)  # so many that both draw the same ones
+    errors = observed.features(slice(None))[:, 0].sin()
+    first, second = (
+        recipe.fit(whole, observed, errors, generator=torch.Generator().manual_seed(1))
+        for whole in (pairs, Sample(everything.features(slice(None))))
+    )
+    assert torch.equal(first.centres, second.centres)
+    assert torch.allclose(first.targets, second.targets, atol=1e-5)
+    points = everything.features(slice(0, None, 7))
+    assert torch.allclose(first.values(points), second.values(points), atol=1e-4)
+
+
+def test_the_spectral_basis_is_orthonormal_over_the_population():
+    pairs, everything, _, _ = world()
+    fitted = KernelFunctions(Gaussian(), 12, "spectral", 60).fit(pairs)
+    values = fitted.values(everything.features(slice(None)))
+    assert torch.allclose(values.T @ values / len(values), torch.eye(12).double(), atol=1e-6)
+
+
+def test_leading_eigenfunctions_are_given_up_last():
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(Gaussian(), 12, "spectral", 60).fit(pairs)
+    assert float(fitted.worth[0]) == 1
+    assert bool((fitted.worth.diff() < 0).all())
+    result = fitted.balance(observed, strength=5.0)
+    assert np.allclose(result.strength * fitted.scale.numpy(), 5 * fitted.worth)
+
+
+def test_ridge_coefficients_are_the_weighted_least_squares_solution():
+    rng = np.random.default_rng(0)
+    values, errors, weights = rng.normal(size=(50, 4)), rng.normal(size=50), rng.random(50)
+    share, norm = np.diag(weights / weights.sum()), np.diag([1.0, 2.0, 3.0, 4.0])
+    gram = values.T @ share @ values
+    expected = np.linalg.solve(gram + 0.3 * np.trace(gram) / 4 * norm, values.T @ share @ errors)
+    rows = matrix_rows(torch.tensor(values))
+    found = ridge_coefficients(rows, torch.tensor(errors), torch.tensor(norm), 0.3, torch.tensor(weights))
+    assert np.allclose(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_linear_system_is_solved_also_where_rounding_made_it_indefinite(dtype):
+    generator = torch.Generator().manual_seed(0)
+    root, right = torch.randn(6, 6, generator=generator).double(), torch.randn(6, generator=generator).to(dtype)
+    definite = (root @ root.T).to(dtype)
+    assert torch.allclose(definite @ solve(definite, right), right, atol=1e-3 if dtype == torch.float32 else 1e-8)
+    values, vectors = torch.linalg.eigh(definite)
+    indefinite = vectors @ torch.diag(torch.cat([-1e-3 * values[-1:], values[1:]])) @ vectors.T
+    assert torch.allclose(indefinite @ solve(indefinite, right), right, atol=1e-2)
+
+
+def test_no_function_of_the_same_norm_is_more_biased_than_the_worst():
+    rng = np.random.default_rng(0)
+    values, mean = rng.normal(size=(50, 4)), rng.normal(size=4)
+    norm = np.cov(rng.normal(size=(4, 30)))
+    alpha = worst_function(matrix_rows(torch.tensor(values)), torch.tensor(mean), torch.tensor(norm)).numpy()
+    bias = values.mean(0) - mean
+    worst = (alpha @ bias) ** 2 / (alpha @ norm @ alpha)
+    others = rng.normal(size=(1000, 4))
+    assert ((others @ bias) ** 2 / np.einsum("ij,jk,ik->i", others, norm, others) <= worst * (1 + 1e-9)).all()
+
+
+def test_planted_kernels_are_found_by_the_adaptive_rule():
+    pairs, _, observed, _ = world()
+    generator = torch.Generator().manual_seed(0)
+    kernel = Gaussian(0.3)
+    centres = pairs.draw(30, generator)
+    values = kernel(observed.features(slice(None)), centres)
+    truth = torch.tensor([3, 11, 20])
+    errors = values[:, truth] @ torch.tensor([3.0, -2.0, 2.5]).double()
+    alpha = ridge_coefficients(matrix_rows(values), errors, kernel(centres, centres), 1e-6)
+    assert set(largest(alpha, 3).tolist()) == set(truth.tolist())
+
+
+def test_few_points_get_the_same_adaptive_kernels_as_many(monkeypatch):
+    rng = np.random.default_rng(0)
+    population, observed = (
+        Sample(torch.tensor(rng.normal(size=(60, 3)))),
+        Sample(torch.tensor(rng.normal(size=(40, 3)))),
+    )
+    errors, weights = torch.tensor(rng.random(40)), torch.tensor(rng.random(40))
+    recipe = KernelFunctions(Gaussian(2.0), 4, "adaptive", 20)
+    at_once = recipe.fit(population, observed, errors, weights, torch.Generator().manual_seed(1))
+    monkeypatch.setattr("counterpoise.balance.functions.FEW", 0)
+    apart = recipe.fit(population, observed, errors, weights, torch.Generator().manual_seed(1))
+    assert torch.equal(at_once.centres, apart.centres)
+    assert apart.known is None
+    for found in (at_once.known, at_once.values(observed.matrix)):
+        assert torch.allclose(found, apart.values(observed.matrix), atol=1e-12)
+    assert torch.allclose(at_once.targets, apart.targets, atol=1e-12)
+    assert torch.allclose(at_once.scale, apart.scale, atol=1e-12)
+
+
+def test_an_error_in_the_span_is_estimated_without_bias_by_ips_and_dr():
+    """Theorem 1: balanced functions carry any error in their span, whatever its coefficients."""
+    pairs, everything, observed, chosen = world()
+    fitted = KernelFunctions(Gaussian(), 8, "spectral", 60).fit(pairs)
+    on_all = fitted.values(everything.features(slice(None)))
+    weights = entropy_balance(fitted.rows(observed), fitted.targets, accuracy=1e-11).weights
+    for seed in range(20):
+        coefficients = torch.randn(8, 2, generator=torch.Generator().manual_seed(seed)).double()
+        error, imputed = (on_all @ coefficients + torch.randn(2, generator=torch.Generator().manual_seed(seed))).T
+        assert float(weights @ error[chosen]) == pytest.approx(float(error.mean()), abs=1e-8)
+        doubly_robust = imputed.mean() + weights @ (error - imputed)[chosen]
+        assert float(doubly_robust) == pytest.approx(float(error.mean()), abs=1e-8)
+
+
+@pytest.mark.parametrize(("main_effects", "limit"), [(0, 0.01), (1, 0.02)])
+def test_spectral_functions_remove_nine_tenths_of_the_bias(main_effects, limit):
+    unweighted, spectral = [], []
+    for seed in range(SEEDS):
+        log = design(seed, main_effects)
+        unweighted.append(relative_error(log, torch.ones(len(log.errors)).double()))
+        weights = balanced(log, KernelFunctions(Gaussian(3.0), 10, "spectral", 300), seed).weights
+        spectral.append(relative_error(log, weights))
+    assert np.mean(spectral) <= limit
+    assert np.mean(spectral) <= 0.1 * np.mean(unweighted)
+
+
+def test_few_spectral_functions_beat_as_many_random_kernels():
+    logs = [design(seed, 0) for seed in range(SEEDS)]
+    for size in (1, 3):
+        errors = {
+            rule: [
+                relative_error(log, balanced(log, KernelFunctions(Gaussian(3.0), size, rule, 300), seed).weights)
+                for seed, log in enumerate(logs)
+            ]
+            for rule in ("spectral", "adaptive_spectral", "random")
+        }
+        assert np.mean(errors["spectral"]) < 0.5 * np.mean(errors["random"])
+        assert np.mean(errors["adaptive_spectral"]) < 0.5 * np.mean(errors["random"])
+
+
+def test_spectral_functions_are_not_worse_than_random_kernels_beyond_the_noise():
+    """At J = 10, 30 and 100, within one standard error of the two means together."""
+    logs = [design(seed, 0) for seed in range(SEEDS)]
+    for size in (10, 30, 100):
+        errors = {
+            rule: np.array(
+                [
+                    relative_error(log, balanced(log, KernelFunctions(Gaussian(3.0), size, rule, 300), seed).weights)
+                    for seed, log in enumerate(logs)
+                ]
+            )
+            for rule in ("spectral", "random")
+        }
+        noise = sum(error.var(ddof=1) / len(error) for error in errors.values()) ** 0.5
+        assert errors["spectral"].mean() <= errors["random"].mean() + noise
+
+
+def test_weights_stay_uniform_where_selection_ignores_the_features():
+    pairs, everything, _, _ = world()
+    chosen = torch.rand(1200, generator=torch.Generator().manual_seed(0)) < 0.5
+    observed = pairs.at(everything.users[chosen], everything.items[chosen])
+    fitted = KernelFunctions(Gaussian(), 10, "spectral", 60).fit(pairs)
+    weights = entropy_balance(fitted.rows(observed), fitted.targets).weights
+    assert 1 / float((weights**2).sum()) > 0.95 * len(weights)
+
+
+def test_worst_case_weights_have_a_smaller_worst_bias_than_uniform_ones():
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(Gaussian(), 4, "worst_case", 40).fit(pairs)
+    result = worst_case_balance(fitted.rows(observed), fitted.targets, fitted.matrix, strength=1e4)
+    assert result.worst_case_bias < 0.2 * result.worst_case_bias_before
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kernel", [Gaussian, Exponential])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_worst_case_is_solved_at_any_bandwidth(kernel, seed):
+    """Small logs, more candidates than rows, strong selection: with a certificate, at the default strength."""
+    generator = torch.Generator().manual_seed(seed)
+    users, items = torch.randn(20, 2 + seed, generator=generator), torch.randn(15, 2, generator=generator)
+    pairs, logits = Pairs(users, items), 2 * (users[:, None, 0] + items[None, :, 0]) - 1
+    chosen = (torch.rand(20, 15, generator=generator) < torch.sigmoid(logits)).nonzero().T
+    for bandwidth in ("median", 0.05, 0.5, 1.0, 5.0, 100.0):
+        recipe = KernelFunctions(kernel(bandwidth), 50, "worst_case", 150)
+        result = recipe.fit(pairs, generator=generator).balance(pairs.at(*chosen))
+        assert result.status == "solved"
+        assert result.gap <= 1e-8 + 1e-9 * result.objective
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        (KernelFunctions(select="best"), "`select` must be one of 'random'"),
+        (KernelFunctions(n=0), "`n` must be an integer >= 1, got 0"),
+        (KernelFunctions(n=10, candidates=5), "`candidates` must be an integer >= 10, got 5"),
+        (KernelFunctions(select="adaptive"), "`errors` must be given"),
+        (KernelFunctions(select="worst_case_top"), "`observed` must be given"),
+        (KernelFunctions(select="witness"), "`observed` must be given"),
+        (Moments(0), "`order` must be an integer >= 1"),
+    ],
+)
+def test_bad_settings_are_named(recipe, words):
+    with pytest.raises(ConfigError, match=words):
+        recipe.fit(world()[0])
+
+
+def test_the_configuration_is_the_repr():
+    settings = "n=50, select='spectral', candidates=None, ridge=0.1"
+    assert repr(KernelFunctions()) == f"KernelFunctions(kernel=Gaussian(bandwidth='median'), {settings})"

@@ -1,0 +1,131 @@
+"""Kernels and their population means against loops over all pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from oracles_balancing import kernel_value
+
+from counterpoise.balance.kernels import (
+    Exponential,
+    Gaussian,
+    enumerated_gram,
+    gaussian_mixture,
+    mixture_gram,
+    pair_gram,
+    pair_means,
+)
+from counterpoise.balance.population import Pairs, Sample, kernel_rows
+from counterpoise.errors import ConfigError
+
+KERNELS = [Gaussian(1.7), Exponential(0.8)]
+
+
+def tables(seed=0, users=9, items=7):
+    rng = np.random.default_rng(seed)
+    return torch.tensor(rng.normal(size=(users, 2))), torch.tensor(rng.normal(size=(items, 3)))
+
+
+def all_pairs(users, items):
+    return torch.cat([users.repeat_interleave(len(items), 0), items.repeat(len(users), 1)], 1)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_values_are_the_formula(kernel):
+    x, centres = torch.randn(5, 3).double(), torch.randn(4, 3).double()
+    expected = [[kernel_value(kernel, a.numpy(), b.numpy()) for b in centres] for a in x]
+    assert np.allclose(kernel(x, centres), expected, atol=1e-13)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_gram_is_symmetric_positive_with_unit_diagonal_far_from_zero_too(kernel):
+    x = torch.randn(40, 3).double() + 1000
+    gram = kernel(x, x)
+    assert torch.allclose(gram.diagonal(), torch.ones(40).double(), atol=1e-9)
+    assert torch.allclose(gram, gram.T, atol=1e-9)
+    assert torch.linalg.eigvalsh(gram)[0] > -1e-9
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error"), [(KERNELS[0], 1e-12), (KERNELS[1], 1e-6)], ids=["gaussian", "exponential"]
+)
+def test_pair_means_equal_brute_force_over_all_pairs(kernel, error):
+    users, items = tables()
+    centres = all_pairs(users, items)[::5]
+    brute = [np.mean([kernel_value(kernel, x, c) for x in all_pairs(users, items).numpy()]) for c in centres.numpy()]
+    assert abs(pair_means(kernel, centres, users, items).numpy() - brute).max() <= error
+
+
+@pytest.mark.parametrize("gram", [pair_gram, mixture_gram, enumerated_gram])
+@pytest.mark.parametrize(
+    ("kernel", "error"), [(KERNELS[0], 1e-12), (KERNELS[1], 2e-6)], ids=["gaussian", "exponential"]
+)
+def test_pair_gram_equals_brute_force_over_all_pairs(kernel, error, gram):
+    users, items = tables()
+    centres = all_pairs(users, items)[::9]
+    values = kernel(all_pairs(users, items), centres)
+    assert abs(gram(kernel, centres, users, items) - values.T @ values / len(values)).max() <= error
+
+
+def test_the_exponential_kernel_is_a_mixture_of_gaussians_to_1e_6():
+    distances = torch.cat([torch.zeros(1), torch.logspace(-6, 4, 2000)]).double()
+    for bandwidth in (0.1, 1.0, 5.0):
+        weights, bandwidths = gaussian_mixture(bandwidth)
+        mixture = torch.exp(-(distances**2)[:, None] / (2 * bandwidths)) @ weights
+        assert abs(mixture - torch.exp(-distances / (2 * bandwidth))).max() < 1e-6
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_means_over_a_weighted_sample_are_weighted_means(kernel):
+    x, centres, weights = torch.randn(50, 3).double(), torch.randn(4, 3).double(), torch.rand(50)
+    values, share = kernel(x, centres), (weights / weights.sum()).double()
+    population = Sample(x, weights)
+    assert torch.allclose(population.kernel_mean(kernel, centres), share @ values)
+    assert torch.allclose(population.kernel_gram(kernel, centres), values.T @ torch.diag(share) @ values)
+    mean, mean_square = population.kernel_moments(kernel, centres)
+    assert torch.allclose(mean, share @ values)
+    assert torch.allclose(mean_square, share @ values**2)
+
+
+def test_all_pairs_average_any_function_as_brute_force_does():
+    users, items = tables()
+    brute = all_pairs(users, items).sin().mean(0)
+    assert torch.allclose(Pairs(users, items).mean(torch.sin, 5), brute, atol=1e-14)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_of_observed_pairs_equal_the_kernel_of_their_features(kernel, dtype):
+    users, items = (table.to(dtype) for table in tables())
+    pairs = Pairs(users, items)
+    observed = pairs.at(torch.tensor([0, 3, 3, 8]), torch.tensor([6, 0, 1, 2]))
+    centres, mixing = all_pairs(users, items)[:6], torch.randn(6, 2, dtype=dtype)
+    expected = kernel(observed.features(slice(None)), centres)
+    close = 1e-5 if dtype == torch.float32 else 1e-12
+    assert torch.allclose(kernel_rows(kernel, centres, observed).take(slice(None)), expected, atol=close)
+    mixed = kernel_rows(kernel, centres, observed, mixing).take(torch.tensor([1, 2]))
+    assert torch.allclose(mixed, (expected @ mixing)[1:3], atol=close)
+
+
+def test_the_median_heuristic_gives_kernels_that_vary():
+    x = torch.randn(2000, 6).double()
+    for kernel in (Gaussian(), Exponential()):
+        values = kernel.with_bandwidth(x)(x[:300], x[300:600])
+        assert 0.2 < values.mean() < 0.7
+        assert values.std() > 0.05
+    assert Gaussian().with_bandwidth(torch.ones(10, 2)).bandwidth == 1.0
+
+
+def test_a_bandwidth_must_be_positive_and_known():
+    with pytest.raises(ConfigError, match=r"`bandwidth` must be a number > 0, got -1"):
+        Gaussian(-1).with_bandwidth(torch.ones(2, 2))
+    with pytest.raises(ConfigError, match="with_bandwidth"):
+        Gaussian()(torch.ones(2, 2), torch.ones(2, 2))
+
+
+@pytest.mark.parametrize("count", [5, 40, 63])
+def test_drawn_pairs_are_distinct(count):
+    users, items = tables()
+    drawn = Pairs(users, items).draw(count, torch.Generator().manual_seed(0))
+    assert len(torch.unique(drawn, dim=0)) == len(drawn) == count

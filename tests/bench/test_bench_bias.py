@@ -1,0 +1,448 @@
+"""The study of estimators: the six matrices, the known selection, and what is known of the estimates beforehand."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from counterpoise import ConfigError, DataError, FeedbackLog, make, simulate
+from counterpoise.bench import bias
+from counterpoise.bench.bias import (
+    ESTIMATORS,
+    MARGINALS,
+    MATRICES,
+    Draw,
+    ImputedRatings,
+    KnownSelection,
+    completed,
+    estimate,
+    imputed_ratings,
+    known_selection,
+    noisy_propensity,
+    random_numbers,
+    ratings_by_rank,
+    ratios,
+    selective_propensity,
+)
+from counterpoise.bench.kept_rows import KeptRows
+from counterpoise.cli.main import main
+
+RATINGS = np.random.default_rng(0).choice([1, 2, 3, 4, 5], size=(30, 40), p=MARGINALS)
+TINY: dict[str, Any] = {"n_users": 40, "n_items": 30, "density": 0.2}
+QUICK = ("naive", "eib", "ips-true", "snips-true", "dr-true", "ips-noisy", "snips-naive-bayes", "skb-ips-side")
+
+
+@cache
+def small() -> KnownSelection:
+    return known_selection(n_users=60, n_items=50, density=0.1, seed=0)
+
+
+# ---- the six matrices ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "stars"), [("one", 1), ("three", 3), ("four", 4)])
+def test_as_many_ratings_are_flipped_to_five_as_there_are_fives(name: str, stars: int) -> None:
+    predicted, flips = MATRICES[name](RATINGS, np.random.default_rng(1)), 0
+    for rating, prediction in zip(RATINGS.flat, predicted.flat, strict=True):
+        if prediction != rating:
+            assert (rating, prediction) == (stars, 5)
+            flips += 1
+    assert flips == sum(rating == 5 for rating in RATINGS.flat)
+
+
+def test_the_flipped_ratings_are_drawn_at_random() -> None:
+    first, again, other = (MATRICES["one"](RATINGS, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+
+
+def test_all_are_flipped_where_there_are_fewer_than_fives() -> None:
+    predicted = MATRICES["one"](np.array([[1, 5, 5, 5]]), np.random.default_rng(0))
+    assert predicted.tolist() == [[5, 5, 5, 5]]
+
+
+def test_rotate_and_crs_follow_their_tables() -> None:
+    tables = {"rotate": {1: 5, 2: 1, 3: 2, 4: 3, 5: 4}, "crs": {1: 3, 2: 3, 3: 3, 4: 4, 5: 4}}
+    for name, table in tables.items():
+        predicted = MATRICES[name](RATINGS, np.random.default_rng(0))
+        assert predicted.tolist() == [[table[int(rating)] for rating in row] for row in RATINGS]
+
+
+def test_skew_is_a_clipped_normal_around_the_rating() -> None:
+    predicted, rng = MATRICES["skew"](RATINGS, np.random.default_rng(3)), np.random.default_rng(3)
+    for rating, prediction in zip(RATINGS.flat, predicted.flat, strict=True):
+        drawn = rating + (6 - rating) / 2 * rng.standard_normal()
+        assert prediction == pytest.approx(min(5, max(1, drawn)))
+
+
+# ---- the known selection ---------------------------------------------------------------------------------------------
+
+
+def test_ratings_follow_the_order_of_the_scores_and_the_marginals() -> None:
+    scores = np.random.default_rng(0).standard_normal((50, 40))
+    ratings = ratings_by_rank(scores)
+    in_order = sorted(zip(scores.flat, ratings.flat, strict=True))
+    assert [rating for _, rating in in_order] == sorted(ratings.flat)
+    assert [(ratings == stars).mean() for stars in range(1, 6)] == pytest.approx(MARGINALS, abs=1 / scores.size)
+
+
+def test_propensities_have_the_stated_ratios_and_the_density() -> None:
+    propensity = selective_propensity(RATINGS, 0.05, 0.25)
+    assert propensity.mean() == pytest.approx(0.05)
+    top = propensity[RATINGS == 5][0]
+    for stars, share in {1: 1 / 64, 2: 1 / 16, 3: 1 / 4, 4: 1.0, 5: 1.0}.items():
+        assert propensity[np.equal(RATINGS, stars)] == pytest.approx(share * top)
+
+
+def test_alpha_of_one_is_no_selection() -> None:
+    assert np.unique(selective_propensity(RATINGS, 0.05, 1.0)) == pytest.approx(0.05)
+
+
+def test_a_density_that_cannot_be_is_refused_with_the_largest_that_can() -> None:
+    with pytest.raises(ConfigError, match=r"`density` must be at most 0\.\d+ for alpha=0\.25, got 0\.5"):
+        selective_propensity(RATINGS, 0.5, 0.25)
+
+
+def test_noisy_propensities_lie_between_the_truth_and_the_density() -> None:
+    propensity, rng = selective_propensity(RATINGS), np.random.default_rng(5)
+    noisy = noisy_propensity(propensity, np.random.default_rng(5))
+    for true, wrong in zip(propensity.flat, noisy.flat, strict=True):
+        beta = rng.random()
+        assert 1 / wrong == pytest.approx(beta / true + (1 - beta) / propensity.mean())
+
+
+def test_pairs_are_observed_with_their_propensity() -> None:
+    known = small()
+    counts: NDArray[np.float64] = np.zeros(known.ratings.shape)
+    for seed in range(40):
+        log = known.observe(np.random.default_rng(seed)).log
+        counts[log.users, log.items] += 1
+        assert np.array_equal(1 + 4 * log.ratings, known.ratings[log.users, log.items])
+    for stars in (1, 3, 5):
+        chosen = known.ratings == stars
+        chance = known.propensity[chosen][0]
+        error = np.sqrt(chance * (1 - chance) / (40 * chosen.sum()))
+        assert counts[chosen].mean() / 40 == pytest.approx(chance, abs=4 * error)
+
+
+def test_a_log_is_completed_so_that_liked_pairs_score_higher() -> None:
+    users, items = np.divmod(np.arange(0, 30 * 20, 2), 20)
+    log = FeedbackLog.from_arrays(users, items, 1.0 + (items % 5), user_ids=range(30), item_ids=range(20))
+    scores = completed(log)
+    assert scores.shape == (30, 20)
+    means = [scores[:, np.arange(20) % 5 == kind].mean() for kind in range(5)]
+    assert means == sorted(means)
+
+
+def test_a_log_of_equal_ratings_cannot_be_completed() -> None:
+    with pytest.raises(DataError, match="ratings must differ, all of them are 3"):
+        completed(FeedbackLog.from_arrays([0, 1], [0, 1], [3, 3]))
+
+
+def test_a_rating_file_gives_a_study(tmp_path: Path) -> None:
+    rng, file = np.random.default_rng(0), tmp_path / "ratings.csv"
+    pairs = rng.choice(40 * 30, 400, replace=False)
+    lines = [f"u{pair // 30},i{pair % 30},{rng.integers(1, 6)}" for pair in pairs]
+    file.write_text("\n".join(["user_id,item_id,rating", *lines]), encoding="utf-8")
+    rows = bias.study(file, ["naive", "ips-true"], "rotate", repeats=1)
+    assert [row.estimator for row in rows] == ["naive", "ips-true"]
+    assert rows[0].ideal == rows[1].ideal > 0
+
+
+def truth(known: KnownSelection, draw: Draw) -> ImputedRatings:
+    """Imputed ratings that are right."""
+    return ImputedRatings(known.ratings[draw.log.users, draw.log.items] * 1.0, known.ratings[None] * 1.0)
+
+
+# ---- estimates whose answer is known ---------------------------------------------------------------------------------
+
+
+def test_the_ideal_is_the_mean_over_all_pairs() -> None:
+    known = small()
+    (row,) = bias.study(known, "naive", "rotate", repeats=1)
+    total = sum(abs(rating - (rating - 1 if rating >= 2 else 5)) for rating in known.ratings.flat)
+    assert row.ideal == pytest.approx(total / known.ratings.size)
+
+
+def test_naive_and_true_ips_are_the_means_that_a_loop_finds() -> None:
+    known = small()
+    naive, ips = bias.study(known, ["naive", "ips-true"], "crs", repeats=1, seed=4)
+    log = known.observe(random_numbers(4, "log", 0)).log
+    pairs = list(zip(log.users, log.items, strict=True))
+    errors = [abs(known.ratings[pair] - (3 if known.ratings[pair] <= 3 else 4)) for pair in pairs]
+    weights = [1 / known.propensity[pair] for pair in pairs]
+    weighted = sum(w * e for w, e in zip(weights, errors, strict=True)) / known.ratings.size
+    assert naive.deviation == pytest.approx(np.mean(errors) / naive.ideal - 1)
+    assert ips.deviation == pytest.approx(weighted / ips.ideal - 1, rel=1e-4)
+
+
+def test_eib_is_observed_errors_and_imputed_ones_elsewhere() -> None:
+    known = small()
+    (row,) = bias.study(known, "eib", "rotate", repeats=1, error="squared")
+    log, predicted = known.observe(random_numbers(0, "log", 0)).log, np.where(known.ratings >= 2, known.ratings - 1, 5)
+    observed = set(zip(log.users.tolist(), log.items.tolist(), strict=True))
+    rating, total = np.mean(known.ratings[log.users, log.items]), 0.0
+    for pair in np.ndindex(known.ratings.shape):
+        total += ((known.ratings[pair] if pair in observed else rating) - predicted[pair]) ** 2
+    assert row.deviation == pytest.approx(total / known.ratings.size / row.ideal - 1, rel=1e-5)
+
+
+def test_naive_bayes_weighs_each_rating_by_its_share_in_probe_and_log() -> None:
+    known = small()
+    draw = known.observe(np.random.default_rng(0))
+    ratio = ratios("naive-bayes", known, draw, np.random.default_rng(0))(torch.zeros(len(draw.log)))
+    for value, found in zip(draw.log.ratings, ratio.tolist(), strict=True):
+        unbiased = (sum(draw.probe.ratings == value) + 1) / (len(draw.probe) + 2)
+        assert found == pytest.approx(unbiased / np.mean(draw.log.ratings == value), rel=1e-5)
+
+
+@pytest.mark.parametrize("estimator", ["ips-true", "dr-true"])
+def test_true_propensities_are_unbiased_over_many_draws(estimator: str) -> None:
+    found = np.array([row.deviation for row in bias.study(small(), estimator, "rotate", repeats=200)])
+    assert abs(found.mean()) < 3 * found.std(ddof=1) / np.sqrt(200)
+
+
+def test_the_naive_estimate_is_biased_and_noise_in_propensities_leaves_about_half_of_it() -> None:
+    table = bias.summary(bias.study(small(), ["naive", "ips-noisy"], "rotate", repeats=30))
+    naive, noisy = (row["bias"] for row in table)
+    assert naive < -0.4
+    assert 0.35 < noisy / naive < 0.65
+
+
+def test_snips_estimates_a_constant_error_exactly() -> None:
+    known = small()
+    draw = known.observe(np.random.default_rng(1))
+    errors, ideal = bias.errors_of(
+        known.ratings + 0.5, known.ratings, truth(known, draw), draw, bias.ERRORS["absolute"]
+    )
+    for weights in ("noisy", "logistic", "popularity"):
+        ratio_of = ratios(weights, known, draw, np.random.default_rng(0))
+        assert estimate("snips", errors, ratio_of) == pytest.approx(ideal)
+    assert estimate("ips", errors, ratio_of=lambda residuals: 2 * torch.ones(len(residuals))) == pytest.approx(
+        2 * ideal
+    )
+
+
+def test_snips_does_not_see_a_factor_of_the_weights() -> None:
+    known = small()
+    draw = known.observe(np.random.default_rng(1))
+    predicted = MATRICES["rotate"](known.ratings, np.random.default_rng(0))
+    errors, _ = bias.errors_of(predicted, known.ratings, truth(known, draw), draw, bias.ERRORS["absolute"])
+    ratio_of = ratios("noisy", known, draw, np.random.default_rng(0))
+    assert estimate("snips", errors, lambda residuals: 7 * ratio_of(residuals)) == pytest.approx(
+        estimate("snips", errors, ratio_of)
+    )
+
+
+def test_dr_is_exact_where_the_imputed_ratings_are_the_truth() -> None:
+    known = small()
+    draw = known.observe(np.random.default_rng(1))
+    predicted = MATRICES["skew"](known.ratings, np.random.default_rng(0))
+    errors, ideal = bias.errors_of(predicted, known.ratings, truth(known, draw), draw, bias.ERRORS["squared"])
+    ratio_of = ratios("popularity", known, draw, np.random.default_rng(0))
+    assert estimate("dr", errors, ratio_of) == pytest.approx(ideal)
+
+
+def test_a_cross_fitted_rating_comes_from_a_model_that_has_not_seen_it() -> None:
+    known = small()
+    draw = known.observe(np.random.default_rng(2))
+    rows = (draw.log.users, draw.log.items)
+    seen, unseen = (imputed_ratings(kind, draw, np.random.default_rng(0)) for kind in ("learned", "cross-fitted"))
+    assert np.array_equal(seen.on_log, seen.on_pairs[0][rows])
+    first, second = (table[rows] == unseen.on_log for table in unseen.on_pairs)
+    assert np.array_equal(first, ~second)
+    assert abs(first.sum() - second.sum()) <= 1
+    error_of = {
+        kind: np.abs(found.on_log - known.ratings[rows]).mean() for kind, found in (("in", seen), ("out", unseen))
+    }
+    assert error_of["in"] < error_of["out"]
+
+
+def test_balanced_weights_average_one_so_that_snips_is_ips() -> None:
+    known = small()
+    draw = known.observe(np.random.default_rng(2))
+    for weights in ("mb-side", "wkb-side", "skb-exposure"):
+        ratio = ratios(weights, known, draw, np.random.default_rng(0))(torch.zeros(len(draw.log)))
+        assert float(ratio.mean()) == pytest.approx(1, rel=1e-5)
+
+
+def test_kernel_balancing_in_what_selection_depends_on_takes_most_of_the_bias_away() -> None:
+    known = known_selection(n_users=200, n_items=150, seed=1)
+    naive, balanced = bias.summary(bias.study(known, ["naive", "skb-ips-side"], "rotate", repeats=3))
+    assert balanced["mean"] < naive["mean"] / 2
+
+
+# ---- the study as a whole --------------------------------------------------------------------------------------------
+
+
+def test_a_result_does_not_depend_on_what_else_was_asked_for() -> None:
+    names = ["akb-dr-side", "naive", "akb-ips-side", "ips-noisy"]
+    rows = bias.study(small(), names, ["one", "skew"], repeats=2, seed=3)
+    alone = bias.measure(1, small(), ["akb-ips-side"], ["skew"], seed=3)
+    backwards = bias.study(small(), names[::-1], ["skew", "one"], repeats=2, seed=3)
+    assert alone[0] in rows
+    assert set(rows) == set(backwards)
+
+
+def test_every_estimator_gives_a_finite_number() -> None:
+    rows = bias.study(small(), repeats=1, matrices="skew", imputation="learned")
+    assert [row.estimator for row in rows] == list(ESTIMATORS)
+    assert all(np.isfinite(row.deviation) for row in rows)
+
+
+def test_estimators_in_side_features_are_left_out_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    known, asked = KnownSelection(small().ratings, small().propensity), []
+    with pytest.raises(DataError, match="no feature varies in side"):
+        bias.study(known, "skb-ips-side", "crs", repeats=1)
+    monkeypatch.setattr(bias, "measure", lambda repeat, known, names, *others: asked.extend(names) or [])
+    bias.study(known, repeats=1)
+    assert asked == [name for name in ESTIMATORS if not name.endswith("-side")]
+
+
+def test_rows_and_the_unit_of_work_travel() -> None:
+    known = pickle.loads(pickle.dumps(small()))
+    rows = bias.measure(0, known, QUICK, ["four"], seed=2)
+    assert rows == bias.measure(0, small(), QUICK, ["four"], seed=2)
+    assert json.loads(json.dumps([row.to_dict() for row in rows]))[0]["matrix"] == "four"
+
+
+def test_the_summary_separates_bias_and_spread() -> None:
+    rows = [bias.Row("one", "naive", repeat, 1.0, deviation) for repeat, deviation in enumerate((0.1, -0.3))]
+    (found,) = bias.summary(rows)
+    assert found["mean"] == pytest.approx(0.2)
+    assert found["bias"] == pytest.approx(-0.1)
+    assert found["std"] == pytest.approx(np.std([0.1, 0.3], ddof=1))
+    assert found["spread"] == pytest.approx(np.std([0.1, -0.3], ddof=1))
+    assert bias.summary(rows[:1])[0]["std"] is None
+
+
+def test_progress_counts_repeats() -> None:
+    seen: list[tuple[int, int]] = []
+    bias.study(small(), "naive", "crs", repeats=3, progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"estimators": ["naive", "magic"]}, "`estimators` must be one of 'naive'.*got 'magic'"),
+        ({"estimators": []}, "`estimators` must name at least one"),
+        ({"matrices": "two"}, "`matrices` must be one of 'one'.*got 'two'"),
+        ({"error": "cubed"}, "`error` must be one of 'absolute', 'squared', got 'cubed'"),
+        ({"imputation": "guess"}, "`imputation` must be one of 'constant', 'learned', 'cross-fitted', got 'guess'"),
+        ({"repeats": 0}, "`repeats` must be an integer >= 1, got 0"),
+        ({"seed": -1}, "`seed` must be an integer >= 0, got -1"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        bias.study(small(), **settings)  # type: ignore[arg-type]
+
+
+# ---- trained predictors ----------------------------------------------------------------------------------------------
+
+
+def test_fitted_predictors_are_compared_with_the_truth_of_their_world() -> None:
+    seen: list[tuple[int, int]] = []
+    rows = bias.fitted(["mf", "EIB"], [2], lambda done, total: seen.append((done, total)), **TINY)
+    assert seen == [(1, 2), (2, 2)]
+    assert [(row.estimator, row.repeat, row.matrix) for row in rows] == [
+        ("mf", 2, bias.WEIGHTED),
+        ("mf", 2, bias.OWN),
+        ("eib", 2, bias.WEIGHTED),
+        ("eib", 2, bias.OWN),
+    ]
+    assert [fact["repeats"] for fact in bias.summary(rows)] == [1, 1, 1, 1]
+
+
+def test_the_deviations_of_a_fit_are_those_of_its_world() -> None:
+    weighted, own = bias.measure_fit("mf", 3, **TINY)
+    world = simulate(**TINY, seed=3)
+    model = make("mf", seed=3, device="cpu").fit(world.dataset.train, probe=world.dataset.probe)
+    assert weighted.deviation == pytest.approx(world.selection_bias(model, np.ones(len(world.dataset.train))))
+    assert own.deviation == pytest.approx(model.facts_["risk"] / world.ideal_risk(model) - 1)
+
+
+def test_an_unknown_method_and_no_seed_are_named() -> None:
+    with pytest.raises(ConfigError, match="got 'magic'"):
+        bias.fitted("magic", 1)
+    with pytest.raises(ConfigError, match="`seeds` must be an integer >= 1, got 0"):
+        bias.fitted("mf", 0)
+
+
+def test_the_command_writes_both_tables_with_one_fact_a_row_for_machines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "bias", "--estimators", "naive", "snips-true", "--matrices", "rotate", "--repeats", "2"]
+    assert main([*arguments, "--methods", "mf", "--seeds", "1", "--out", str(tmp_path)]) == 0
+    assert "snips-true" in capsys.readouterr().out
+    header, first, *_ = (tmp_path / "bias.csv").read_text().splitlines()
+    assert header.startswith("matrix,estimator,repeats,mean")
+    assert first.startswith("rotate,naive,2,0.5")
+    assert "weighted error,mf,1" in (tmp_path / "bias-2.csv").read_text()
+    for wrong in (["--estimators", "guess"], ["--methods", "guess"], ["--repeats", "0"], ["--error", "cubic"]):
+        assert main([*arguments, *wrong]) == 2
+        assert capsys.readouterr().err.startswith("error: `")
+
+
+def test_a_study_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["bench", "bias", "--estimators", "naive", "--matrices", "rotate", "--repeats", "2", "--seeds", "1"]
+    words += ["--methods", "mf", "ips", "--json", "--out"]
+    assert main([*words, str(tmp_path / "whole")]) == 0
+    whole = json.loads(capsys.readouterr().out)["sheets"]
+    measured, draw, fit = [], bias.measure, bias.measure_fit
+
+    def stopped_at_ips(method: str, seed: int) -> list[bias.Row]:
+        if method == "ips":
+            raise KeyboardInterrupt
+        return fit(method, seed)
+
+    out, place = str(tmp_path / "out"), tmp_path / "out" / "measurements"
+    monkeypatch.setattr(bias, "measure_fit", stopped_at_ips)
+    assert main([*words, out]) == 130
+    assert f"What is measured is in {place}: the same command goes on from there." in capsys.readouterr().err
+    monkeypatch.setattr(bias, "measure", lambda *how: measured.append("draw") or draw(*how))
+    monkeypatch.setattr(bias, "measure_fit", lambda method, seed: measured.append(method) or fit(method, seed))
+    assert main([*words, out]) == 0
+    assert json.loads(capsys.readouterr().out)["sheets"] == whole
+    assert measured == ["ips"]
+
+
+def test_measurements_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    kept = KeptRows(tmp_path)
+    rows = bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
+    assert bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15) == rows
+    (file,) = tmp_path.glob("fit-mf.*")
+    for content, why in {"[": "cannot be read", "{}": "holds no rows", '[{"a": 1}]': "holds other rows"}.items():
+        file.write_text(content)
+        with pytest.raises(DataError, match=f"{file.name}.*{why}.*Delete it, and it is measured again."):
+            bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
+
+
+def test_a_file_with_columns_of_its_own_gives_the_same_study(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [(user, item, 1 + (user * item) % 5) for user in range(8) for item in range(6)]
+    named, own = tmp_path / "named.csv", tmp_path / "own.csv"
+    named.write_text("user_id,item_id,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
+    own.write_text("who;what;stars\n" + "".join(f"{u};{i};{r}\n" for u, i, r in rows))
+    words = ["bench", "bias", "--estimators", "naive", "--matrices", "rotate", "--repeats", "1", "--methods", "none"]
+    words += ["--json", "--out", str(tmp_path / "out")]
+    columns = ["--user-col", "who", "--item-col", "what", "--rating-col", "stars", "--separator", ";"]
+    found = []
+    for more in (["--data", str(named)], ["--data", str(own), *columns]):
+        assert main([*words, *more]) == 0
+        found.append([sheet["rows"] for sheet in json.loads(capsys.readouterr().out)["sheets"]])
+    assert found[0] == found[1]
+    assert main([*words, *columns[:2]]) == 2
+    assert "`--user-col`: columns are of a file, name it with --data." in capsys.readouterr().err

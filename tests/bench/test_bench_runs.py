@@ -1,0 +1,422 @@
+"""Experiments are resumable, shared, and the same whatever the number of processes."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from counterpoise import DataError, evaluate, make, simulate
+from counterpoise.bench import jobs, runner
+from counterpoise.bench.datasets import GROUNDS, ground
+from counterpoise.bench.jobs import Job, measure
+from counterpoise.bench.methods import entries
+from counterpoise.bench.protocol import PROTOCOLS
+from counterpoise.bench.protocol import sheets as protocol_sheets
+from counterpoise.bench.store import Store
+from counterpoise.bench.sweep import points, sheets, swept
+from counterpoise.bench.tables import Sheet, write_sheets
+from counterpoise.cli.bench import join_lists, numbers
+from counterpoise.cli.main import main
+from counterpoise.errors import ConfigError
+from counterpoise.evaluation.evaluate import metrics_by_rule
+
+QUICK = {"epochs": 3, "dim": 2}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a biased log and unbiased ratings."""
+    folder = tmp_path_factory.mktemp("small")
+    world = simulate(n_users=30, n_items=20, density=0.2, seed=3)
+    assert world.dataset.test is not None
+    for name, log in (("train", world.dataset.train), ("test", world.dataset.test)):
+        rows = zip(log.users, log.items, log.labels, strict=True)
+        lines = ["user_id,item_id,rating", *(f"{user},{item},{label:g}" for user, item, label in rows)]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return str(folder)
+
+
+def jobs_of(data: str, methods: tuple[str, ...] = ("mf", "dr-v2"), seeds: int = 2) -> list[Job]:
+    return [Job(data, method, seed, settings=QUICK) for seed in range(seeds) for method in methods]
+
+
+def results(store: Store, made: list[Job]) -> list[dict[str, Any]]:
+    """Rows without what depends on the clock."""
+    rows = [store.read(job) for job in made]
+    return [{name: value for name, value in (row or {}).items() if name != "seconds"} for row in rows]
+
+
+def test_the_set_paper_is_the_papers_table() -> None:
+    text = files("counterpoise.bench").joinpath("table1.csv").read_text()
+    titles = list(dict.fromkeys(row["method"] for row in csv.DictReader(text.splitlines())))
+    assert [entry.title for entry in entries(["paper"])] == titles
+    assert {entry.name for entry in entries(["baselines", "balancing", "counterpoise"])} == {
+        entry.name for entry in entries(["all"])
+    }
+
+
+def test_a_kernel_method_without_its_kernel_is_gaussian() -> None:
+    found = entries(["akb-dr", "AKBDR-Exp", "akb-dr-gau"])
+    assert [entry.title for entry in found] == ["AKBDR-Gau", "AKBDR-Exp"]
+    assert found[1].build(4).weights.functions.kernel.to_config()["part"] == "Exponential"
+    assert found[1].build(4).training.seed == 4
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [("als", "must be among"), ("nowhere:build", "cannot be imported"), ("json:build", "has no 'build'")],
+)
+def test_an_unknown_method_is_named_with_the_way_out(word: str, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        entries([word])
+
+
+def test_an_unknown_dataset_is_named_with_the_way_out() -> None:
+    with pytest.raises(ConfigError, match="coat-like"):
+        ground("cot")
+
+
+def test_a_dataset_that_is_not_there_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "Webscope" in (GROUNDS["yahoo-r3"].missing() or "")
+    assert GROUNDS["coat-like"].missing() is None
+
+
+def test_a_row_has_the_metrics_of_evaluate(small: str) -> None:
+    job = Job(small, "mf", 1, settings=QUICK)
+    row, dataset = measure(job), ground(small).load("honest", 1)
+    model = make("mf", seed=1, **QUICK).fit(dataset.train, probe=dataset.probe)
+    for rule in ("one", "skip", "zero"):
+        expected = evaluate(model, dataset.test, empty_users=rule, bootstrap=0)  # type: ignore[arg-type]
+        assert row["metrics"][f"ndcg_{rule}"] == expected.ndcg
+        assert row["metrics"][f"f1_{rule}"] == expected.f1
+        assert row["metrics"]["auc"] == expected.auc
+    assert json.loads(json.dumps(row)) == row
+    assert len(row["replicates"]["auc"]) == 200
+
+
+def test_resampled_users_are_those_of_evaluate_and_the_same_for_all_models(small: str) -> None:
+    test = ground(small).load("honest", 0).test
+    assert test is not None
+    scores = np.random.default_rng(0).random(len(test))
+    _, resampled = metrics_by_rule(scores, test, 5, replicates=200)
+    for rule in ("one", "skip"):
+        expected = evaluate(scores, test, empty_users=rule).intervals["ndcg"]  # type: ignore[arg-type]
+        assert tuple(np.nanquantile(resampled[f"ndcg_{rule}"], [0.025, 0.975])) == pytest.approx(expected)
+    _, perfect = metrics_by_rule(test.labels, test, 5, replicates=200)
+    assert (perfect["ndcg_skip"] == 1).all()
+    assert np.array_equal(np.isnan(perfect["auc"]), np.isnan(resampled["auc"]))
+
+
+def test_a_result_depends_neither_on_the_order_nor_on_who_came_first(small: str, tmp_path: Path) -> None:
+    jobs, first, second = jobs_of(small), Store(tmp_path / "a"), Store(tmp_path / "b")
+    runner.run(jobs, first)
+    runner.run(jobs[::-1], second)
+    assert results(first, jobs) == results(second, jobs)
+
+
+def test_a_fit_that_is_done_is_not_repeated(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, store, seen = jobs_of(small), Store(tmp_path), []
+    runner.run(jobs[:2], store)
+    monkeypatch.setattr(runner, "measure", lambda job: seen.append(job) or {"failed": None})
+    counts: list[tuple[int, int]] = []
+    runner.run(jobs, store, watch=lambda done, total: counts.append((done, total)))
+    assert seen == jobs[2:]
+    assert counts[0] == (2, 4)
+    assert counts[-1] == (4, 4)
+
+
+def test_two_runs_on_one_folder_share_the_work(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs, store, seen = jobs_of(small, seeds=4), Store(tmp_path), []
+
+    def slow(job: Job) -> dict[str, Any]:
+        seen.append((job.method, job.seed))
+        time.sleep(0.05)
+        return {"failed": None}
+
+    monkeypatch.setattr(runner, "measure", slow)
+    threads = [threading.Thread(target=runner.run, args=(jobs, store)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(seen) == sorted((job.method, job.seed) for job in jobs)
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def test_stacked_fits_are_those_of_one_by_one_up_to_rounding(small: str, tmp_path: Path) -> None:
+    jobs = [
+        *jobs_of(small, ("mf", "counterpoise", "dr-v2"), seeds=3),
+        Job(small, "mf", 1, settings=QUICK | {"l2": 9.0}),
+    ]
+    alone, stacked = Store(tmp_path / "a"), Store(tmp_path / "b")
+    runner.run(jobs, alone)
+    runner.run(jobs, stacked, stack=True)
+    for one, other in zip(results(alone, jobs), results(stacked, jobs), strict=True):
+        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-4)
+        assert one.keys() == other.keys()
+
+
+def test_what_shares_a_log_is_fitted_together(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    together: list[int] = []
+    monkeypatch.setattr(runner, "measure", lambda job: {"failed": None})
+    monkeypatch.setattr(
+        runner, "measure_together", lambda jobs: together.append(len(jobs)) or [{"failed": None}] * len(jobs)
+    )
+    store = Store(tmp_path)
+    runner.run([*jobs_of(small, seeds=3), *jobs_of("coat-like", seeds=2)], store, stack=True)
+    assert together == [3, 3]  # every seed of a simulated dataset is another log
+    runner.run(jobs_of(small, seeds=5), store, stack=True)
+    assert together == [3, 3, 2, 2]
+
+
+def test_one_that_fails_beside_others_fails_alone(small: str, tmp_path: Path) -> None:
+    jobs, store = [Job(small, "mf", 0, settings=QUICK | {"l2": l2}) for l2 in (1.0, -1.0)], Store(tmp_path)
+    runner.run(jobs, store, stack=True)
+    good, bad = (store.read(job) or {} for job in jobs)
+    assert good["failed"] is None
+    assert "l2" in bad["failed"]
+
+
+def test_a_killed_table_goes_on_and_ends_like_an_uninterrupted_one(small: str, tmp_path: Path) -> None:
+    arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "ips", "dr-v2", "--seeds", "3", "--quiet"]
+    arguments += ["--set", "epochs=60", "--set", "dim=2", "--out"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    command = [sys.executable, "-m", "counterpoise.cli.main", *arguments, str(broken), "--jobs", "2"]
+    process = subprocess.Popen(command, start_new_session=True)
+    while not list(broken.glob("fits/*.json")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in broken.glob("fits/*.json")}
+    assert not (broken / "table.csv").exists()
+    assert main([*arguments, str(broken)]) == 0
+    assert main([*arguments, str(whole)]) == 0
+    assert all(path.stat().st_mtime_ns == then for path, then in kept.items())
+    tables = []
+    for folder in (whole, broken):
+        with (folder / "table.csv").open() as stream:
+            tables.append([{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(stream)])
+    assert tables[0] == tables[1]
+    assert len(tables[0]) == 3 * 3
+
+
+def test_a_damaged_result_is_named(small: str, tmp_path: Path) -> None:
+    job, store = jobs_of(small)[0], Store(tmp_path)
+    store.open()
+    store.path(job).write_text("{")
+    with pytest.raises(DataError, match=r"Delete it"):
+        store.read(job)
+
+
+def test_a_method_of_ones_own_stands_in_the_table(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "my_methods.py"
+    own.write_text(
+        "import numpy as np\n"
+        "class Mean:\n"
+        "    def fit(self, log, probe=None):\n        self.rate = log.labels.mean()\n        return self\n"
+        "    def predict_log(self, log):\n        return np.full(len(log), self.rate)\n"
+        "def constant(seed):\n    return Mean()\n"
+        "def broken(seed):\n    raise RuntimeError('not yet')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "my_methods:constant", "--seeds", "2"]
+    assert main([*arguments, "--out", "results"]) == 0
+    row = json.loads(next(Path("results/fits").glob("*my_methods_constant*seed0*")).read_text())
+    assert row["metrics"]["auc"] == 0.5
+    assert "constant" in capsys.readouterr().out
+    before = Job(small, "my_methods:constant", 0).config_hash
+    own.write_text(own.read_text() + "# changed\n")
+    assert Job(small, "my_methods:constant", 0).config_hash != before
+
+
+def test_a_fit_that_fails_is_a_row_that_says_why_and_can_be_tried_again(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "--seeds", "1", "--set", "epochs=3"]
+    arguments += ["--set", "learning_rate=1e30", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    assert "diverged" in capsys.readouterr().out
+    assert ",nan," not in (tmp_path / "table.csv").read_text()
+    path = next(tmp_path.glob("fits/*.json"))
+    then = path.stat().st_mtime_ns
+    assert main(arguments) == 0
+    assert path.stat().st_mtime_ns == then
+    assert main([*arguments, "--retry"]) == 0
+    assert path.stat().st_mtime_ns != then
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["table", "--methods", "als"], "must be among"),
+        (["table", "--datasets", "nowhere.csv"], "`datasets` must be among"),
+        (["table", "--datasets", "coat-like", "--seeds", "0"], "`seeds` must be an integer >= 1"),
+        (["table", "--datasets", "coat-like", "--set", "dims=3"], "`dims` is unknown"),
+        (["table", "--datasets", "coat-like", "--backbone", "big"], "`backbone` must be one of"),
+        (["table", "--datasets", "coat-like", "--metrics", "ndcg"], "`metrics` must be one of"),
+        (["sweep", "--parameter", "dim", "--datasets", "coat-like"], "`values` must be given"),
+        (["sweep", "--parameter", "n_functions", "--values", "1,x", "--datasets", "coat-like"], "must be numbers"),
+        (["sweep", "--parameter", "depth", "--values", "1", "--datasets", "coat-like"], "a setting of one of"),
+        (["protocol", "--datasets", "coat-like", "--methods", "mf"], "its protocol is 'honest'"),
+    ],
+)
+def test_a_mistake_is_one_line_before_the_first_fit(
+    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments, "--out", str(tmp_path / "results")]) == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_lists_may_be_written_with_spaces() -> None:
+    words = ["bench", "table", "--methods", "mf", "ips", "--seeds", "2", "--datasets", "coat,", "coat-like", "--quiet"]
+    expected = ["bench", "table", "--methods", "mf,ips", "--seeds", "2", "--datasets", "coat,coat-like", "--quiet"]
+    assert join_lists(words) == expected
+    assert numbers("values", "1, 0.5,30") == [1, 0.5, 30]
+
+
+def test_a_sweep_sets_the_number_of_functions_and_draws_others_as_a_level(small: str, tmp_path: Path) -> None:
+    plan = [
+        pair
+        for seed in range(2)
+        for method in ("mf", "mb-ips", "rkb-ips-gau")
+        for pair in swept(Job(small, method, seed, settings=QUICK), "n_functions", (1, 2))
+    ]
+    assert [(job.method, value) for job, value in plan[:5]] == [
+        ("mf", None),
+        *(("mb-ips", value) for value in (1, 2)),
+        *(("rkb-ips-gau", value) for value in (1, 2)),
+    ]
+    assert swept(Job(small, "wkb-ips-gau", 0), "n_functions", (1, 2))[0][1] is None  # it takes all at once
+    assert plan[1][0].settings["order"] == 1
+    assert plan[3][0].settings["n"] == 1
+    store = Store(tmp_path)
+    runner.run([job for job, _ in plan], store)
+    found = points(plan, store, ["auc"])
+    rows = {(j.method, v, j.seed): (store.read(j) or {})["metrics"]["auc"] for j, v in plan}
+    level = [np.mean([auc for (_, _, seed), auc in rows.items() if seed == s]) for s in range(2)]
+    for point in found:
+        values = [rows[point.method, point.value, seed] for seed in range(2)]
+        assert point.mean == pytest.approx(np.mean(values))
+        assert point.std == pytest.approx((5 / 4) ** 0.5 * np.std(np.array(values) - level, ddof=1))  # 5 points
+    assert [row["n_functions"] for row in sheets(found, "n_functions")[0].rows] == [None, 1, 2, 1, 2]
+
+
+def test_a_sweep_writes_a_picture_and_tables(small: str, tmp_path: Path) -> None:
+    arguments = ["bench", "sweep", "--parameter", "strength", "--values", "1", "5", "--datasets", small, "--quiet"]
+    arguments += ["--methods", "mf", "mb-ips", "--seeds", "1", "--set", "epochs=3", "--out", str(tmp_path)]
+    assert main(arguments) == 0
+    assert (tmp_path / "sweep-strength.png").read_bytes().startswith(b"\x89PNG")
+    assert "gamma" in (tmp_path / "sweep-strength.svg").read_text()
+    assert "MBIPS" in (tmp_path / "sweep-strength.md").read_text()
+
+
+def test_protocols_differ_by_the_pairs_of_the_log_and_share_seeds(small: str, tmp_path: Path) -> None:
+    jobs = [Job(small, "mf", seed, protocol=split, settings=QUICK) for seed in range(2) for split in PROTOCOLS]
+    store = Store(tmp_path)
+    runner.run(jobs, store)
+    auc = {(job.protocol, job.seed): (store.read(job) or {})["metrics"]["auc"] for job in jobs}
+    row = protocol_sheets(jobs, store)[0].rows[0]
+    gaps = [auc["paper", seed] - auc["honest", seed] for seed in range(2)]
+    assert row["difference"] == pytest.approx(np.mean(gaps))
+    assert row["std"] == pytest.approx(np.std(gaps, ddof=1))
+
+
+def test_names_stay_text_in_a_sheet(tmp_path: Path) -> None:
+    sheet = Sheet("a|b", ("name", "value"), [{"name": "<b>|", "value": 0.25}, {"name": "c", "value": None}])
+    paths = write_sheets([sheet, sheet], tmp_path, "facts")
+    assert sorted(path.name for path in paths) == ["facts-2.csv", "facts.csv", "facts.json", "facts.md"]
+    assert r"\<b\>\|" in (tmp_path / "facts.md").read_text()
+    assert (tmp_path / "facts.csv").read_text() == "name,value\n<b>|,0.25\nc,\n"
+
+
+def test_other_data_under_the_same_name_are_other_fits(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(small, "d")
+    before = Job("d", "mf", 0).config_hash
+    text = Path("d/test.csv").read_text()
+    Path("d/test.csv").write_text(text[:-2] + ("0" if text[-2] == "1" else "1") + "\n")
+    jobs._fingerprint.cache_clear()
+    assert Job("d", "mf", 0).config_hash != before
+
+
+def test_a_sweep_in_which_every_fit_fails_says_why(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["bench", "sweep", "--parameter", "dim", "--values", "0", "--datasets", small, "--methods", "mf"]
+    assert main([*arguments, "--seeds", "1", "--out", str(tmp_path)]) == 2
+    assert "`dim` must be an integer >= 1" in capsys.readouterr().err
+    arguments.insert(6, "2")
+    assert main([*arguments, "--seeds", "1", "--set", "epochs=2", "--out", str(tmp_path)]) == 0
+    assert "`dim` must be an integer >= 1" in capsys.readouterr().out
+
+
+def test_datasets_that_are_not_there_leave_the_last_table_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for command in ("table", "protocol"):
+        assert main(["bench", command, "--datasets", "yahoo-r3", "--methods", "mf", "--out", str(tmp_path / "r")]) == 0
+        assert "Webscope" in capsys.readouterr().out
+    assert not list((tmp_path / "r").glob("*.md"))
+
+
+def test_ratings_without_a_threshold_are_refused_before_the_first_fit(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "stars"
+    shutil.copytree(small, data)
+    (data / "train.csv").write_text((data / "train.csv").read_text().replace(",1\n", ",5\n"))
+    assert main(["bench", "table", "--datasets", str(data), "--methods", "mf", "--out", str(tmp_path / "r")]) == 2
+    assert "`threshold`" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()
+
+
+def test_the_device_is_the_cpu_unless_it_is_set(small: str) -> None:
+    assert Job(small, "mf", 0).model().training.device == "cpu"
+    assert Job(small, "mf", 0, settings={"device": "auto"}).model().training.device == "auto"
+
+
+def test_the_worst_case_and_silence_have_no_place_on_the_axis_of_gamma(small: str) -> None:
+    for method in ("wkb-ips-gau", "counterpoise", "mf"):
+        assert [value for _, value in swept(Job(small, method, 0), "strength", (1, 2))] == [None]
+    assert [job.settings for job, _ in swept(Job(small, "mb-ips", 0), "strength", (1,))] == [{"weights__strength": 1}]
+
+
+def test_a_table_reads_columns_as_fit_does(small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for file in Path(small).glob("*.csv"):
+        text = file.read_text().replace("user_id,item_id,rating", "who,what,stars").replace(",", ";")
+        (folder / file.name).write_text(text)
+    words = ["bench", "table", "--methods", "mf", "--seeds", "1", "--set", "epochs=3", "--quiet"]
+    columns = ["--user-col", "who", "--item-col", "what", "--rating-col", "stars", "--separator", ";"]
+    for data, more in ((small, []), (str(folder), columns)):
+        assert main([*words, "--datasets", data, "--out", str(tmp_path / "results"), *more]) == 0
+    first, second = [json.loads(file.read_text()) for file in (tmp_path / "results" / "fits").glob("*.json")]
+    assert first["metrics"] == second["metrics"]
+    assert main([*words, "--datasets", "coat-like", *columns[:2], "--out", str(tmp_path / "results")]) == 2
+    assert "`--user-col`: columns are of files of your own, and `datasets` names none." in capsys.readouterr().err

@@ -1,0 +1,577 @@
+"""The command line as people use it, and as they misuse it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import counterpoise as cp
+from counterpoise import Dataset
+from counterpoise.cli.demo import run_demo
+from counterpoise.cli.main import main
+from counterpoise.cli.options import in_options
+from counterpoise.config import Part
+from counterpoise.methods import configure, short_names
+from counterpoise.runs import as_in_run
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory, dataset: Dataset) -> Path:
+    """The simulated dataset as three files, with text ids as a shop would have."""
+    folder = tmp_path_factory.mktemp("files")
+    for name, log in (("train", dataset.train), ("probe", dataset.probe), ("test", dataset.test)):
+        frame = log.to_frame().with_columns(
+            user_id="u" + pl.col("user_id").cast(pl.String), item_id="i" + pl.col("item_id").cast(pl.String)
+        )
+        frame.write_csv(folder / f"{name}.csv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(files: Path) -> Path:
+    arguments = [
+        "fit",
+        str(files / "train.csv"),
+        "--test",
+        str(files / "test.csv"),
+        "--probe",
+        str(files / "probe.csv"),
+    ]
+    given = ["--epochs", "20", "--device", "cpu"]
+    assert main([*arguments, "--out", str(files / "run"), *given, "--quiet"]) == 0
+    return files / "run"
+
+
+def printed_json(capsys: pytest.CaptureFixture[str]) -> object:
+    return json.loads(capsys.readouterr().out)
+
+
+def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("demo", "fit", "evaluate", "predict", "recommend", "datasets", "methods"))
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == cp.__version__
+
+
+def test_the_package_can_be_run_as_a_module_and_says_what_is_wrong() -> None:
+    result = subprocess.run([sys.executable, "-m", "counterpoise", "fti"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "No such command" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_demo_compares_with_the_truth_and_saves_a_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = run_demo()
+    monkeypatch.setattr("counterpoise.cli.demo.run_demo", lambda seed, progress: found)  # once for both
+    assert main(["demo", "--out", str(tmp_path / "demo")]) == 0
+    text = capsys.readouterr().out
+    assert "loss on all pairs (truth)" in text
+    assert "Recommendations of counterpoise for five users" in text
+    assert "Try next" in text
+    assert len(cp.load_model(tmp_path / "demo").recommend([0], k=3)) == 3
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--json"]) == 0
+    rows = {row["predictor"]: row for row in printed_json(capsys)["rows"]}
+    truth, naive = rows["the true preference"], rows["mf"]
+    assert truth["loss_on_all_pairs"] < naive["loss_on_all_pairs"]
+    assert naive["loss_on_log"] < naive["loss_on_all_pairs"] - 0.1  # the log flatters the model
+    ours = rows["counterpoise"]
+    assert ours["loss_on_all_pairs"] < naive["loss_on_all_pairs"] - 0.05
+    assert naive["auc"] + 0.05 < ours["auc"] < truth["auc"]
+
+
+def test_fit_evaluates_and_keeps_its_configuration(run: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    manifest = json.loads((run / "run.json").read_text())
+    assert manifest["fit"]["settings"] == {"epochs": 20, "device": "cpu"}
+    assert manifest["configuration"]["training"]["epochs"] == 20
+    assert manifest["evaluation"]["n_rows"] == manifest["dataset"]["test_rows"]
+    assert main(["evaluate", str(run), str(files / "test.csv"), "--json"]) == 0
+    again = printed_json(capsys)
+    assert again["rows_seen_in_training"] == 0
+    assert {name: again[name] for name in manifest["evaluation"]} == manifest["evaluation"]
+
+
+def test_evaluate_leaves_out_what_the_model_has_seen(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    unbiased = pl.concat([pl.read_csv(files / "test.csv"), pl.read_csv(files / "train.csv").head(30)])
+    unbiased.write_csv(tmp_path / "unbiased.csv")
+    arguments = ["fit", str(files / "train.csv"), "--test", str(tmp_path / "unbiased.csv"), "--epochs", "3"]
+    assert main([*arguments, "--device", "cpu", "--out", run, "--quiet"]) == 0
+    manifest = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert main(["evaluate", run, str(tmp_path / "unbiased.csv"), "--json"]) == 0
+    honest = printed_json(capsys)
+    assert honest["n_rows"] == manifest["evaluation"]["n_rows"] == len(unbiased) - honest["rows_seen_in_training"]
+    assert honest["auc"] == manifest["evaluation"]["auc"]
+    assert main(["evaluate", run, str(tmp_path / "unbiased.csv"), "--protocol", "paper", "--json"]) == 0
+    assert printed_json(capsys)["n_rows"] == len(unbiased)
+    assert main(["evaluate", run, str(files / "train.csv")]) == 2
+    assert "pairs were seen in training" in capsys.readouterr().err
+
+
+def test_evaluate_takes_the_split_of_the_run(
+    tmp_path: Path, coat_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    assert (
+        main(["fit", "coat", "--path", str(coat_folder), "--seed", "3", "--epochs", "2", "--out", run, "--json"]) == 0
+    )
+    fitted = printed_json(capsys)
+    assert main(["evaluate", run, "coat", "--json"]) == 0
+    again = printed_json(capsys)
+    assert (again["auc"], again["n_rows"]) == (fitted["evaluation"]["auc"], fitted["evaluation"]["n_rows"])
+
+
+def test_one_text_id_does_not_make_the_others_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "log.csv").write_text(
+        "user_id,item_id,rating\n" + "".join(f"{n % 5},{n % 7},{n % 2}\n" for n in range(35))
+    )
+    run = str(tmp_path / "run")
+    assert main(["fit", str(tmp_path / "log.csv"), "--epochs", "3", "--out", run, "--quiet"]) == 0
+    scores = {}
+    for name, rows in {"plain": "1,2\n", "mixed": "1,2\nnew,2\n"}.items():
+        (tmp_path / f"{name}.csv").write_text("user_id,item_id\n" + rows)
+        out = str(tmp_path / f"{name}.parquet")
+        arguments = ["predict", run, str(tmp_path / f"{name}.csv"), "--out", out, "--unknown", "popular", "--quiet"]
+        assert main(arguments) == 0
+        scores[name] = pl.read_parquet(out)["score"][0]
+    assert scores["plain"] == scores["mixed"]
+    assert main(["predict", run, str(tmp_path / "mixed.csv"), "--out", str(tmp_path / "x.csv")]) == 2
+    error = capsys.readouterr().err
+    assert "unknown user 'new':" in error
+    assert "Use --unknown popular to score new users by the items alone." in error
+    assert (
+        main(["recommend", run, "--users", "1, new", "--unknown", "popular", "--k", "1", "--keep-seen", "--json"]) == 0
+    )
+    assert printed_json(capsys)[0]["score"] == pytest.approx(cp.load_model(run).recommend([1], 1, False)["score"][0])
+
+
+def test_errors_speak_of_options_where_the_command_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    twice = tmp_path / "twice.csv"
+    twice.write_text("user_id,item_id,rating\n1,1,0\n1,2,1\n1,1,1\n")
+    assert main(["fit", str(twice), "--out", str(tmp_path / "run")]) == 2
+    assert "Choose --duplicates last or --duplicates mean to keep one row a pair." in capsys.readouterr().err
+    options = {"user_col": "--user-col", "unknown": "--unknown", "settings": "--set"}
+    for text, said in {
+        "`user_col` must be one": "`--user-col` must be one",
+        "`user_ids` must be one": "`user_ids` must be one",
+        "Name it with `user_col` (--user-col).": "Name it with `--user-col`.",
+        'Use unknown="popular".': "Use --unknown popular.",
+        "such as weights='propensity', or strength=0.": "such as --set weights=propensity, or --set strength=0.",
+        "For example --set dim=16.": "For example --set dim=16.",
+    }.items():
+        assert in_options(text, options) == said
+    assert in_options("Use strength=0.", {}) == "Use strength=0."
+
+
+def test_ids_that_hold_a_comma_are_named_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pl.DataFrame({"user_id": ["Poe, E.", " a"] * 3, "item_id": ["1,5", "1,5", "x", "x", "y", "y"]})
+    frame.with_columns(rating=pl.Series([0, 1, 1, 0, 1, 1])).write_csv(tmp_path / "log.csv")
+    run, asked = str(tmp_path / "run"), tmp_path / "ids.txt"
+    assert main(["fit", str(tmp_path / "log.csv"), "--method", "mf", "--epochs", "2", "--out", run, "--quiet"]) == 0
+    asked.write_bytes("\ufeff a\r\nPoe, E.\r\n\r\n".encode())
+    (tmp_path / "items.txt").write_text("1,5\n")
+    among = ["--candidates-file", str(tmp_path / "items.txt"), "--keep-seen", "--json"]
+    assert main(["recommend", run, "--users-file", str(asked), *among]) == 0
+    assert [(row["user_id"], row["item_id"]) for row in printed_json(capsys)] == [(" a", "1,5"), ("Poe, E.", "1,5")]
+    assert main(["recommend", run, "--users-file", str(asked), "--users", "Poe"]) == 2
+    assert "`--users` and `--users-file` name the same: give one of them." in capsys.readouterr().err
+    asked.write_text("\n \n")
+    assert main(["recommend", run, "--users-file", str(asked)]) == 2
+    assert "holds no ids: `--users-file` takes one a line." in capsys.readouterr().err
+    asked.write_bytes(b"\xff\xfe")
+    assert main(["recommend", run, "--users-file", str(asked)]) == 2
+    assert "cannot be read: it is not UTF-8 text." in capsys.readouterr().err
+    assert main(["recommend", run, "--users-file", str(tmp_path / "none")]) == 2
+    assert "cannot be read: No such file or directory." in capsys.readouterr().err
+
+
+def test_nested_tables_of_a_configuration_are_settings(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "fit.toml"
+    config.write_text(
+        f'data = "{files / "train.csv"}"\n[settings.training]\nepochs = 2\n[settings.backbone]\ndim = 3\n'
+    )
+    assert main(["fit", "--config", str(config), "--out", str(tmp_path / "run"), "--json"]) == 0
+    facts = printed_json(capsys)["configuration"]
+    assert (facts["training"]["epochs"], facts["backbone"]["backbone"]["dim"]) == (2, 3)
+
+
+def test_fit_prints_its_metrics_and_the_next_step(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(files), "--out", str(tmp_path / "run"), "--epochs", "3"]) == 0
+    text = capsys.readouterr().out
+    assert "NDCG@5" in text
+    assert f"counterpoise recommend {tmp_path / 'run'}" in text
+    assert main(["fit", str(files / "train.csv"), "--out", str(tmp_path / "run"), "--epochs", "3"]) == 0
+    assert "No unbiased ratings to evaluate on" in capsys.readouterr().out
+
+
+def test_flags_override_the_configuration_file(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "fit.toml"
+    config.write_text(f'data = "{files / "train.csv"}"\nseed = 7\nk = 3\n[settings]\ndim = 5\nepochs = 4\n')
+    arguments = ["fit", "--config", str(config), "--out", str(tmp_path / "run"), "--json"]
+    assert main([*arguments, "--seed", "8", "--epochs", "2", "--set", "l2=1.5"]) == 0
+    facts = printed_json(capsys)
+    assert facts["fit"]["seed"] == 8
+    assert facts["fit"]["k"] == 3
+    assert facts["fit"]["settings"] == {"dim": 5, "epochs": 2, "l2": 1.5}
+    assert facts["configuration"]["training"]["seed"] == 8
+    assert facts["configuration"]["backbone"]["backbone"]["dim"] == 5
+
+
+def test_a_run_can_be_repeated_from_its_own_configuration(run: Path, tmp_path: Path) -> None:
+    assert main(["fit", "--config", str(run), "--out", str(tmp_path / "again"), "--quiet"]) == 0
+    first, again = (json.loads((folder / "run.json").read_text()) for folder in (run, tmp_path / "again"))
+    assert first["files"] == again["files"]
+    assert first["evaluation"] == again["evaluation"]
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_recommendations_are_written_in_original_ids(ending: str, run: Path, tmp_path: Path) -> None:
+    out = tmp_path / f"recs.{ending}"
+    assert main(["recommend", str(run), "--k", "4", "--out", str(out), "--quiet"]) == 0
+    frame = pl.read_csv(out) if ending == "csv" else pl.read_parquet(out)
+    assert frame.columns == ["user_id", "item_id", "score", "rank"]
+    assert len(frame) == 60 * 4
+    assert frame["user_id"].str.starts_with("u").all()
+    assert frame["item_id"].str.starts_with("i").all()
+
+
+def test_recommendations_for_named_users_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", str(run), "--users", "u3,u5", "--k", "2", "--json"]) == 0
+    assert [row["user_id"] for row in printed_json(capsys)] == ["u3", "u3", "u5", "u5"]
+    assert main(["recommend", str(run), "--users", "nobody", "--k", "2", "--unknown", "popular"]) == 0
+    assert "nobody" in capsys.readouterr().out
+    assert main(["recommend", str(run), "--users", "u3", "--candidates", "i1,i2", "--keep-seen", "--json"]) == 0
+    assert {row["item_id"] for row in printed_json(capsys)} == {"i1", "i2"}
+
+
+def test_predictions_stand_beside_their_pairs(run: Path, files: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scores.csv"
+    assert main(["predict", str(run), str(files / "test.csv"), "--out", str(out), "--quiet"]) == 0
+    frame, model = pl.read_csv(out), cp.load_model(run)
+    assert frame.columns == ["user_id", "item_id", "score"]
+    assert frame["user_id"].equals(pl.read_csv(files / "test.csv")["user_id"])
+    assert frame["score"].to_list() == pytest.approx(
+        model.predict(frame["user_id"], frame["item_id"]).tolist(), abs=1e-6
+    )
+
+
+def test_unknown_users_of_a_test_are_an_error_or_get_rates(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    test.write_text("user_id,item_id,rating\nu1,i1,1\nu1,i2,0\nstranger,i1,1\nstranger,i3,0\n")
+    assert main(["evaluate", str(run), str(test)]) == 2
+    error = capsys.readouterr().err
+    assert "unknown user 'stranger'" in error
+    assert "Use --unknown popular" in error
+    assert (
+        main(["evaluate", str(run), str(test), "--unknown", "popular", "--json", "--out", str(tmp_path / "e.json")])
+        == 0
+    )
+    assert printed_json(capsys)["n_users"] == 2
+    assert json.loads((tmp_path / "e.json").read_text())["n_rows"] == 4
+
+
+def test_datasets_say_where_to_get_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["datasets"]) == 0
+    text = capsys.readouterr().out
+    assert all(word in text for word in ("coat", "yahoo-r3", "kuairec", "simulated", "licence"))
+    assert main(["datasets", "--json"]) == 0
+    assert {row["name"] for row in printed_json(capsys)} == {"coat", "yahoo-r3", "kuairec", "simulated"}
+
+
+def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods"]) == 0
+    text = capsys.readouterr().out
+    rows = {line.split()[1]: line for line in text.splitlines() if line.startswith("│")}
+    assert set(cp.METHODS) <= set(rows)
+    assert all(word in rows["dr-jl"] for word in ("naive-bayes", "dr", "learned", "a probe", "Wang et al. 2019"))
+    assert max(map(len, text.splitlines())) <= 140
+    assert main(["methods", "--json"]) == 0
+    facts = {row["name"]: row for row in printed_json(capsys)}
+    assert set(facts) == set(cp.METHODS)
+    assert facts["ips"]["citation"].startswith("Schnabel, Swaminathan, Singh, Chandak and Joachims 2016, Recom")
+
+
+@pytest.mark.parametrize("name", cp.METHODS)
+def test_a_method_is_explained_with_its_formula_and_settings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", name]) == 0
+    text = capsys.readouterr().out
+    assert all(words in text for words in ("risk", "--set", "needs", "learning_rate"))
+    assert " ".join(cp.METHODS[name].about.split()) in " ".join(text.split())
+    assert main(["methods", name, "--json"]) == 0
+    settings, model = printed_json(capsys)["settings"], cp.make(name)
+    assert all(setting in text for setting in settings)
+    for setting, full in short_names(model).items():  # every name listed is one that --set takes, for that setting
+        value = model.get_params()[full]
+        if not isinstance(value, Part | tuple):
+            assert settings[setting] == value
+            configure(model, **{setting: value})
+    assert model.to_config() == cp.make(name).to_config()
+
+
+def test_the_names_of_the_paper_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "AKBDR-Exp"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("AKBDR-Exp: akb-dr (AKBDR)")
+    assert "exponential" in text
+    assert main(["methods", "AKBDR-Exp", "--json"]) == 0
+    facts = printed_json(capsys)
+    assert (facts["name"], facts["settings"]["kernel"]) == ("akb-dr", "exponential")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["mf"], "every row counts the same"),
+        (["ips"], "By label: a positive counts"),
+        (["ips", "--set", "weights=logistic"], "of the weight"),
+        (["asips"], "of all pairs, which the third learns"),
+        (["tdr"], "Imputed label: "),
+        (["mr"], "clipped"),
+        (["sdr"], "stability gap"),
+        (["dr-v2"], "balance gap"),
+        (["SKBDR-Exp", "--set", "n=10", "--set", "strength=5"], "SD after; "),
+        (["wkb-ips", "--set", "features=activity"], "0 of 200 functions given up"),
+        (["akb-dr", "--set", "solver=gradient", "--set", "kernel=exponential"], "Algorithm 1"),
+    ],
+)
+def test_fit_says_how_far_to_trust_its_weights(
+    arguments: list[str], words: str, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["fit", str(files), "--out", str(tmp_path / "run"), "--epochs", "2", "--method", *arguments]
+    assert main(command) == 0
+    assert words in capsys.readouterr().out
+    assert main([*command, "--json"]) == 0
+    parts = printed_json(capsys)["parts"]
+    assert parts["weights"]["effective_sample_size"] > 0
+    assert parts == cp.load_model(tmp_path / "run").facts_
+
+
+def test_propensities_of_a_file_are_weights(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pl.read_csv(files / "train.csv")
+    frame.with_columns(chance=0.1 + 0.4 * pl.col("rating")).write_csv(tmp_path / "log.csv")
+    command = ["fit", str(tmp_path / "log.csv"), "--test", str(files / "test.csv"), "--epochs", "2"]
+    command += ["--method", "ips", "--set", "weights=given", "--out", str(tmp_path / "run")]
+    assert main(command) == 2
+    assert "no column of propensities" in capsys.readouterr().err
+    assert main([*command, "--propensity-col", "chance"]) == 0
+    assert "Propensities from 0.1 to 0.5" in capsys.readouterr().out
+    assert main(["fit", "--config", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--quiet"]) == 0
+
+
+@pytest.fixture(scope="module")
+def samples(files: Path) -> tuple[str, str]:
+    """A sample selected by its first feature, and the population it came from."""
+    rng = np.random.default_rng(0)
+    population, drawn = rng.normal(size=(400, 2)), rng.normal(size=(600, 2))
+    observed = drawn[rng.random(600) < 1 / (1 + np.exp(-1.5 * drawn[:, 0]))]
+    pl.DataFrame(population, schema=["age", "income"]).write_csv(files / "population.csv")
+    pl.DataFrame(observed, schema=["age", "income"]).write_parquet(files / "observed.parquet")
+    return str(files / "observed.parquet"), str(files / "population.csv")
+
+
+def test_balance_writes_weights_and_says_what_they_did(
+    samples: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "weights.parquet"
+    assert main(["balance", *samples, "--out", str(out), "--n-functions", "10"]) == 0
+    text = capsys.readouterr().out
+    assert all(words in text for words in ("design effect", "before", "No function was given up", "SMD after"))
+    frame, population = pl.read_parquet(out), pl.read_csv(samples[1])
+    assert frame.columns == ["age", "income", "weight"]
+    assert frame["weight"].sum() == pytest.approx(1)
+    weighted, before = (frame["age"] * frame["weight"]).sum(), frame["age"].mean()
+    assert abs(weighted - population["age"].mean()) < 0.2 * abs(before - population["age"].mean())
+    assert main(["balance", *samples, "--out", str(out), "--moments", "1", "--tolerance", "0", "--json"]) == 0
+    facts = printed_json(capsys)
+    assert facts["solver"]["status"] == "solved"
+    assert max(abs(row["smd_after"]) for row in facts["diagnosis"]["table"]) < 1e-6
+
+
+def test_balance_keeps_the_other_columns_of_the_observed_file_in_their_order(tmp_path: Path) -> None:
+    """Text as it stands, but numbers as numbers; ids with zeros in front stay text, and an index without a name too."""
+    text = ',id,age,group,income,paid,note\n0,007,1,3,2,0.5,"a, b"\n1,008,3,4,1.5,,\n2,009,2,5,2.5,1e3,c\n'
+    (tmp_path / "o.csv").write_text(text)
+    (tmp_path / "p.csv").write_text("income,age\n1.8,2\n2,2.5\n2.1,1.5\n")
+    command = ["balance", str(tmp_path / "o.csv"), str(tmp_path / "p.csv"), "--features", "income,age"]
+    assert main([*command, "--moments", "1", "--quiet", "--out", str(tmp_path / "w.parquet")]) == 0
+    frame = pl.read_parquet(tmp_path / "w.parquet")
+    assert frame.columns == ["", "id", "age", "group", "income", "paid", "note", "weight"]
+    assert frame["id"].to_list() == ["007", "008", "009"]
+    assert frame["age"].to_list() == [1, 3, 2]
+    assert frame["group"].to_list() == [3, 4, 5]
+    assert frame["paid"].to_list() == [0.5, None, 1000]
+    assert frame["note"].to_list() == ["a, b", None, "c"]
+    assert (frame["weight"] * frame["age"]).sum() == pytest.approx(2, abs=0.01)
+
+
+def test_balance_keeps_lists_and_dates_of_a_parquet_file(tmp_path: Path) -> None:
+    columns = {"tags": [["a"], [], ["b", "c"]], "age": [1, 3, 2], "day": [date(2024, 1, day) for day in (1, 2, 3)]}
+    pl.DataFrame(columns).write_parquet(tmp_path / "o.parquet")
+    (tmp_path / "p.csv").write_text("age\n2\n2.5\n")
+    command = ["balance", str(tmp_path / "o.parquet"), str(tmp_path / "p.csv"), "--features", "age", "--moments", "1"]
+    assert main([*command, "--quiet", "--out", str(tmp_path / "w.parquet")]) == 0
+    assert pl.read_parquet(tmp_path / "w.parquet").drop("weight").to_dict(as_series=False) == columns
+
+
+def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "o.csv").write_text("age,dose\n1,2\n3,4\n2,2.5\n")
+    (tmp_path / "p.csv").write_text("age,dose\n1,0.1\n3,0.1\n2,0.1\n3,0.1\n")
+    command = ["balance", str(tmp_path / "o.csv"), str(tmp_path / "p.csv"), "--out", str(tmp_path / "w.csv")]
+    assert main([*command, "--moments", "1"]) == 0
+    assert " - " in next(line for line in capsys.readouterr().out.splitlines() if "dose" in line)
+    assert main([*command, "--moments", "1", "--json"]) == 0
+    text = capsys.readouterr().out
+    assert json.loads(text)["diagnosis"]["table"][1]["smd_after"] is None
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["balance", "{files}/observed.parquet", "{files}/none.csv", "--out", "w.csv"], "there is no such file"),
+        (["balance", "{files}/observed.parquet", "{files}/train.csv", "--out", "w.csv"], "there is no column 'age'"),
+        (["balance", "{files}/train.csv", "{files}/train.csv", "--out", "w.csv"], "expected a finite number, got 'u"),
+        (["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.doc"], "must end in"),
+        (
+            ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--tolerance", "-1"],
+            "`tolerance` must be a number >= 0, got -1.0",
+        ),
+        (
+            ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--n-functions", "0"],
+            "`--n-functions` must be an integer >= 1, got 0",
+        ),
+        (["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--out", "w.csv"], "the column 'weight' has the name"),
+        (
+            ["balance", "{files}/heavy.csv", "{files}/heavy.csv", "--features", "age", "--out", "w.csv"],
+            "heavy.csv: the column 'weight' has the name of the result. Rename it.",
+        ),
+        (["fit"], "`data` is missing"),
+        (["fit", "nowhere.csv"], "nowhere.csv"),
+        (["fit", "coatt"], "unknown dataset 'coatt'"),
+        (["fit", "{files}/train.csv", "--method", "magic"], "`name` must be one of"),
+        (["fit", "{files}/train.csv", "--set", "dim"], "`--set` takes name=value"),
+        (["fit", "{files}/train.csv", "--set", "depth=3"], "setting `depth` is unknown"),
+        (["fit", "{files}/train.csv", "--set", "dim=0"], "`dim` must be an integer >= 1, got 0"),
+        (["fit", "{files}/train.csv", "--set", "seed=3"], "use --seed"),
+        (["fit", "{files}/train.csv", "--set", "biases=no"], "`biases` must be true or false, got 'no'"),
+        (["fit", "{files}/train.csv", "--set", "training=3"], "`training` must be a Training part"),
+        (["fit", "{files}/train.csv", "--set", "dim=1000000000000"], "memory"),
+        (["fit", "{files}/train.csv", "--k", "0"], "`k` must be greater than or equal to 1, got 0"),
+        (["fit", "{files}/train.csv", "--config", "{files}/settings.toml"], "`settings` must be a table"),
+        (["fit", "{files}/train.csv", "--epochs", "0"], "`epochs` must be an integer >= 1, got 0"),
+        (["fit", "{files}/train.csv", "--device", "cuda:99"], "`device`"),
+        (["fit", "{files}/train.csv", "--batch-size", "some"], "`--batch-size` must be an integer >= 1, got 'some'"),
+        (["fit", "{files}/train.csv", "--rating-col", "stars"], "'stars'"),
+        (["fit", "{files}/train.csv", "--config", "{files}/none.toml"], "cannot be read"),
+        (["fit", "--config", "{files}/train.csv"], "is not valid TOML"),
+        (["fit", "--config", "{files}"], "is not a saved run"),
+        (["fit", "{files}/train.csv", "--out", "{files}/test.csv"], "cannot be written"),
+        (["fit", "{files}/ratings.csv"], "Give the log a `threshold`"),
+        (["evaluate", "{files}", "{files}/test.csv"], "is not a saved run"),
+        (["evaluate", "{run}", "{files}/none.csv"], "none.csv"),
+        (["predict", "{run}", "{files}/test.csv", "--out", "{files}/out.xlsx"], "must end in"),
+        (["recommend", "{run}", "--users", "stranger"], "unknown user 'stranger'"),
+        (["recommend", "{run}", "--k", "0"], "`k` must be an integer >= 1, got 0"),
+        (["recommend", "{run}", "--out", "{files}/test.csv/recs.csv"], "cannot be written"),
+        (["methods", "magic"], "`name` must be one of"),
+        (["fit", "{files}/train.csv", "--method", "ips"], "Or put others in their place, such as 'propensity'"),
+        (["fit", "{files}/train.csv", "--method", "eib"], "Or give the `label`"),
+        (["fit", "{files}/train.csv", "--propensity-col", "chance"], "'chance'"),
+        (["fit", "coat", "--propensity-col", "chance"], "does not take `--propensity-col`"),
+        (["demo", "--seed", "-1"], "`seed`"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, files: Path, run: Path, samples: object, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    (files / "heavy.csv").write_text("age,weight\n1,2\n3,4\n")
+    (files / "settings.toml").write_text("settings = 3\n")
+    (files / "ratings.csv").write_text("user_id,item_id,rating\na,x,5\nb,y,1\n")
+    before = sorted(files.rglob("*"))
+    assert main([word.format(files=files, run=run) for word in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    assert captured.err.startswith("error: ")
+    assert words in captured.err
+    assert list(tmp_path.iterdir()) == []
+    assert sorted(files.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "arguments", [["fly"], ["fit", "x", "--k", "five"], ["fit", "--protocol", "secret"], ["predict"]]
+)
+def test_a_wrong_word_on_the_command_line_is_exit_code_2(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("counterpoise.cli.demo.run_demo", interrupted)
+    assert main(["demo"]) == 130
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("separator", [",", ";"])
+def test_a_test_file_is_read_by_the_columns_of_the_run(
+    separator: str, dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert dataset.test is not None
+    log, names = dataset.train.to_frame(), {"user_id": "who", "item_id": "what", "rating": "stars"}
+    known = [pl.col(name).is_in(log[name].implode()) for name in ("user_id", "item_id")]
+    for name, rows in (("log", log), ("test", dataset.test.to_frame().filter(*known))):
+        rows.rename(names).write_csv(tmp_path / f"{name}.csv", separator=separator)
+        rows.write_csv(tmp_path / f"plain-{name}.csv")
+    columns = ["--user-col", "who", "--item-col", "what", "--rating-col", "stars", "--separator", separator]
+    run, found = str(tmp_path / "run"), []
+    assert main(["fit", str(tmp_path / "log.csv"), *columns, "--epochs", "2", "--out", run, "--quiet"]) == 0
+    for file, given in (("test", columns), ("test", []), ("plain-test", [])):
+        assert main(["evaluate", run, str(tmp_path / f"{file}.csv"), *given, "--json"]) == 0
+        found.append({**json.loads(capsys.readouterr().out), "test": None})
+    assert found[0] == found[1] == found[2]
+    assert main(["report", run, "--test", str(tmp_path / "test.csv"), "--out", str(tmp_path / "page.html")]) == 0
+    (tmp_path / "short.csv").write_text(f"who{separator}what\n0{separator}1\n")
+    for words, message in (
+        (["test.csv", "--user-col", "nobody", "--separator", separator], "there is no column 'nobody'"),
+        (["short.csv"], "there is no column 'stars'"),
+        (["test.csv", "--separator", "ab"], "must be one character, for example ',' or a tab, got 'ab'"),
+    ):
+        assert main(["evaluate", run, str(tmp_path / words[0]), *words[1:]]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("damage", [{"user_col": ["a"]}, {"separator": {}}, {"separator": 3}, {"unheard": 1}])
+def test_a_run_whose_columns_cannot_be_told_is_evaluated_by_the_usual_ones(
+    damage: dict[str, Any], dataset: Dataset, tmp_path: Path
+) -> None:
+    dataset.train.to_frame().write_csv(tmp_path / "log.csv")
+    reading = as_in_run({"data": "log.csv", **damage}, str(tmp_path / "log.csv"), {})
+    assert reading == as_in_run({}, str(tmp_path / "log.csv"), {}) == {}

@@ -1,0 +1,165 @@
+"""The debiased validation risk: against a slow oracle, and against the truth of simulated worlds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from counterpoise import Balancing, ConfigError, DataError, Dataset, KernelFunctions, Uniform, make, simulate
+from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debiased_risk, pooled, ratio_of
+
+
+def some_errors(rows: int = 30, probe_rows: int = 12, seed: int = 0) -> Errors:
+    rng = np.random.default_rng(seed)
+    users = rng.integers(8, size=rows + probe_rows)
+    return Errors(rng.exponential(size=rows), rng.uniform(0.2, 3, rows), rng.exponential(size=probe_rows), users)
+
+
+def slow_risk(errors: Errors) -> Estimate:
+    """The formula of `debiased_risk`, row by row and user by user."""
+    total = sum(errors.weights)
+    effective, n = total**2 / sum(w * w for w in errors.weights), len(errors.on_probe)
+    share = effective / (effective + n)
+    log_mean = sum(w * e for w, e in zip(errors.weights, errors.on_log, strict=True)) / total
+    probe_mean = sum(errors.on_probe) / n if n else 0.0
+    moved: dict[int, float] = {}
+    for row, (w, e) in enumerate(zip(errors.weights, errors.on_log, strict=True)):
+        user = int(errors.users[row])
+        moved[user] = moved.get(user, 0.0) + share * w / total * (e - log_mean)
+    for row, e in enumerate(errors.on_probe):
+        user = int(errors.users[len(errors.on_log) + row])
+        moved[user] = moved.get(user, 0.0) + (1 - share) / n * (e - probe_mean)
+    return Estimate(share * log_mean + (1 - share) * probe_mean, sum(x * x for x in moved.values()) ** 0.5)
+
+
+@pytest.mark.parametrize("probe_rows", [0, 1, 12])
+def test_the_risk_is_its_formula(probe_rows: int) -> None:
+    errors = some_errors(probe_rows=probe_rows)
+    assert debiased_risk(errors) == pytest.approx(slow_risk(errors))
+
+
+def test_equal_weights_and_a_user_a_row_give_the_mean_and_its_standard_error() -> None:
+    errors = np.random.default_rng(0).exponential(size=50)
+    risk = debiased_risk(Errors(errors, np.ones(50), np.empty(0), np.arange(50)))
+    assert risk == pytest.approx((errors.mean(), errors.std() / 50**0.5))
+
+
+def test_the_scale_of_the_weights_does_not_matter() -> None:
+    errors = some_errors()
+    assert debiased_risk(errors._replace(weights=7 * errors.weights)) == pytest.approx(debiased_risk(errors))
+
+
+def test_the_risk_of_a_difference_is_the_difference_of_the_risks() -> None:
+    one, other = some_errors(seed=0), some_errors(seed=1)
+    other = other._replace(weights=one.weights, users=one.users)
+    difference = debiased_risk(one.minus(other)).value
+    assert difference == pytest.approx(debiased_risk(one).value - debiased_risk(other).value)
+
+
+def test_the_standard_error_is_that_of_repeated_draws_of_users() -> None:
+    rng, values = np.random.default_rng(0), []
+    for _ in range(600):  # 40 users of 5 rows of the log and one of the probe; what is common to a user counts
+        common, users = rng.normal(size=40), np.repeat(np.arange(40), 5)
+        on_log = common[users] + 0.5 * rng.normal(size=200)
+        on_probe = common + 0.5 * rng.normal(size=40)
+        values.append(debiased_risk(Errors(on_log, np.ones(200), on_probe, np.r_[users, np.arange(40)])))
+    found = np.array(values)
+    assert np.sqrt((found[:, 1] ** 2).mean()) == pytest.approx(found[:, 0].std(), rel=0.1)
+
+
+def test_pooling_keeps_every_row_with_its_user() -> None:
+    errors = some_errors(rows=20, probe_rows=10)
+    parts = [
+        Errors(
+            errors.on_log[a:b],
+            errors.weights[a:b],
+            errors.on_probe[c:d],
+            np.r_[errors.users[:20][a:b], errors.users[20:][c:d]],
+        )
+        for a, b, c, d in ((0, 7, 0, 4), (7, 20, 4, 10))
+    ]
+    assert debiased_risk(pooled(parts)) == pytest.approx(debiased_risk(errors))
+
+
+def test_every_row_judges_once_and_no_fit_sees_what_judges_it(dataset: Dataset) -> None:
+    assert dataset.probe is not None
+    log = dataset.train
+    overlapping = log.take(np.arange(10))  # rows of the probe whose label fits have seen
+    columns = {
+        name: np.concatenate([getattr(dataset.probe, name), getattr(overlapping, name)])
+        for name in ("users", "items", "ratings")
+    }
+    probe = replace(dataset.probe, **columns)
+    validation = Validation.of(log, probe, folds=4, weights=Uniform())
+    judging = np.concatenate([fold.held_out.pairs for fold in validation.folds])
+    assert sorted(judging) == sorted(log.pairs)
+    on_probe = np.concatenate([fold.held_out_probe.pairs for fold in validation.folds])
+    assert sorted(on_probe) == sorted(set(probe.pairs) - set(log.pairs))
+    for fold in validation.folds:
+        assert fold.probe is not None
+        seen = {*fold.log.pairs, *fold.probe.take(~np.isin(fold.probe.pairs, log.pairs)).pairs}
+        assert not seen & {*fold.held_out.pairs, *fold.held_out_probe.pairs}
+        assert len(fold.log) + len(fold.held_out) == len(log)
+
+
+def test_one_round_of_five_holds_out_a_fifth_once(dataset: Dataset) -> None:
+    facts = Validation.of(dataset, rounds=1, weights=Uniform()).facts()
+    assert facts["held_out_rows"] == pytest.approx(len(dataset.train) / 5, abs=1)
+    assert (facts["folds"], facts["rounds"]) == (5, 1)
+
+
+def test_the_weights_look_at_no_label(dataset: Dataset) -> None:
+    log = dataset.train
+    turned = replace(log, ratings=1 - log.ratings)
+    weights = [ratio_of(one, None, Balancing(), 0) for one in (log, turned)]
+    np.testing.assert_array_equal(*weights)
+    assert weights[0].mean() == pytest.approx(1, abs=1e-4)
+
+
+def test_weights_that_follow_a_predictor_cannot_judge(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="cannot judge"):
+        Validation.of(dataset, weights=Balancing(KernelFunctions(select="adaptive")))
+
+
+@pytest.mark.parametrize(("settings", "message"), [({"folds": 1}, "folds"), ({"rounds": 6}, "rounds")])
+def test_a_deal_that_cannot_be_is_an_error(dataset: Dataset, settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Validation.of(dataset, **settings)
+
+
+def test_a_log_of_too_few_rows_is_an_error(dataset: Dataset) -> None:
+    with pytest.raises(DataError, match="two rows for each of the 5 folds"):
+        Validation.of(dataset.train.take(np.arange(9)))
+
+
+def test_it_does_not_move_the_global_generator(dataset: Dataset) -> None:
+    before = torch.get_rng_state()
+    Validation.of(dataset, weights=Uniform()).risk(partial(make, "mf", dim=2, epochs=2))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+CONFIGURATIONS = [{"l2": l2, "l2_biases": biases} for l2 in (0.5, 32.0) for biases in (0.5, 16.0)]
+
+
+def test_differences_are_nearer_to_the_ideal_ones_than_those_of_the_unweighted_loss() -> None:
+    squares = {"balanced": 0.0, "unweighted": 0.0}
+    for seed in range(2):
+        world = simulate(n_users=100, n_items=80, density=0.12, strength=1.5, seed=seed)
+        validation = Validation.of(world.dataset, folds=3, seed=seed)
+        makers = [partial(make, "mf", dim=4, epochs=50, **settings) for settings in CONFIGURATIONS]
+        errors = [pooled(list(validation.judge(maker))) for maker in makers]
+        found = {
+            "balanced": [debiased_risk(each).value for each in errors],
+            "unweighted": [each.on_log.mean() for each in errors],
+            "ideal": [world.ideal_risk(maker().fit(world.dataset.train)) for maker in makers],
+        }
+        centred = {name: np.array(values) - np.mean(values) for name, values in found.items()}
+        for name in squares:
+            squares[name] += float(((centred[name] - centred["ideal"]) ** 2).mean())
+        assert np.argmax(centred["balanced"]) == np.argmax(centred["ideal"])  # the worst is found to be the worst
+        assert np.corrcoef(centred["balanced"], centred["ideal"])[0, 1] > 0.9
+    assert squares["balanced"] < 0.5 * squares["unweighted"]

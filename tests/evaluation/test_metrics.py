@@ -1,0 +1,272 @@
+"""The metrics against scikit-learn, torchmetrics, slow loops, and what must hold for any scores."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import oracles
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import log_loss as sklearn_log_loss
+from sklearn.metrics import mean_absolute_error, mean_squared_error, ndcg_score, roc_auc_score
+
+from counterpoise.evaluation import metrics
+from counterpoise.evaluation.metrics import Comparison, Rankings
+
+pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
+RULES = ("skip", "one", "zero")
+KS = (1, 2, 5, 50)
+
+
+def table(seed=0, n_users=40, n_items=30, ties=False):
+    """Rows in a random order: users with 1 to 12 rows, some without a positive, some without a negative."""
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 13, n_users)
+    users = np.repeat(np.arange(n_users) * 3, sizes)
+    items = np.concatenate([rng.choice(n_items, size, replace=False) for size in sizes])
+    rate = np.repeat(rng.choice([0.0, 0.2, 0.5, 1.0], n_users), sizes)
+    labels = (rng.random(len(users)) < rate).astype(float)
+    scores = rng.integers(0, 5, len(users)) / 4 if ties else rng.permutation(len(users)) / len(users)
+    order = rng.permutation(len(users))
+    return users[order], items[order], scores[order], labels[order]
+
+
+@st.composite
+def tables(draw):
+    """A few users and items, scores with many ties."""
+    pair = st.tuples(st.integers(0, 5), st.integers(0, 9))
+    pairs = draw(st.lists(pair, min_size=1, max_size=30, unique=True))
+    users, items = np.array(pairs).T
+    scores = np.array(draw(st.lists(st.integers(0, 8), min_size=len(pairs), max_size=len(pairs)))) / 8
+    labels = np.array(draw(st.lists(st.booleans(), min_size=len(pairs), max_size=len(pairs))), float)
+    return users, items, scores, labels
+
+
+def ranked(users, items, scores, labels):
+    return Rankings.of(users, scores, labels, tie_breaker=items)
+
+
+def per_user(rankings, k, rule):
+    return {
+        "ndcg": metrics.ndcg_per_user(rankings, k, rule),
+        "precision": metrics.precision_per_user(rankings, k, rule),
+        "recall": metrics.recall_per_user(rankings, k, rule),
+        "auc": metrics.auc_per_user(rankings),
+    }
+
+
+# ---- against other people's code -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_auc_is_that_of_scikit_learn(ties):
+    _, _, scores, labels = table(ties=ties)
+    assert metrics.auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+
+
+@pytest.mark.parametrize("k", KS)
+def test_ndcg_is_that_of_scikit_learn(k):
+    users, items, scores, labels = table()
+    rankings = ranked(users, items, scores, labels)
+    ours = dict(zip(rankings.users, metrics.ndcg_per_user(rankings, k, "zero"), strict=True))
+    for user in np.unique(users):
+        own = users == user
+        if own.sum() > 1:  # scikit-learn refuses lists of one
+            assert ours[user] == pytest.approx(ndcg_score([labels[own]], [scores[own]], k=k), abs=1e-12)
+
+
+@pytest.mark.parametrize("k", KS)
+def test_ranking_metrics_are_those_of_torchmetrics(k):
+    import torch
+    from torchmetrics.retrieval import RetrievalNormalizedDCG, RetrievalPrecision, RetrievalRecall
+
+    users, items, scores, labels = table()
+    rankings = ranked(users, items, scores, labels)
+    ours = per_user(rankings, k, "skip")
+    theirs = {"ndcg": RetrievalNormalizedDCG, "precision": RetrievalPrecision, "recall": RetrievalRecall}
+    for name, metric in theirs.items():
+        value = metric(empty_target_action="skip", top_k=k)(
+            torch.tensor(scores), torch.tensor(labels).long(), indexes=torch.tensor(users).long()
+        )
+        assert metrics.user_mean(ours[name]) == pytest.approx(float(value), abs=1e-6), name
+
+
+def test_errors_of_probabilities_are_those_of_scikit_learn():
+    _, _, scores, labels = table()
+    assert metrics.mse(labels, scores) == pytest.approx(mean_squared_error(labels, scores))
+    assert metrics.mae(labels, scores) == pytest.approx(mean_absolute_error(labels, scores))
+    clipped = np.clip(scores, 1e-7, 1 - 1e-7)
+    assert metrics.log_loss(labels, scores) == pytest.approx(sklearn_log_loss(labels, clipped))
+
+
+# ---- against loops written from the definitions ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("k", KS)
+@pytest.mark.parametrize("ties", [False, True])
+def test_each_users_metrics_are_those_of_the_loops(k, rule, ties):
+    users, items, scores, labels = table(seed=k, ties=ties)
+    ours = per_user(ranked(users, items, scores, labels), k, rule)
+    empty = {"skip": math.nan, "one": 1.0, "zero": 0.0}[rule]
+    lists = sorted(oracles.ranked_labels(users, items, scores, labels).items())
+    assert any(len(own) < k for _, own in lists) or k == 1
+    for position, (user, own) in enumerate(lists):
+        left_out = rule == "skip" and sum(own) == 0
+        expected = {
+            "ndcg": oracles.ndcg(own, k, empty),
+            "precision": math.nan if left_out else oracles.precision(own, k),
+            "recall": math.nan if left_out else oracles.recall(own, k),
+            "auc": oracles.auc(labels[users == user], scores[users == user]),
+        }
+        assert {name: values[position] for name, values in ours.items()} == pytest.approx(expected, nan_ok=True)
+
+
+def test_auc_is_the_mann_whitney_statistic():
+    _, _, scores, labels = table(ties=True)
+    assert metrics.auc(labels, scores) == pytest.approx(oracles.auc(labels, scores), abs=1e-12)
+
+
+def test_weighted_auc_is_the_auc_of_repeated_rows():
+    users, _, scores, labels = table(ties=True, n_users=10)
+    codes, groups = np.unique(users, return_inverse=True)
+    counts = np.random.default_rng(1).integers(0, 4, (5, len(codes))).astype(float)
+    ours = metrics.weighted_auc(Comparison.of(labels, scores, groups), counts)
+    for value, count in zip(ours, counts, strict=True):
+        rows = np.repeat(np.arange(len(users)), count[groups].astype(int))
+        assert value == pytest.approx(oracles.auc(labels[rows], scores[rows]), abs=1e-12)
+
+
+# ---- known answers ---------------------------------------------------------------------------------------------------
+
+
+def test_ndcg_of_a_perfect_ranking_is_one():
+    users, items, _, labels = table()
+    values = metrics.ndcg_per_user(ranked(users, items, labels, labels), 5)
+    assert metrics.user_mean(values) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("rule", "value"), [("one", 1.0), ("zero", 0.0)])
+def test_without_any_positive_ndcg_follows_the_rule_and_precision_and_recall_are_zero(rule, value):
+    users, items, scores, labels = table()
+    values = per_user(ranked(users, items, scores, 0 * labels), 5, rule)
+    assert (values["ndcg"] == value).all()
+    assert (values["precision"] == 0).all()
+    assert (values["recall"] == 0).all()
+
+
+def test_precision_divides_by_k_also_where_the_list_is_shorter():
+    assert metrics.precision_per_user(Rankings.of([0, 0], [2, 1], [1, 1]), 5).tolist() == [0.4]
+
+
+def test_ndcg_of_a_list_of_one_positive_is_one():
+    assert metrics.ndcg_per_user(Rankings.of([0], [0.1], [1]), 5).tolist() == [1]
+
+
+def test_equal_scores_are_ranked_by_the_tie_breaker_whatever_the_labels():
+    for labels in ([1, 0, 0], [0, 1, 0], [0, 0, 1]):
+        rankings = Rankings.of([7, 7, 7], [0.5, 0.5, 0.5], labels, tie_breaker=[2, 0, 1])
+        assert rankings.labels.tolist() == [labels[1], labels[2], labels[0]]
+
+
+def test_without_a_tie_breaker_equal_scores_keep_the_order_of_rows():
+    assert Rankings.of([0, 0, 0], [1, 1, 2], [1, 0, 0]).labels.tolist() == [0, 1, 0]
+
+
+def test_auc_of_equal_scores_is_one_half():
+    assert metrics.auc([0, 1, 1], [0.3, 0.3, 0.3]) == 0.5
+    assert metrics.auc_per_user(Rankings.of([0, 0, 0], [0.3, 0.3, 0.3], [0, 1, 1])).tolist() == [0.5]
+
+
+@pytest.mark.parametrize("labels", [[0, 0], [1, 1]])
+def test_auc_of_one_class_is_nan(labels):
+    assert math.isnan(metrics.auc(labels, [0.1, 0.2]))
+    assert np.isnan(metrics.auc_per_user(Rankings.of([0, 0], [0.1, 0.2], labels))).all()
+
+
+def test_metrics_of_no_rows_are_nan():
+    rankings = Rankings.of([], [], [])
+    assert all(math.isnan(metrics.user_mean(values)) for values in per_user(rankings, 5, "one").values())
+    assert all(math.isnan(metric([], [])) for metric in (metrics.auc, metrics.mse, metrics.mae, metrics.log_loss))
+
+
+def test_log_loss_of_a_sure_mistake_is_finite():
+    assert metrics.log_loss([1, 0], [0.0, 1.0]) == pytest.approx(-math.log(1e-7))
+
+
+def test_f1_is_the_harmonic_mean_of_the_means():
+    assert metrics.f1(0.2, 0.6) == pytest.approx(0.3)
+    assert metrics.f1(0.0, 0.0) == 0
+    assert math.isnan(metrics.f1(math.nan, math.nan))
+
+
+def test_ndcg_of_random_scores_on_coat_is_as_measured_before():
+    folder = os.environ.get("COUNTERPOISE_DATA")
+    path = Path(folder or ".") / "coat" / "test.ascii"
+    if not folder or not path.is_file():
+        pytest.skip("Coat is not there: COUNTERPOISE_DATA must name a folder that holds coat/test.ascii")
+    ratings = np.loadtxt(path)
+    users, items = np.nonzero(ratings)
+    labels = ratings[users, items] >= 3
+    copies = 200  # of all users, each with scores of its own: the mean is good to about 0.001
+    all_users = (users + len(ratings) * np.arange(copies)[:, None]).ravel()
+    scores = np.random.default_rng(0).random(len(all_users))
+    rankings = Rankings.of(all_users, scores, np.tile(labels, copies))
+    values = [metrics.user_mean(metrics.ndcg_per_user(rankings, 5, rule)) for rule in ("one", "skip", "zero")]
+    assert (rankings.positives == 0).sum() == 9 * copies
+    assert values == pytest.approx([0.461, 0.444, 0.430], abs=0.003)
+
+
+# ---- what holds for any scores ---------------------------------------------------------------------------------------
+
+
+def assert_same(first, second):
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name], err_msg=name)
+
+
+@settings(deadline=None)
+@given(tables(), st.randoms(use_true_random=False), st.sampled_from(KS))
+def test_the_order_of_rows_changes_nothing(rows, random, k):
+    order = np.array(random.sample(range(len(rows[0])), len(rows[0])))
+    shuffled = tuple(column[order] for column in rows)
+    assert_same(per_user(ranked(*rows), k, "skip"), per_user(ranked(*shuffled), k, "skip"))
+    assert_same({"auc": metrics.auc(rows[3], rows[2])}, {"auc": metrics.auc(shuffled[3], shuffled[2])})
+
+
+@settings(deadline=None)
+@given(tables(), st.sampled_from([np.exp, lambda s: s**3 - 2, lambda s: np.log(s + 1)]), st.sampled_from(KS))
+def test_a_monotone_transform_changes_nothing(rows, transform, k):
+    users, items, scores, labels = rows
+    moved = (users, items, transform(scores), labels)
+    assert_same(per_user(ranked(*rows), k, "one"), per_user(ranked(*moved), k, "one"))
+    assert_same({"auc": metrics.auc(labels, scores)}, {"auc": metrics.auc(labels, transform(scores))})
+
+
+@settings(deadline=None)
+@given(tables())
+def test_the_auc_of_turned_scores_is_one_minus_the_auc(rows):
+    users, items, scores, labels = rows
+    assert metrics.auc(labels, -scores) == pytest.approx(1 - metrics.auc(labels, scores), nan_ok=True)
+    turned = metrics.auc_per_user(ranked(users, items, -scores, labels))
+    np.testing.assert_allclose(turned, 1 - metrics.auc_per_user(ranked(*rows)), atol=1e-12)
+
+
+@settings(deadline=None)
+@given(tables(), st.sampled_from(KS), st.sampled_from(RULES))
+def test_metrics_lie_between_zero_and_one(rows, k, rule):
+    for name, values in per_user(ranked(*rows), k, rule).items():
+        defined = values[~np.isnan(values)]
+        assert ((defined >= 0) & (defined <= 1 + 1e-12)).all(), name
+
+
+@settings(deadline=None)
+@given(tables())
+def test_recall_is_one_where_the_list_holds_every_row(rows):
+    rankings = ranked(*rows)
+    values = metrics.recall_per_user(rankings, int(rankings.sizes.max()), "zero")
+    np.testing.assert_array_equal(values, (rankings.positives > 0).astype(float))

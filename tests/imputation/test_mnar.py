@@ -1,0 +1,259 @@
+"""What silence and exposure say, against loops over all pairs."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import counterpoise as cp
+from counterpoise import ConfigError, Dataset, Exposed, Silence
+from counterpoise.imputation.mnar import Propensities, cautious, exposure_loss, label_given_silence, label_propensities
+from counterpoise.models.base import Scorer
+from counterpoise.risks import error
+from counterpoise.training.context import Problem
+from counterpoise.training.learner import Learner
+from counterpoise.training.loop import Training, train
+
+OF = Propensities(positive=0.4, negative=0.2)
+SHAPE = (5, 4)
+
+
+@pytest.fixture
+def logits() -> Tensor:
+    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def begin(data: Dataset, method: str = "counterpoise", probe: bool = True, **settings: object) -> Learner:
+    model, generator = cp.make(method, **settings), torch.Generator().manual_seed(0)
+    problem = Problem(
+        data.train, data.probe if probe else None, model.backbone, Training(), torch.device("cpu"), generator
+    )
+    return Learner.begin(problem, model.weights, model.risk, model.imputation)
+
+
+def informed(backbone: Exposed, log: cp.FeedbackLog) -> Scorer:
+    generator = torch.Generator().manual_seed(0)
+    return Problem(log, None, backbone, Training(), torch.device("cpu"), generator).build(backbone)
+
+
+def test_bayes_rule_gives_the_two_propensities() -> None:
+    """Of 1000 pairs 400 are positive; 60 of them and 40 of the others are observed."""
+    found = label_propensities(0.1, log_rate=0.6, rate=0.4)
+    assert found == pytest.approx((60 / 400, 40 / 600))
+    assert found.contrast == pytest.approx(math.log(0.6 / 0.4) - math.log(0.4 / 0.6))
+    assert label_propensities(0.9, log_rate=0.9, rate=0.1).positive == 0.95
+
+
+def test_a_contrast_that_chance_explains_is_none() -> None:
+    assert cautious(0.3, 0.05) == 0.0
+    assert cautious(0.0, 0.1) == 0.0
+    assert cautious(-0.4, 0.04) == pytest.approx(-0.4 * (1 - 2 * 0.04 / 0.16))
+
+
+def test_the_gradient_of_silence_is_that_of_the_log_loss_against_its_label(logits: Tensor) -> None:
+    """-log(1 - m(R)) has the gradient R - r~, r~ = P(label = 1 | not observed) held fixed."""
+    mixed = OF.negative + (OF.positive - OF.negative) * torch.sigmoid(logits)
+    (gradient,) = torch.autograd.grad(-torch.log(1 - mixed).sum(), logits)
+    label = label_given_silence(torch.sigmoid(logits), OF).detach()
+    (expected,) = torch.autograd.grad(error(label, logits).sum(), logits)
+    assert torch.allclose(gradient, expected, atol=1e-6)
+
+
+def test_the_label_given_silence_is_that_of_counting() -> None:
+    """Of 100 pairs 30 are positive, of which 18 stay silent, as do 56 of the 70 others."""
+    assert float(label_given_silence(torch.tensor(0.3), OF)) == pytest.approx(18 / (18 + 56))
+
+
+def test_risk_and_exposure_loss_are_the_likelihood_of_the_whole_matrix(logits: Tensor) -> None:
+    """Up to a constant: the gradient is that of a loop over all pairs, observed with their labels or silent."""
+    observed = {(0, 1): 1.0, (2, 3): 0.0, (4, 0): 1.0, (3, 3): 1.0}
+    total = torch.zeros(())
+    for user, item in np.ndindex(*SHAPE):
+        chance = torch.sigmoid(logits[user, item])
+        if (user, item) in observed:
+            total = total - torch.log(0.4 * chance if observed[user, item] else 0.2 * (1 - chance))
+        else:
+            total = total - torch.log(1 - 0.4 * chance - 0.2 * (1 - chance))
+    (expected,) = torch.autograd.grad(total / len(observed), logits)
+
+    place = torch.tensor([user * SHAPE[1] + item for user, item in observed])
+    labels, on_pairs = torch.tensor(list(observed.values())), logits.flatten()
+    loss = error(labels, on_pairs[place] + OF.contrast).mean()
+    loss = loss + exposure_loss(on_pairs[place], on_pairs, len(observed) / logits.numel(), OF)
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert torch.allclose(gradient, expected, atol=1e-6)
+
+
+def test_equal_propensities_say_nothing(logits: Tensor) -> None:
+    loss = exposure_loss(logits.flatten()[:3], logits.flatten(), 0.15, Propensities(0.3, 0.3))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert torch.allclose(gradient, torch.zeros(SHAPE), atol=1e-7)
+
+
+def test_the_contrast_is_that_of_log_and_probe_with_caution(dataset: Dataset) -> None:
+    learner = begin(dataset, "mnar")
+    assert dataset.probe is not None
+    rate = (dataset.probe.labels.sum() + 1) / (len(dataset.probe) + 2)
+    log_rate, rows = float(dataset.train.labels.mean()), len(dataset.probe)
+    contrast = math.log(log_rate / (1 - log_rate)) - math.log(rate / (1 - rate))
+    assert learner.imputing.offset == pytest.approx(cautious(contrast, 1 / (rows * rate * (1 - rate))), rel=1e-5)
+
+
+def test_without_a_probe_silence_says_nothing(dataset: Dataset) -> None:
+    learner = begin(dataset, "mnar", probe=False)
+    assert learner.imputing.offset == 0
+    assert not learner.uses_pairs
+    assert learner.imputing.extra_loss(torch.zeros(3), torch.zeros(9)) is None
+    silent, plain = (cp.make(name, epochs=4).fit(dataset.train) for name in ("mnar", "mf"))
+    assert np.array_equal(silent.predict_log(dataset.test), plain.predict_log(dataset.test))
+
+
+def test_a_given_rate_needs_no_probe(dataset: Dataset) -> None:
+    learner = begin(dataset, "mnar", probe=False, rate=0.25)
+    log_rate = float(dataset.train.labels.mean())
+    assert learner.imputing.offset == pytest.approx(math.log(log_rate / (1 - log_rate)) - math.log(0.25 / 0.75))
+
+
+def test_silence_lowers_what_was_not_observed(dataset: Dataset) -> None:
+    """The mean prediction over all pairs falls from the log's level towards the probe's."""
+    plain, silent = (cp.make(name, epochs=60).fit(dataset.train, probe=dataset.probe) for name in ("mf", "mnar"))
+    levels = [float(torch.sigmoid(model.scorer_.grid()).mean()) for model in (plain, silent)]
+    assert dataset.probe is not None
+    assert levels[1] < levels[0] - 0.05
+    assert abs(levels[1] - dataset.probe.labels.mean()) < abs(levels[0] - dataset.probe.labels.mean())
+
+
+def test_the_exposure_loss_moves_the_backbone_and_not_the_voices(dataset: Dataset) -> None:
+    learner = begin(dataset)
+    batches = Problem(
+        dataset.train, None, cp.MatrixFactorization(), Training(), torch.device("cpu"), torch.Generator()
+    ).batches(pairs=True)
+    loss = learner.imputing.extra_loss(*learner._told_and_own(batches.whole())[2:])
+    assert loss is not None
+    voices, factors = learner.scorer.get_parameter("voices"), learner.scorer.get_parameter("inner.user_factors.weight")
+    gradients = torch.autograd.grad(loss, [voices, factors], allow_unused=True)
+    assert gradients[0] is None
+    assert gradients[1].abs().max() > 0
+
+
+def test_the_exposed_logit_is_that_of_a_loop(dataset: Dataset) -> None:
+    scorer = informed(Exposed(exposure_dim=2), dataset.train)
+    with torch.no_grad():
+        scorer.get_parameter("voices").copy_(torch.tensor([0.5, -1.0, 2.0]))
+        grid, own = scorer.grid(), scorer.own().grid()
+        users, items = scorer.get_buffer("user_exposure"), scorer.get_buffer("item_exposure")
+        for user, item in ((0, 0), (7, 11), (59, 49)):
+            inner = float(users[user, 1:] @ items[item, 1:])
+            said = 0.5 * users[user, 0] - items[item, 0] + 2 * inner
+            assert float(grid[user, item]) == pytest.approx(float(own[user, item] + said), abs=1e-4)
+            assert float(scorer(torch.tensor([user]), torch.tensor([item]))) == pytest.approx(
+                float(grid[user, item]), abs=1e-4
+            )
+
+
+def test_the_parts_of_exposure_vary_by_one_over_all_pairs() -> None:
+    log = cp.simulate(80, 70, density=0.3, seed=0).dataset.train
+    scorer = informed(Exposed(), log)
+    users, items = scorer.get_buffer("user_exposure"), scorer.get_buffer("item_exposure")
+    for part in (users[:, 0], items[:, 0], users[:, 1:] @ items[:, 1:].T):
+        assert float(part.std(correction=0)) == pytest.approx(1, abs=1e-3)
+
+
+def test_users_who_all_rate_as_much_have_no_exposure_of_their_own() -> None:
+    users, items = np.repeat(np.arange(20), 5), np.arange(100) % 10
+    log = cp.FeedbackLog.from_arrays(users, items, np.arange(100) % 3 == 0)
+    scorer = informed(Exposed(), log)
+    assert float(scorer.get_buffer("user_exposure")[:, 0].std()) < 0.5
+
+
+def test_with_voices_at_zero_the_backbone_speaks_alone(dataset: Dataset) -> None:
+    exposed = informed(Exposed(), dataset.train)
+    plain = cp.MatrixFactorization().build(dataset.train, torch.Generator().manual_seed(0))
+    assert torch.equal(exposed.grid(), plain.grid())
+
+
+def test_labels_decide_whether_exposure_speaks() -> None:
+    """Users who rate what they like give the pair's own exposure a positive voice; where chance decides, none."""
+    voices = {}
+    for selection in ("mixed", "popularity"):
+        data = cp.simulate(150, 120, density=0.15, selection=selection).dataset
+        voices[selection] = begin_and_train(data)
+    assert voices["mixed"][2] > 0.3
+    assert np.abs(voices["popularity"]).max() < 0.25
+
+
+def begin_and_train(data: Dataset) -> np.ndarray:
+    model = cp.make("counterpoise", side_features=False, epochs=60, device="cpu").fit(data.train, probe=data.probe)
+    return model.scorer_.voices.numpy()
+
+
+def test_every_parameter_and_voice_moves(dataset: Dataset) -> None:
+    learner = begin(dataset)
+    before = [tensor.clone() for tensor in learner.state()]
+    problem = Problem(
+        dataset.train, None, cp.MatrixFactorization(), Training(epochs=3), torch.device("cpu"), torch.Generator()
+    )
+    train(learner, problem.batches(learner.uses_pairs), None, problem.training)
+    for old, new in zip(before, learner.state(), strict=True):
+        assert not (old == new).all()
+
+
+def test_drawn_pairs_give_the_exposure_loss_on_average(dataset: Dataset) -> None:
+    learner, device = begin(dataset), torch.device("cpu")
+    generator = torch.Generator().manual_seed(0)
+    exact, drawn = (
+        Problem(dataset.train, None, cp.MatrixFactorization(), Training(pairs=pairs), device, generator).batches(True)
+        for pairs in ("all", 8)
+    )
+    with torch.no_grad():
+        learner.scorer.own().get_parameter("user_bias.weight").normal_(generator=generator)
+        whole = learner.imputing.extra_loss(*learner._told_and_own(exact.whole())[2:])
+        losses = torch.stack(
+            [learner.imputing.extra_loss(*learner._told_and_own(drawn.whole())[2:]) for _ in range(200)]
+        )
+    assert float(losses.mean()) == pytest.approx(float(whole), abs=4 * float(losses.std()) / 200**0.5)
+
+
+def test_the_backbone_inside_can_be_any(dataset: Dataset, tmp_path: Path) -> None:
+    model = cp.make("counterpoise", epochs=3, backbone=Exposed("ncf"), device="cpu")
+    model.fit(dataset.train, probe=dataset.probe)
+    model.save(tmp_path / "run")
+    assert np.array_equal(cp.load_model(tmp_path / "run").predict_log(dataset.test), model.predict_log(dataset.test))
+
+
+def test_a_backbone_that_brings_its_own_exposure_takes_the_place_of_the_whole() -> None:
+    given = cp.make("counterpoise", backbone=Exposed(cp.MatrixFactorization(dim=8), exposure_dim=2))
+    assert given.to_config() == cp.make("counterpoise", dim=8, side_features=False, exposure_dim=2).to_config()
+
+
+def test_exposure_is_not_told_twice(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="must not be an Exposed itself"):
+        cp.make("mf", backbone=Exposed(Exposed())).fit(dataset.train)
+
+
+@pytest.mark.parametrize("settings", [{"rate": 0.0}, {"strength": -1.0}, {"exposure_dim": 0}, {"l2_voices": -1.0}])
+def test_settings_out_of_range_are_named(settings: dict[str, float], dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match=f"`{next(iter(settings))}` must be"):
+        cp.make("counterpoise", **settings).fit(dataset.train, probe=dataset.probe)
+
+
+def test_one_label_alone_is_refused(dataset: Dataset) -> None:
+    liked = dataset.train.take(dataset.train.labels == 1)
+    with pytest.raises(ConfigError, match="both labels"):
+        cp.DebiasedRecommender(imputation=Silence()).fit(liked, probe=dataset.probe)
+
+
+def test_silence_alone_is_nothing_to_learn_from(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="all that is learned from"):
+        cp.make("mnar", risk="direct").fit(dataset.train, probe=dataset.probe)
+
+
+@pytest.mark.parametrize("method", ["dr-jl", "ips-v2", "asips"])
+def test_other_methods_can_be_told_of_exposure(method: str, dataset: Dataset) -> None:
+    model = cp.make(method, backbone=Exposed(), epochs=4).fit(dataset.train, probe=dataset.probe)
+    assert model.scorer_.get_parameter("voices").abs().min() > 0

@@ -1,0 +1,147 @@
+"""Logs past memory: what files become, and what is said of files that cannot be part of a log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from counterpoise import read_log
+from counterpoise.errors import ConfigError, DataError
+from counterpoise.out_of_core.shards import ShardedLog, Shards, ShardWriter, as_bytes, shard_log
+
+RNG = np.random.default_rng(0)
+FRAME = pl.DataFrame(
+    {"user_id": RNG.integers(0, 9, 50), "item_id": RNG.permutation(1000)[:50], "rating": RNG.integers(1, 6, 50)}
+)
+
+
+def split(folder: Path, parts: int, ending: str = "parquet", frame: pl.DataFrame = FRAME) -> Path:
+    """A frame as so many files in partitions of a folder."""
+    for number, rows in enumerate(np.array_split(np.arange(len(frame)), parts)):
+        file = folder / f"day={number:03d}" / f"part.{ending}"
+        file.parent.mkdir(parents=True)
+        part = frame[rows]
+        part.write_parquet(file) if ending == "parquet" else part.write_csv(file)
+    return folder
+
+
+def rows_of(log: ShardedLog) -> pl.DataFrame:
+    users, items, ratings = (log.shards.whole(name) for name in ("users", "items", "ratings"))
+    return pl.DataFrame(
+        {"user_id": log.user_ids.decode(users), "item_id": log.item_ids.decode(items), "rating": ratings}
+    )
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+@pytest.mark.parametrize(("files", "shard_rows"), [(1, 100), (3, 7), (60, 1)])
+def test_shards_hold_the_rows_of_all_files_in_order(tmp_path: Path, ending: str, files: int, shard_rows: int) -> None:
+    folder = split(tmp_path / "log", files, ending)
+    log = shard_log(folder, cache=tmp_path / "cache", shard_rows=shard_rows)
+    assert rows_of(log).equals(FRAME.with_columns(pl.col("rating").cast(pl.Float64)))
+    assert len(log.shards) == -(-50 // shard_rows)
+    assert log.shape == (9, 50)
+
+
+def test_a_glob_takes_the_files_it_names(tmp_path: Path) -> None:
+    folder = split(tmp_path / "log", 5)
+    log = shard_log(str(folder / "day=00[01]" / "*.parquet"), cache=tmp_path / "cache")
+    assert rows_of(log)["item_id"].to_list() == FRAME["item_id"][:20].to_list()
+    whole = read_log(str(folder / "**" / "*.parquet"))
+    assert whole.to_frame().equals(FRAME.with_columns(pl.col("rating").cast(pl.Float64)))
+
+
+def test_a_second_start_reads_no_file_again_until_one_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, cache = split(tmp_path / "log", 3), tmp_path / "cache"
+    first = shard_log(folder, cache=cache)
+    with monkeypatch.context() as patch:
+        patch.setattr("counterpoise.out_of_core.shards.batches", lambda *_: pytest.fail("read again"))
+        assert rows_of(shard_log(folder, cache=cache)).equals(rows_of(first))
+    FRAME.head(1).with_columns(rating=9).write_parquet(folder / "day=000" / "more.parquet")
+    assert len(shard_log(folder, cache=cache)) == 51
+
+
+def test_files_of_different_kinds_and_types_of_ids_make_one_log(tmp_path: Path) -> None:
+    folder = tmp_path / "log"
+    folder.mkdir()
+    (folder / "a.csv").write_text("user_id,item_id,rating\n7,1,2\n")
+    (folder / "b.csv").write_text("other,rating,user_id,item_id\nx,3,seven,1\n")
+    pl.DataFrame({"user_id": [7], "item_id": [2], "rating": [4.5]}).write_parquet(folder / "c.parquet")
+    log = shard_log(folder, cache=tmp_path / "cache")
+    assert rows_of(log).rows() == [("7", 1, 2.0), ("seven", 1, 3.0), ("7", 2, 4.5)]
+    assert read_log(folder, duplicates="last").to_frame().rows() == rows_of(log).rows()
+
+
+def test_empty_files_are_no_obstacle_and_nothing_but_empty_files_is(tmp_path: Path) -> None:
+    folder = split(tmp_path / "log", 2)
+    FRAME.head(0).write_parquet(folder / "day=000" / "a.parquet")
+    (folder / "nothing.csv").write_text("")
+    (folder / "header.csv").write_text("user_id,item_id,rating\n")
+    (folder / "_SUCCESS").write_text("")
+    assert len(shard_log(folder, cache=tmp_path / "cache")) == len(read_log(folder)) == 50
+    for file in folder.rglob("part.parquet"):
+        file.unlink()
+    for read in (lambda: shard_log(folder, cache=tmp_path / "cache"), lambda: read_log(folder)):
+        with pytest.raises(DataError, match="no rows of data in any of the"):
+            read()
+
+
+def test_one_file_of_a_wrong_schema_is_named_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    folder, cache = split(tmp_path / "log", 3), tmp_path / "cache"
+    wrong = folder / "day=001" / "part.parquet"
+    FRAME.rename({"item_id": "product"}).write_parquet(wrong)
+    with pytest.raises(DataError, match=r"day=001/part\.parquet: there is no column 'item_id'"):
+        shard_log(folder, cache=cache)
+    FRAME.with_columns(item_id=pl.concat_list("item_id")).write_parquet(wrong)
+    with pytest.raises(DataError, match=r"day=001/part\.parquet: column 'item_id': expected numbers, text or dates"):
+        shard_log(folder, cache=cache)
+    wrong.write_bytes(b"PAR1 and then nothing")
+    with pytest.raises(DataError, match=r"day=001/part\.parquet: not a whole Parquet file"):
+        shard_log(folder, cache=cache)
+    assert not cache.exists()
+
+
+def test_a_bad_value_is_located_in_its_file_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    folder, cache = split(tmp_path / "log", 2, "csv"), tmp_path / "cache"
+    bad = folder / "day=001" / "part.csv"
+    bad.write_text("user_id,item_id,rating\n1,1,1\n2,2,many\n")
+    with pytest.raises(DataError, match=r"day=001/part\.csv: column 'rating', row 3: expected a finite number"):
+        shard_log(folder, cache=cache)
+    with pytest.raises(DataError, match=r"day=001/part\.csv: column 'rating', row 3: expected a finite number"):
+        read_log(folder)
+    bad.write_text("user_id,item_id,rating\n1,1,1\n,2,3\n")
+    with pytest.raises(DataError, match=r"day=001/part\.csv: column 'user_id', row 3: the id is missing"):
+        shard_log(folder, cache=cache)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_path_that_matches_nothing_and_a_text_file_past_the_memory_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no file of that name that ends in \.csv"):
+        shard_log(tmp_path / "*.csv")
+    (tmp_path / "big.csv").write_text("user_id,item_id,rating\n" + "1,1,1\n" * 2_000_000)
+    with pytest.raises(DataError, match=r"big\.csv: a text file of this size takes about 0\.1 GB"):
+        shard_log(tmp_path / "*.csv", memory="64MiB")
+
+
+def test_a_budget_is_written_with_or_without_a_unit() -> None:
+    assert [as_bytes(text) for text in ("4GB", "512 MiB", 1e8)] == [4 * 10**9, 512 * 2**20, 10**8]
+    for text in ("4 apples", "-1GB", "1KB", "1.2.3GB"):
+        with pytest.raises(ConfigError, match="`memory` must be a size of at least 64 MiB"):
+            as_bytes(text)
+
+
+def test_rows_are_taken_from_shards_in_any_order(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "shards", 7) as writer:
+        writer.append(users=np.arange(30), items=np.arange(30), ratings=np.arange(30) / 2)
+        shards = writer.finish((30, 30))
+    rows = np.array([29, 0, 7, 7, 6, 13])
+    assert shards.take("ratings", rows).tolist() == (rows / 2).tolist()
+    assert Shards.open(tmp_path / "shards") == shards
+
+
+def test_a_writer_that_does_not_come_to_its_end_leaves_nothing(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "shards", 2) as writer:
+        writer.append(users=np.arange(9), items=np.arange(9), ratings=np.ones(9))
+    assert list(tmp_path.iterdir()) == []

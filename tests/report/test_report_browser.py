@@ -1,0 +1,174 @@
+"""The report as a browser shows it: quiet, alone, sortable, readable; nothing in it runs that is not ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import SCRIPT_ID
+
+from counterpoise.cli.main import main
+from counterpoise.report.write import compare
+
+
+class Seen:
+    """A page in a context of its own, with what it asked for and complained of."""
+
+    def __init__(self, browser, path: Path, **options) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.requests, self.complaints = [], []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.goto(path.resolve().as_uri())
+
+    def too_wide(self) -> bool:
+        return self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+
+
+@pytest.fixture(scope="module")
+def report(browser, hostile_run: Path) -> Iterator[Seen]:
+    seen = Seen(browser, hostile_run / "report.html", viewport={"width": 1200, "height": 900})
+    yield seen
+    seen.context.close()
+
+
+def test_the_page_loads_itself_alone_and_without_complaint(report: Seen, hostile_run: Path) -> None:
+    outside = [url for url in report.requests if not url.startswith("data:")]
+    assert outside == [(hostile_run / "report.html").resolve().as_uri()]
+    assert report.complaints == []
+    assert not report.too_wide()
+
+
+def test_hostile_ids_are_shown_and_do_not_run(report: Seen) -> None:
+    assert report.page.get_by_text(SCRIPT_ID).count() > 0
+    assert report.page.evaluate("window.hacked") is None
+    assert report.page.locator("img").count() == 0
+
+
+def test_a_click_on_a_head_sorts_and_a_second_one_turns_it_round(report: Seen) -> None:
+    table = report.page.get_by_role("table", name="The heaviest rows")
+    weights = table.locator("tbody td:nth-child(4)")
+
+    def column() -> list[float]:
+        return [float(text) for text in weights.all_inner_texts()]
+
+    assert column() == sorted(column(), reverse=True)
+    table.get_by_role("button", name="Sort by weight").click()
+    assert column() == sorted(column())
+    assert table.locator("th[aria-sort=ascending]").count() == 1
+    table.get_by_role("button", name="Sort by weight").click()
+    assert column() == sorted(column(), reverse=True)
+
+
+def test_pointing_at_a_mark_reads_it_off(report: Seen) -> None:
+    figure = report.page.locator("figure", has=report.page.get_by_text("Love plot"))
+    mark = figure.locator("circle.mark").first
+    mark.scroll_into_view_if_needed()
+    mark.hover()
+    readout = figure.locator("output")
+    assert readout.is_visible()
+    assert readout.inner_text() == mark.get_attribute("data-tip")
+    report.page.mouse.move(0, 0)
+    assert not readout.is_visible()
+
+
+def test_the_arrow_keys_read_a_chart_off(report: Seen) -> None:
+    figure = report.page.locator("figure", has=report.page.get_by_text("Calibration", exact=True))
+    figure.locator("svg").focus()
+    report.page.keyboard.press("ArrowRight")
+    first = figure.locator("output").inner_text()
+    report.page.keyboard.press("ArrowRight")
+    assert first != figure.locator("output").inner_text() != ""
+
+
+def test_a_chart_zooms_in_and_shows_all_again(report: Seen) -> None:
+    figure = report.page.locator("figure").first
+    chart = figure.locator("svg")
+    whole = chart.get_attribute("viewBox")
+    figure.get_by_role("button", name="Zoom in").click()
+    assert float(chart.get_attribute("viewBox").split()[2]) < float(whole.split()[2])
+    figure.get_by_role("button", name="Show all").click()
+    assert chart.get_attribute("viewBox") == whole
+
+
+def test_a_term_leads_to_its_definition(report: Seen) -> None:
+    link = report.page.locator("#weights a.term").first
+    target = link.get_attribute("href")
+    link.click()
+    assert report.page.locator(f"{target}:target").count() == 1
+
+
+def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser, hostile_run: Path) -> None:
+    seen = Seen(browser, hostile_run / "report.html", viewport={"width": 375, "height": 800}, is_mobile=True)
+    assert not seen.too_wide()
+    chart = seen.page.locator("svg.chart").first.bounding_box()
+    assert 300 < chart["width"] <= 375
+    seen.context.close()
+
+
+def test_the_dark_page_is_dark_and_its_words_stand_out(browser, hostile_run: Path) -> None:
+    for scheme, dark in (("dark", True), ("light", False)):
+        seen = Seen(browser, hostile_run / "report.html", color_scheme=scheme)
+        script = "e => getComputedStyle(e).{}.match(/[0-9]+/g).slice(0, 3).map(Number)"
+        paper, ink, soft = (
+            luminance(seen.page.locator(place).first.evaluate(script.format(what)))
+            for place, what in (("body", "backgroundColor"), ("body", "color"), ("figcaption", "color"))
+        )
+        assert (paper < 0.1) == dark
+        for words in (ink, soft):
+            assert (max(words, paper) + 0.05) / (min(words, paper) + 0.05) > 4.5  # the contrast that WCAG AA asks for
+        seen.context.close()
+
+
+def luminance(colour: list[float]) -> float:
+    """Relative luminance of sRGB values 0 to 255 (WCAG 2)."""
+    parts = [c / 255 / 12.92 if c / 255 <= 0.04045 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in colour]
+    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+
+def test_without_scripts_tables_and_charts_are_all_there(browser, hostile_run: Path) -> None:
+    seen = Seen(browser, hostile_run / "report.html", java_script_enabled=False)
+    charts, tables = seen.page.locator("svg.chart"), seen.page.locator("div.block > .scroll table")
+    assert charts.count() >= 8
+    assert all(chart.bounding_box()["height"] > 50 for chart in charts.all())
+    assert tables.count() >= 5
+    assert all(table.is_visible() for table in tables.all())
+    assert charts.first.locator("circle.mark > title").count() > 10  # what a pointer shows without scripts
+    assert seen.page.locator("button").count() == 0
+    seen.context.close()
+
+
+def opens_quietly(browser, path: Path) -> Seen:
+    seen = Seen(browser, path, viewport={"width": 1200, "height": 900})
+    assert seen.complaints == []
+    assert [url for url in seen.requests if not url.startswith("data:")] == [path.resolve().as_uri()]
+    assert not seen.too_wide()
+    return seen
+
+
+def test_the_report_of_the_demonstration_opens(browser, tmp_path: Path) -> None:
+    assert main(["demo", "--out", str(tmp_path / "demo"), "--quiet"]) == 0
+    seen = opens_quietly(browser, tmp_path / "demo" / "report.html")
+    assert seen.page.get_by_role("table", name="What the log says, and what is true").is_visible()
+    seen.context.close()
+
+
+def test_the_report_of_a_run_on_coat_opens(browser, coat_folder: Path, tmp_path: Path) -> None:
+    run = tmp_path / "coat"
+    fit = ["fit", "coat", "--path", str(coat_folder), "--epochs", "20", "--out", str(run), "--report", "--quiet"]
+    assert main(fit) == 0
+    seen = opens_quietly(browser, run / "report.html")
+    assert seen.page.get_by_role("heading", name="counterpoise on coat").is_visible()
+    assert seen.page.get_by_role("heading", name="What exposure adds").is_visible()
+    seen.context.close()
+
+
+def test_compared_runs_open_too(browser, hostile_run: Path, tmp_path: Path) -> None:
+    compare([hostile_run, hostile_run], out=tmp_path / "compared.html")
+    seen = Seen(browser, tmp_path / "compared.html", viewport={"width": 375, "height": 800})
+    assert seen.complaints == []
+    assert not seen.too_wide()
+    seen.context.close()

@@ -1,0 +1,100 @@
+"""The page at / as a browser shows it: type a user, see two lists; nothing in an id runs, nothing is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from conftest import IMAGE_ID, SCRIPT_ID
+
+uvicorn = pytest.importorskip("uvicorn", reason="serving is not installed: pip install -e '.[serve]'")
+pytest.importorskip("fastapi", reason="serving is not installed: pip install -e '.[serve]'")
+
+from counterpoise.serve.app import make_app  # noqa: E402
+from counterpoise.serve.guard import Guard  # noqa: E402
+from counterpoise.serve.model import Served  # noqa: E402
+from counterpoise.serve.server import address, open_socket  # noqa: E402
+
+USER = f"{SCRIPT_ID}7"
+
+
+@pytest.fixture(scope="module")
+def run(hostile_run: Path) -> Served:
+    return Served.load(hostile_run)
+
+
+@pytest.fixture(scope="module")
+def url(browser, run: Served) -> Iterator[str]:
+    """Of a server in a thread."""
+    config = uvicorn.Config(Guard(make_app(lambda: run)), lifespan="off", log_level="error")
+    server, listening = uvicorn.Server(config), open_socket("127.0.0.1", 0)
+    thread = Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield address(listening)
+    server.should_exit = True
+    thread.join()
+
+
+class Visit:
+    """A page in a context of its own, with what it asked for and complained of."""
+
+    def __init__(self, browser, **options) -> None:
+        self.context = browser.new_context(**options)
+        self.page = self.context.new_page()
+        self.requests, self.complaints = [], []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+    def too_wide(self) -> bool:
+        return self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
+
+    def outside(self, url: str) -> list[str]:
+        return [asked for asked in self.requests if not asked.startswith((url, "data:"))]
+
+
+@pytest.fixture(params=[{}, {"java_script_enabled": False, "viewport": {"width": 375, "height": 800}}], ids=str)
+def visit(browser, request) -> Iterator[Visit]:
+    opened = Visit(browser, **request.param)
+    yield opened
+    opened.context.close()
+
+
+def test_a_user_is_typed_and_two_lists_stand_side_by_side(visit: Visit, url: str, run: Served) -> None:
+    visit.page.goto(url)
+    visit.page.get_by_label("User").fill(USER)
+    visit.page.get_by_label("Items").fill("4")
+    visit.page.get_by_role("button", name="Show").click()
+    visit.page.get_by_role("heading", name=f"Recommendations for {USER}").wait_for()
+    assert visit.page.get_by_label("User").input_value() == USER
+    own = visit.page.get_by_role("table", name="Debiased: skb-ips")
+    expected = run.recommend(USER, 4)["items"]
+    assert own.locator("tbody th").all_inner_texts() == [row["item_id"] for row in expected]
+    assert all(row["item_id"].startswith(IMAGE_ID) for row in expected)
+    popular = visit.page.get_by_role("table", name="Most rated, not seen yet")
+    ratings = [int(text) for text in popular.locator("tbody td").all_inner_texts()]
+    assert ratings == sorted(ratings, reverse=True)
+    assert len(ratings) == 4
+    assert visit.complaints == []
+    assert visit.outside(url) == []
+    assert not visit.too_wide()
+    assert visit.page.evaluate("typeof window.hacked") == "undefined"  # no id was run
+
+
+def test_an_unknown_user_is_named(visit: Visit, url: str) -> None:
+    visit.page.goto(f"{url}/?user=nobody")
+    assert "unknown user 'nobody'" in visit.page.get_by_role("alert").inner_text()
+
+
+def test_the_report_opens_from_the_page_and_works_apart_from_it(browser, url: str) -> None:
+    visit = Visit(browser)
+    visit.page.goto(url)
+    visit.page.get_by_role("link", name="The report of this run").click()
+    visit.page.get_by_role("heading", name="Summary", exact=True).wait_for()
+    assert visit.complaints == []
+    assert visit.outside(url) == []
+    assert visit.page.locator("th button").count() > 0  # its script has run
+    assert visit.page.evaluate("window.origin") == "null"
+    visit.context.close()

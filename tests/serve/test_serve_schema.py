@@ -1,0 +1,59 @@
+"""The OpenAPI document is true: whatever is asked, in its words or against them, the answer is one that it states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+pytest.importorskip("fastapi", reason="serving is not installed: pip install -e '.[serve]'")
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed: pip install -e '.[dev]'")
+
+from counterpoise.serve.app import make_app  # noqa: E402
+from counterpoise.serve.guard import Guard  # noqa: E402
+from counterpoise.serve.model import Served  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("schema")  # they share one server
+TOKEN = {"Authorization": "Bearer a-token-of-enough-letters"}
+OPERATIONS = [("/recommend", "GET"), ("/recommend", "POST"), ("/similar", "GET"), ("/health", "GET"), ("/model", "GET")]
+RIGHT = schemathesis.GenerationMode.POSITIVE
+EXAMPLES = 25  # of each kind, for each operation
+TOO_LARGE = "413"  # an answer to a request of any kind: what is generated may be longer than a server reads
+
+
+@pytest.fixture(scope="module")
+def api(fitted, tmp_path_factory: pytest.TempPathFactory):
+    folder: Path = tmp_path_factory.mktemp("api") / "run"
+    fitted.save(folder)
+    run = Served.load(folder, unknown="popular")
+    app = Guard(make_app(lambda: run), TOKEN["Authorization"].removeprefix("Bearer "))
+    found = schemathesis.openapi.from_asgi("/openapi.json", app, headers=TOKEN)
+    checks = found.config.checks
+    for check in (checks.negative_data_rejection, checks.positive_data_acceptance):
+        check.expected_statuses = [*check.expected_statuses, TOO_LARGE]
+    return found
+
+
+def test_all_operations_are_asked(api) -> None:
+    assert sorted((found.ok().path, found.ok().method.upper()) for found in api.get_all_operations()) == sorted(
+        OPERATIONS
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "mode"),
+    [
+        (*operation, mode)
+        for operation in OPERATIONS
+        for mode in schemathesis.GenerationMode
+        if mode is RIGHT or operation[0] in ("/recommend", "/similar")  # the others have nothing to get wrong
+    ],
+)
+def test_every_answer_is_one_that_the_document_states(api, path: str, method: str, mode) -> None:
+    @settings(max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+    @given(case=api[path][method].as_strategy(generation_mode=mode))
+    def check(case) -> None:
+        assert case.call_and_validate(headers=TOKEN).status_code < 500
+
+    check()

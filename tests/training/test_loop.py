@@ -1,0 +1,181 @@
+"""The loop, its batches, its optimiser and its early stopping."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, make
+from counterpoise.risks import error, ips
+from counterpoise.training.loop import Batches, DivergenceError
+from counterpoise.training.optimizer import Adam
+
+CPU = torch.device("cpu")
+
+
+def test_adam_is_torch_adam() -> None:
+    torch_weights = torch.nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4))
+    our_weights = torch_weights.detach().clone().requires_grad_()
+    theirs, ours = torch.optim.Adam([torch_weights], lr=0.03), Adam([our_weights], 0.03)
+    for step in range(50):
+        theirs.zero_grad()
+        ((torch_weights - step / 50) ** 4).sum().backward()
+        theirs.step()
+        ours.step(((our_weights - step / 50) ** 4).sum())
+    assert torch.allclose(our_weights, torch_weights, atol=1e-6)
+
+
+def test_precisions_in_adam_are_a_penalty_in_the_loss() -> None:
+    start = [torch.linspace(-1, 1, 12).view(3, 4), torch.ones(()), torch.linspace(0, 2, 6).view(2, 3)]
+    precisions, slopes = [0.5, 0.0, 2.0], [torch.randn_like(table) for table in start]
+
+    def loss(tables: list[Tensor]) -> Tensor:
+        return sum(((slope * table).sum() for slope, table in zip(slopes, tables, strict=True)), torch.zeros(()))
+
+    def penalty(tables: list[Tensor]) -> Tensor:
+        halves = zip(precisions, tables, strict=True)
+        return sum((precision / 2 * table.square().sum() for precision, table in halves), torch.zeros(()))
+
+    ours, theirs = ([table.clone().requires_grad_() for table in start] for _ in range(2))
+    own, plain = Adam(ours, 0.03, precisions), Adam(theirs, 0.03)
+    for _ in range(30):
+        assert float(own.penalty()) == pytest.approx(float(penalty(ours).detach()), rel=1e-5)
+        own.step(loss(ours), 0.5)
+        plain.step(loss(theirs) + penalty(theirs), 0.5)
+    for ended, expected in zip(ours, theirs, strict=True):
+        assert torch.allclose(ended, expected, atol=1e-6)
+
+
+def test_fits_side_by_side_move_as_each_alone() -> None:
+    start, slope = torch.linspace(-1, 1, 12).view(2, 3, 2), torch.linspace(1, -2, 12).view(2, 3, 2)
+    rates, precisions = torch.tensor([0.01, 0.05]), torch.tensor([0.0, 3.0])
+    together = start.clone().requires_grad_()
+    stack = Adam([together], rates, [precisions])
+    alone = [start[fit].clone().requires_grad_() for fit in (0, 1)]
+    singles = [Adam([alone[fit]], float(rates[fit]), [float(precisions[fit])]) for fit in (0, 1)]
+    for _ in range(30):
+        penalties = torch.stack([single.penalty() for single in singles])
+        assert torch.allclose(stack.penalty(fits=1), penalties, atol=1e-5)
+        stack.step((slope * together**3).sum((1, 2)))
+        for fit, single in enumerate(singles):
+            single.step((slope[fit] * alone[fit] ** 3).sum())
+    assert torch.allclose(together, torch.stack(alone), atol=1e-5)
+
+
+def test_adam_moves_its_own_parameters_alone() -> None:
+    own, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+    Adam([own], 0.1).step((own * other).sum())
+    assert not torch.equal(own, torch.ones(2))
+    assert torch.equal(other, torch.ones(2))
+    assert other.grad is None
+
+
+def test_an_epoch_holds_every_row_once(dataset: Dataset) -> None:
+    log = dataset.train
+    batches = Batches(log, 32, CPU, torch.Generator().manual_seed(0))
+    seen = list(batches.epoch())
+    assert len(seen) == len(batches) == -(-len(log) // 32)
+    rows = torch.cat([batch.rows for batch in seen])
+    assert torch.equal(rows.sort().values, torch.arange(len(log)))
+    assert not torch.equal(rows, torch.arange(len(log)))
+    for batch in seen:
+        assert np.array_equal(batch.users.numpy(), log.users[batch.rows.numpy()])
+        assert np.array_equal(batch.items.numpy(), log.items[batch.rows.numpy()])
+        assert np.array_equal(batch.labels.numpy(), log.labels[batch.rows.numpy()])
+
+
+def test_uniform_pairs_are_uniform_over_all_pairs(dataset: Dataset) -> None:
+    log = dataset.train
+    users, items = log.shape
+    batches = Batches(log, len(log), CPU, torch.Generator().manual_seed(0), pairs_a_row=500)
+    (batch,) = batches.epoch()
+    drawn = len(log) * 500
+    counts = np.bincount(batch.pair_users.numpy() * items + batch.pair_items.numpy(), minlength=log.n_pairs)
+    assert len(batch.pair_users) == len(batch.pair_items) == drawn
+    chi_square = ((counts - drawn / log.n_pairs) ** 2 / (drawn / log.n_pairs)).sum()
+    degrees = users * items - 1
+    assert abs(chi_square - degrees) < 5 * np.sqrt(2 * degrees)
+
+
+def test_no_uniform_pairs_are_drawn_unless_asked_for(dataset: Dataset) -> None:
+    (batch,) = Batches(dataset.train, len(dataset.train), CPU, torch.Generator()).epoch()
+    assert len(batch.pair_users) == len(batch.pair_items) == 0
+
+
+def test_ips_is_the_weighted_mean_error() -> None:
+    labels, logits, ratio = torch.tensor([1.0, 0.0]), torch.tensor([0.3, -2.0]), torch.tensor([0.5, 1.5])
+    probability = 1 / (1 + np.exp([-0.3, 2.0]))
+    expected = (-0.5 * np.log(probability[0]) - 1.5 * np.log(1 - probability[1])) / 2
+    assert float(ips(error(labels, logits), ratio)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_error_stays_finite_for_extreme_logits() -> None:
+    assert torch.isfinite(error(torch.tensor([0.0, 1.0]), torch.tensor([1e4, -1e4]))).all()
+
+
+def test_more_epochs_lower_the_loss(dataset: Dataset) -> None:
+    loss = make("mf", epochs=40).fit(dataset.train).history_.loss
+    assert len(loss) == 40
+    assert loss[-1] < loss[0]
+
+
+def test_minibatches_reach_the_optimum_of_the_full_batch(dataset: Dataset) -> None:
+    full = make("mf", dim=4, batch_size="full", epochs=400).fit(dataset.train)
+    small = make("mf", dim=4, batch_size=64, epochs=150, learning_rate=0.02).fit(dataset.train)
+    assert np.abs(full.predict_log(dataset.train) - small.predict_log(dataset.train)).mean() < 0.02
+
+
+def test_early_stopping_restores_the_best_epoch(dataset: Dataset) -> None:
+    settings = {"dim": 16, "l2": 0.0, "l2_biases": 0.0, "learning_rate": 0.1, "validation": 0.3}
+    model = make("mf", epochs=60, patience=5, **settings).fit(dataset.train)
+    history = model.history_
+    assert len(history.loss) == len(history.held_out_risk) == history.best_epoch + 5
+    assert history.held_out_risk[history.best_epoch - 1] == min(history.held_out_risk)
+    rows = np.random.default_rng(0).choice(len(dataset.train), round(0.3 * len(dataset.train)), replace=False)
+    held_out = dataset.train.take(np.sort(rows))
+    predicted = model.predict_log(held_out).astype(float)
+    risk = -np.where(held_out.labels > 0, np.log(predicted), np.log(1 - predicted)).mean()
+    assert risk == pytest.approx(min(history.held_out_risk), rel=1e-5)
+
+
+def test_a_diverging_fit_says_what_to_change(dataset: Dataset) -> None:
+    with pytest.raises(DivergenceError, match=r"diverged in epoch \d+.*Lower `learning_rate`"):
+        make("mf", learning_rate=1e20, l2=1e20).fit(dataset.train)
+
+
+def test_progress_is_told_after_each_epoch(dataset: Dataset) -> None:
+    calls: list[tuple[int, int, float]] = []
+    model = make("mf", epochs=3).fit(dataset.train, progress=lambda *call: calls.append(call))
+    assert [(done, planned) for done, planned, _ in calls] == [(1, 3), (2, 3), (3, 3)]
+    assert [loss for _, _, loss in calls] == model.history_.loss
+
+
+def test_the_automatic_batch_is_full_for_small_logs() -> None:
+    assert Training().rows_a_step(1000) == 1000
+    assert Training().rows_a_step(300_000) == 1 << 15
+    assert Training().rows_a_step(10**6) == 10**5  # ten batches, so that steps do not grow with the log
+    assert Training().rows_a_step(10**8) == 1 << 19
+    assert Training(batch_size="full").rows_a_step(10**6) == 10**6
+    assert Training(batch_size=64).rows_a_step(10) == 10
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"epochs": 0}, {"epochs": 2.5}, {"batch_size": 0}, {"batch_size": "half"}, {"learning_rate": 0},
+        {"learning_rate": float("nan")}, {"patience": 0}, {"patience": 2, "validation": 0.9}, {"seed": -1},
+        {"device": "quantum"}, {"risk": "best"},
+    ],
+)  # fmt: skip
+def test_settings_that_break_their_rule_are_named(settings: dict[str, object], dataset: Dataset) -> None:
+    name = list(settings)[-1]
+    with pytest.raises(ConfigError, match=f"`{name}`"):
+        make("mf", **settings).fit(dataset.train)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is there, so asking for it is no error")
+def test_a_missing_device_is_an_error_with_a_way_out(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="Use device='cpu'"):
+        DebiasedRecommender(training=Training(device="cuda")).fit(dataset.train)

@@ -1,0 +1,331 @@
+"""Propensities learned beside the predictor: IPS-V2, DR-V2 and StableDR."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from oracles import mean
+from scipy.special import expit
+
+from counterpoise import ConfigError, Dataset, DebiasedRecommender, FeedbackLog, MatrixFactorization, Training
+from counterpoise.imputation.base import Learned, Nothing
+from counterpoise.risks import error, snips
+from counterpoise.threads import one_thread
+from counterpoise.training.context import Problem
+from counterpoise.training.learner import Learner
+from counterpoise.training.loop import Batch
+from counterpoise.weights.base import View, Weights
+from counterpoise.weights.joint import (
+    BalancedPropensity,
+    StabilizedPropensity,
+    balance_gap,
+    entire_space,
+    joint_logit,
+    normalised_gap,
+)
+
+JOINT = pytest.mark.parametrize("part", [BalancedPropensity(), StabilizedPropensity()], ids=["balanced", "stabilized"])
+METHODS = pytest.mark.parametrize(
+    "parts",
+    [
+        (BalancedPropensity(), "ips"),
+        (BalancedPropensity(), "dr", Learned()),
+        (StabilizedPropensity(), "snips", Learned()),
+    ],
+    ids=["ips-v2", "dr-v2", "stable-dr"],
+)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """After a first fit torch shares out even tiny arrays between its threads, which wait longer than they work."""
+    with one_thread():
+        yield
+
+
+def problem(log: FeedbackLog, **training: object) -> Problem:
+    generator = torch.Generator().manual_seed(0)
+    return Problem(log, None, MatrixFactorization(dim=4), Training(**training), torch.device("cpu"), generator)
+
+
+class Full:
+    """A small matrix that is looked at as a whole: what is observed, labels, and two matrices of logits."""
+
+    def __init__(self, seed: int = 0, shape: tuple[int, int] = (7, 9)) -> None:
+        rng = np.random.default_rng(seed)
+        self.observed = rng.random(shape) < 0.4
+        self.labels = (rng.random(shape) < 0.5).astype(float)
+        self.own, self.other, self.function = rng.normal(size=(3, *shape))
+        self.density = self.observed.mean()
+
+    def two(self, matrix: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+        """(on all pairs, on observed rows)"""
+        return torch.from_numpy(matrix.ravel()), torch.from_numpy(matrix[self.observed])
+
+    def loop(self) -> zip:
+        """(o, r, p, q, f) pair by pair."""
+        matrices = (self.observed, self.labels, expit(self.own), expit(self.other), self.function)
+        return zip(*(matrix.ravel() for matrix in matrices), strict=True)
+
+
+def view_of(given: Problem, seed: int = 0) -> tuple[View, torch.Tensor, torch.Tensor]:
+    """A step's view of a predictor with random logits, and imputed errors on rows and on pairs."""
+    generator = torch.Generator().manual_seed(seed)
+    batch = given.batches(pairs=True).whole()
+    grid = torch.randn(given.log.shape, generator=generator)
+    logits = grid[given.log.users, given.log.items]
+    imputed = torch.rand(given.log.shape, generator=generator)
+    view = View(batch, logits, grid.flatten(), error(batch.labels, logits))
+    return view, imputed[given.log.users, given.log.items], imputed.flatten()
+
+
+# ---- formulas --------------------------------------------------------------------------------------------------------
+
+
+def test_the_joint_logit_is_that_of_the_product() -> None:
+    one, other = torch.randn(2, 50, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    product = torch.sigmoid(one) * torch.sigmoid(other)
+    assert torch.allclose(joint_logit(one, other), torch.log(product / (1 - product)))
+    assert torch.allclose(joint_logit(one, other), joint_logit(other, one))
+    assert joint_logit(torch.tensor([90.0, -90.0]), torch.tensor([90.0, 3.0])).isfinite().all()
+
+
+def test_entire_space_loss_from_two_streams_is_the_mean_over_all_pairs() -> None:
+    full = Full()
+    slow = [-np.log(p * q) if o and r else -np.log(1 - p * q) for o, r, p, q, _ in full.loop()]
+    labels = full.two(full.labels)[1]
+    found = entire_space(*full.two(full.own), *full.two(full.other), labels, full.density)
+    assert float(found) == pytest.approx(mean(slow), abs=1e-12)
+    swapped = entire_space(*full.two(full.other), *full.two(full.own), labels, full.density)
+    assert float(swapped) == pytest.approx(float(found), abs=1e-12)
+
+
+def test_entire_space_loss_moves_one_of_its_models() -> None:
+    full = Full()
+    tensors = [tensor.requires_grad_() for tensor in (*full.two(full.own), *full.two(full.other))]
+    loss = entire_space(*tensors, full.two(full.labels)[1], full.density)
+    gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+    assert [gradient is None for gradient in gradients] == [False, False, True, True]
+
+
+def test_balance_gap_from_two_streams_is_the_mean_over_all_pairs() -> None:
+    full = Full()
+    slow = [(o / p - (1 - o) / (1 - p)) * f for o, _, p, _, f in full.loop()]
+    found = balance_gap(*full.two(full.own), *full.two(full.function), density=full.density)
+    assert float(found) == pytest.approx(mean(slow), abs=1e-12)
+
+
+def test_balance_gap_is_zero_on_average_at_the_true_propensity() -> None:
+    """For any function; 2,000 draws of what is observed, three standard errors."""
+    rng = np.random.default_rng(1)
+    logits, function = rng.normal(size=(40, 50)) - 1.5, rng.random((40, 50))
+    gaps = []
+    for _ in range(2000):
+        full = Full()
+        full.observed = rng.random(logits.shape) < expit(logits)
+        full.density = full.observed.mean()
+        gaps.append(float(balance_gap(*full.two(logits), *full.two(function), density=full.density)))
+    assert abs(np.mean(gaps)) < 3 * np.std(gaps) / np.sqrt(len(gaps))
+
+
+def test_balance_gap_is_zero_where_the_propensity_is_the_rate_within_levels() -> None:
+    full = Full(shape=(20, 30))
+    level = full.function > 0
+    rate = np.where(level, full.observed[level].mean(), full.observed[~level].mean())
+    logits = np.log(rate / (1 - rate))
+    gap = balance_gap(*full.two(logits), *full.two(np.where(level, 0.7, 0.2)), density=full.density)
+    assert float(gap) == pytest.approx(0, abs=1e-12)
+
+
+def test_normalised_gap_is_the_residual_of_the_weighted_mean() -> None:
+    full = Full()
+    weights = [1 / p for o, _, p, _, _ in full.loop() if o]
+    values = [f for o, _, _, _, f in full.loop() if o]
+    everywhere = mean([f for *_, f in full.loop()])
+    slow = sum(w * (f - everywhere) for w, f in zip(weights, values, strict=True)) / sum(weights)
+    on_pairs, on_rows = full.two(full.function)
+    weight = torch.tensor(weights, dtype=torch.float64)
+    assert float(normalised_gap(weight, on_rows, on_pairs)) == pytest.approx(slow, abs=1e-12)
+    assert float(normalised_gap(3 * weight, on_rows, on_pairs)) == pytest.approx(slow, abs=1e-12)
+    assert float(normalised_gap(weight, on_rows + 5, on_pairs + 5)) == pytest.approx(slow, abs=1e-12)
+
+
+def test_a_gap_of_zero_makes_snips_exact_where_the_imputation_is() -> None:
+    """With imputed = true errors: snips = mean over D of the error + the gap."""
+    full = Full()
+    errors = np.abs(full.function)
+    on_pairs, on_rows = full.two(errors)
+    weight = 1 / torch.sigmoid(full.two(full.own)[1])
+    risk, gap = float(snips(on_rows, weight)), float(normalised_gap(weight, on_rows, on_pairs))
+    assert risk - gap == pytest.approx(errors.mean(), abs=1e-12)
+    assert on_rows.min() <= risk <= on_rows.max()
+
+
+# ---- a step ----------------------------------------------------------------------------------------------------------
+
+
+@JOINT
+def test_the_model_minimises_what_it_says(part: Weights, dataset: Dataset) -> None:
+    """The loss of a step against loops over the full matrix."""
+    given = problem(dataset.train)
+    log, weighing = given.log, part.begin(given)
+    view, imputed, imputed_on_pairs = view_of(given)
+    with torch.no_grad():
+        on_pairs, on_rows = weighing.scorer.at(None, None), weighing.scorer(view.batch.users, view.batch.items)
+        loss, gap = weighing.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)
+    o, r = np.zeros(log.shape), np.zeros(log.shape)
+    o[log.users, log.items], r[log.users, log.items] = 1, log.labels
+    p = expit(on_pairs.double().numpy().reshape(log.shape))
+    q = expit(view.pair_logits.double().numpy().reshape(log.shape))
+    slow = -(o * np.log(p) + (1 - o) * np.log(1 - p)).mean()
+    if isinstance(part, BalancedPropensity):
+        slow += -(o * r * np.log(p * q) + (1 - o * r) * np.log(1 - p * q)).mean()
+        expected = ((o / p - (1 - o) / (1 - p)) * q).mean()
+        slow += expected**2
+    else:
+        values = imputed_on_pairs.double().numpy().reshape(log.shape)
+        expected = (o / p * (values - values.mean())).sum() / (o / p).sum()
+        slow += part.stability * expected**2
+    assert float(gap) == pytest.approx(expected, abs=1e-5)
+    assert float(loss) == pytest.approx(slow, abs=1e-5)
+
+
+@JOINT
+def test_a_step_moves_the_model_and_the_ratio_of_the_batch_alone(part: Weights, dataset: Dataset) -> None:
+    given = problem(dataset.train, batch_size=50)
+    weighing = part.begin(given)
+    batch = next(iter(given.batches(pairs=True).epoch()))
+    before, ratio = [tensor.clone() for tensor in weighing.state()], weighing.ratio.clone()
+    logits, pair_logits = torch.randn(len(batch.rows)), torch.randn(len(batch.pair_users))
+    view = View(batch, logits, pair_logits, error(batch.labels, logits))
+    weighing.step(view, torch.rand(len(logits)), torch.rand(len(pair_logits)), rate=1.0)
+    assert all(not torch.equal(old, new) for old, new in zip(before, weighing.state(), strict=True))
+    others = torch.ones(len(ratio), dtype=torch.bool)
+    others[batch.rows] = False
+    assert torch.equal(weighing.ratio[others], ratio[others])
+    assert torch.equal(weighing.ratio[batch.rows], weighing.at(batch.users, batch.items))
+    weighing.refresh(2, lambda: ratio)
+    assert torch.equal(weighing.ratio, weighing.at(*(torch.from_numpy(c) for c in (given.log.users, given.log.items))))
+    assert not weighing.ratio.requires_grad
+
+
+def test_the_predictor_gets_its_part_of_the_entire_space_loss(dataset: Dataset) -> None:
+    given = problem(dataset.train)
+    weighing = BalancedPropensity(labels=2.0).begin(given)
+    view, *_ = view_of(given)
+    logits, pair_logits = view.logits.clone().requires_grad_(), view.pair_logits.clone().requires_grad_()
+    extra = weighing.extra_loss(view.batch, logits, pair_logits)
+    gradients = torch.autograd.grad(extra, [logits, pair_logits])
+    assert all(float(gradient.abs().sum()) > 0 for gradient in gradients)
+    assert not any(parameter.grad is not None for parameter in weighing.scorer.parameters())
+    whole, half = (BalancedPropensity(labels=labels).begin(problem(dataset.train)) for labels in (1.0, 0.5))
+    terms = [one.extra_loss(view.batch, logits, pair_logits).item() for one in (whole, half)]
+    assert terms[0] / terms[1] == pytest.approx(2)
+    assert BalancedPropensity(labels=0).begin(given).extra_loss(view.batch, logits, pair_logits) is None
+    assert StabilizedPropensity().begin(given).extra_loss(view.batch, logits, pair_logits) is None
+
+
+def test_losses_of_many_batches_average_to_that_of_the_whole(dataset: Dataset) -> None:
+    given = problem(dataset.train, batch_size=200)
+    weighing = BalancedPropensity(balance=0.0).begin(given)  # the square of a mean has no unbiased batch form
+    view, imputed, imputed_on_pairs = view_of(problem(dataset.train))
+    grid = view.pair_logits.reshape(given.log.shape)
+
+    @torch.no_grad()
+    def loss(batch: Batch, pair_logits: torch.Tensor) -> float:
+        own = View(batch, grid[batch.users, batch.items], pair_logits, batch.labels)
+        on_rows = weighing.scorer(batch.users, batch.items)
+        on_pairs = weighing.scorer.at(batch.pair_users, batch.pair_items)
+        return float(weighing.loss(own, on_pairs, on_rows, imputed, imputed_on_pairs)[0])
+
+    batches = given.batches(pairs=True)
+    parts = [loss(b, grid[b.pair_users, b.pair_items]) for _ in range(60) for b in batches.epoch()]
+    assert abs(np.mean(parts) - loss(view.batch, view.pair_logits)) < 4 * np.std(parts) / np.sqrt(len(parts))
+
+
+# ---- a fit -----------------------------------------------------------------------------------------------------------
+
+
+@METHODS
+@pytest.mark.parametrize("training", [{}, {"batch_size": 60}, {"patience": 3}], ids=["full", "small", "patience"])
+def test_every_part_moves_and_the_ratios_are_the_models_own(
+    parts: tuple[object, ...], training: dict[str, int], dataset: Dataset
+) -> None:
+    model = DebiasedRecommender(*parts, training=Training(epochs=12, **training)).fit(dataset.train)
+    again = DebiasedRecommender(*parts, training=Training(epochs=12, **training)).fit(dataset.train)
+    assert np.array_equal(model.ratio_, again.ratio_)
+    assert model.ratio_.std() > 0.05
+    assert len(model.ratio_) == len(dataset.train) - (round(0.1 * len(dataset.train)) if "patience" in training else 0)
+    facts = model.facts_["weights"]
+    json.dumps(facts, allow_nan=False)
+    tolerance = 0.05 if "batch_size" in training else 1e-4
+    assert facts["mean_ratio"] == pytest.approx(model.ratio_.mean(), rel=tolerance)
+    assert {"clipped_rows", "smallest_propensity", "largest_propensity"} <= set(facts)
+
+
+def test_the_penalties_reach_their_aim(dataset: Dataset) -> None:
+    def gap(parts: tuple[object, ...], name: str) -> float:
+        fitted = DebiasedRecommender(*parts, training=Training(epochs=80)).fit(dataset.train)
+        return abs(fitted.facts_["weights"][name])
+
+    free, tied = (gap((BalancedPropensity(balance=weight), "ips"), "balance_gap") for weight in (0.0, 30.0))
+    assert tied < 0.3 * free
+    gaps = [gap((StabilizedPropensity(s), "snips", Learned()), "stability_gap") for s in (0.0, 1.0, 10.0, 100.0)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < gaps[0] / 2
+
+
+def test_without_its_further_terms_it_is_a_propensity_model(dataset: Dataset) -> None:
+    """Then it minimises cross-entropy alone, and the two parts are one."""
+    ratios = [
+        DebiasedRecommender(part, "ips", training=Training(epochs=10)).fit(dataset.train).ratio_
+        for part in (BalancedPropensity(labels=0, balance=0), StabilizedPropensity(stability=0))
+    ]
+    assert ratios[0] == pytest.approx(ratios[1], rel=1e-5)
+
+
+def test_bad_settings_are_named(dataset: Dataset) -> None:
+    given = problem(dataset.train)
+    for part, words in (
+        (BalancedPropensity(observation=0), "`observation` must be a number > 0, got 0"),
+        (BalancedPropensity(labels=-1), "`labels` must be a number >= 0, got -1"),
+        (BalancedPropensity(balance=float("nan")), "`balance` must be a number >= 0, got nan"),
+        (StabilizedPropensity(stability="no"), "`stability` must be a number >= 0, got 'no'"),
+        (StabilizedPropensity(clip=-0.1), "`clip` must be a number >= 0 and <= 1, got -0.1"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            part.begin(given)
+
+
+@JOINT
+def test_a_clipped_row_does_not_close_a_gap(part: Weights, dataset: Dataset) -> None:
+    """Below the clip a row's weight is what it is, whatever the model says: no gradient but the cross-entropy's."""
+    given = problem(dataset.train)
+    weighing = part.begin(given)
+    view, imputed, imputed_on_pairs = view_of(given)
+    on_pairs, on_rows = weighing.scorer.at(None, None).detach(), torch.full((len(given.log),), -12.0)
+    on_rows.requires_grad_()
+    gap = weighing.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)[1]
+    assert float(torch.autograd.grad(gap, on_rows)[0].abs().max()) == 0
+
+
+def test_the_label_term_reaches_the_predictor(dataset: Dataset) -> None:
+    """IPS-V2's CE(o r -> p r^) moves the predictor too, not the propensities alone."""
+    parts = BalancedPropensity(labels=1.0)
+    given = problem(dataset.train)
+    learner = Learner.begin(given, parts, "ips", Nothing())
+    batch = given.batches(True).whole()
+    logits, pair_logits = learner._logits(batch)
+    extra = learner.weighing.extra_loss(batch, logits, pair_logits)
+    (gradient,) = torch.autograd.grad(extra, logits, retain_graph=True)
+    assert float(gradient.abs().sum()) > 0
+    before = [tensor.clone() for tensor in learner.state()]
+    with_term = learner.step(batch, 1.0)
+    for tensor, old in zip(learner.state(), before, strict=True):
+        tensor.copy_(old)
+    learner.weighing.extra_loss = lambda *_: None
+    assert float(with_term) > float(learner.step(batch, 1.0))
