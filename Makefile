@@ -9,12 +9,15 @@ ifneq ($(wildcard ../shared/data),)
 export COUNTERPOISE_DATA ?= $(abspath ../shared/data)
 endif
 
-.PHONY: demo test faults fuzz lint audit format docs pictures notebook bench results clean
+.PHONY: demo test test-all faults fuzz lint audit format docs pictures notebook bench results clean
 
 demo: $(VENV)/core
 	$(BIN)/counterpoise demo
 
 test: $(VENV)/dev
+	$(BIN)/pytest -n 2 --dist loadgroup -m "not slow"
+
+test-all: $(VENV)/dev
 	$(BIN)/pytest -n 2 --dist loadgroup
 
 faults: $(VENV)/dev

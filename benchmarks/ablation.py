@@ -64,17 +64,20 @@ def rows(graded: bool) -> dict[str, tuple[Build, bool]]:
         "mf + naive Bayes weights + learned imputation (dr-jl)": (named("dr-jl"), True),
         "mf + kernel balancing + learned imputation (skb-dr)": (named("skb-dr"), False),
         "mf + silence (mnar)": (named("mnar"), True),
-        "mf + exposure": (named("mf", cp.Exposed(own)), False),
-        "mf + exposure + naive Bayes weights": (named("ips", cp.Exposed(own)), True),
-        "mf + exposure + silence": (named("counterpoise", cp.Exposed(own), hedge=False, **plain), True),
-        "mf + exposure + silence, hedged": (named("counterpoise", cp.Exposed(own), **plain), True),
-        "the same + kernel balancing": (named("counterpoise", cp.Exposed(own), weights="balancing", **plain), True),
+        "mf + exposure": (named("mf", cp.ExposureCovariate(own)), False),
+        "mf + exposure + naive Bayes weights": (named("ips", cp.ExposureCovariate(own)), True),
+        "mf + exposure + silence": (named("counterpoise", cp.ExposureCovariate(own), hedge=False, **plain), True),
+        "mf + exposure + silence, hedged": (named("counterpoise", cp.ExposureCovariate(own), **plain), True),
+        "the same + kernel balancing": (
+            named("counterpoise", cp.ExposureCovariate(own), weights="balancing", **plain),
+            True,
+        ),
         "mf + side features": (named("mf", sided), False),
     }
     if graded:
         found |= {
             "mf + grades": (named("mf", grades=True), False),
-            "mf + exposure + silence, hedged + grades": (named("counterpoise", cp.Exposed(own)), True),
+            "mf + exposure + silence, hedged + grades": (named("counterpoise", cp.ExposureCovariate(own)), True),
             "counterpoise without grades": (lambda seed: cp.make("counterpoise", seed=seed, **plain), True),
         }
     return found | {"counterpoise without a probe": (flagship, False), "counterpoise": (flagship, True)}

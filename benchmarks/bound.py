@@ -29,7 +29,7 @@ KERNEL = Gaussian(3.0)
 CAP = 10  # the largest weight over the mean, where weights are capped
 
 
-def fitted_logits(world: cp.World, seed: int) -> np.ndarray:
+def fitted_logits(world: cp.SimulatedData, seed: int) -> np.ndarray:
     """The logits of MF on all pairs."""
     users, items = np.indices(world.labels.shape)
     chances = cp.make("mf", seed=seed).fit(world.dataset.train).predict(users.ravel(), items.ravel())

@@ -36,7 +36,7 @@ Results = dict[str, dict[str, list[float]]]  # by row and column, a value for ea
 COLUMNS = ("MSE", "MSE - mf", "own risk", "weighted", "ESS", "AUC", "seconds")
 
 
-def rows(world: cp.World) -> dict[str, Row]:
+def rows(world: cp.SimulatedData) -> dict[str, Row]:
     """Every row of the table by its name, in the order of the methods."""
     found: dict[str, Row] = {}
     for name in cp.METHODS:
@@ -48,11 +48,11 @@ def rows(world: cp.World) -> dict[str, Row]:
             found["ips, logistic on activity"] = name, {"weights": cp.Logistic(("activity",))}
             found["ips, propensity model"] = name, {"weights": "propensity"}
         if name in ("ips", "dr-jl"):
-            found[f"{name}, true propensities"] = name, {"weights": cp.Given(world.propensity, clip=0)}
+            found[f"{name}, true propensities"] = name, {"weights": cp.KnownPropensity(world.propensity, clip=0)}
     return found
 
 
-def measure(world: cp.World, row: Row, seed: int, settings: dict[str, Any]) -> dict[str, float]:
+def measure(world: cp.SimulatedData, row: Row, seed: int, settings: dict[str, Any]) -> dict[str, float]:
     """Fit on the log and compare with the truth."""
     data, start = world.dataset, time.perf_counter()
     own = {} if row[0] == "mf" else settings  # mf is what the others are compared with
@@ -69,18 +69,18 @@ def measure(world: cp.World, row: Row, seed: int, settings: dict[str, Any]) -> d
     }
 
 
-def predictions(world: cp.World, model: cp.DebiasedRecommender) -> NDArray[np.float64]:
+def predictions(world: cp.SimulatedData, model: cp.DebiasedRecommender) -> NDArray[np.float64]:
     """Of all pairs. (users, items)"""
     users, items = (codes.ravel() for codes in np.indices(world.preference.shape))
     return model.predict(users, items).astype(np.float64).reshape(world.preference.shape)
 
 
-def squared_error(world: cp.World, model: cp.DebiasedRecommender) -> float:
+def squared_error(world: cp.SimulatedData, model: cp.DebiasedRecommender) -> float:
     """Mean over all pairs of (predicted - true preference)^2."""
     return float(np.mean((predictions(world, model) - np.asarray(world.preference)) ** 2))
 
 
-def table(methods: list[str], worlds: dict[int, cp.World], settings: dict[str, Any]) -> Results:
+def table(methods: list[str], worlds: dict[int, cp.SimulatedData], settings: dict[str, Any]) -> Results:
     """Measure every row on every world."""
     results: Results = {}
     for seed, world in worlds.items():

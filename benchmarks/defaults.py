@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import counterpoise as cp
-from counterpoise.bench.datasets import GROUNDS
+from counterpoise.bench.datasets import BENCH_DATASETS
 from counterpoise.bench.jobs import backbone_settings
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--training", action="store_true", help="search dimension, learning rate and epochs")
     arguments = parser.parse_args()
     axes = GRIDS["training" if arguments.training else arguments.backbone]
-    fixed = backbone_settings(arguments.backbone, GROUNDS["coat"])
+    fixed = backbone_settings(arguments.backbone, BENCH_DATASETS["coat"])
     grid = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     excess = {}
     for name, log in logs().items():

@@ -23,7 +23,7 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from counterpoise.balance.exponential_family import Tilting  # noqa: E402
+from counterpoise.balance.exponential_family import InMemoryFamily  # noqa: E402
 from counterpoise.balance.kernels import Gaussian  # noqa: E402
 from counterpoise.balance.population import Pairs, kernel_rows  # noqa: E402
 from counterpoise.balance.solver import entropy_balance  # noqa: E402
@@ -119,7 +119,7 @@ def kernels(repeats: int, device: str) -> None:
             best = min(best, time.perf_counter() - start)
         print(
             f"100 kernels, condition {condition:.0e}, C={tolerance:g}, gamma={strength:g}: {best:.3f} s, "
-            f"{result.passes} passes, gap {result.gap:.1e}, {int(result.given_up.sum())} given up"
+            f"{result.passes} passes, gap {result.gap:.1e}, {int(result.relaxed.sum())} given up"
         )
 
 
@@ -131,7 +131,7 @@ def pairs(repeats: int, device: str, rows: int = 10_000_000, functions: int = 64
     codes = [torch.from_numpy(rng.integers(0, len(table), rows)).to(device) for table in tables]
     centres = population.draw(functions, torch.Generator().manual_seed(0))
     kernel = Gaussian(4.0)
-    tilting = Tilting(
+    tilting = InMemoryFamily(
         kernel_rows(kernel, centres, population.at(*codes)), population.kernel_mean(kernel, centres).cpu()
     )
     before, best = _peak(device), np.inf

@@ -41,7 +41,7 @@ RULES: dict[str, Callable[[int], KernelBalancer | MomentBalancer]] = {
     "moments of order 2": lambda seed: MomentBalancer(2, strength=100.0),
     "spectral, 10": lambda seed: KernelBalancer(10, random_state=seed),
     "spectral, 50": lambda seed: KernelBalancer(random_state=seed),
-    "witness": lambda seed: KernelBalancer(select="witness", random_state=seed),
+    "greedy": lambda seed: KernelBalancer(select="greedy", random_state=seed),
     "worst_case": lambda seed: KernelBalancer(select="worst_case", random_state=seed),
 }
 

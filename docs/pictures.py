@@ -25,7 +25,7 @@ WIDE = 6.4
 Facts = dict[str, float]
 
 
-def selection(world: cp.World, out: Path) -> Facts:
+def selection(world: cp.SimulatedData, out: Path) -> Facts:
     """What is logged is not what is: labels and preferences of logged pairs against all pairs."""
     log, everything = world.dataset.train, np.asarray(world.preference).ravel()
     rates = {"log": float(log.labels.mean()), "probe": float(world.dataset.probe.labels.mean())}
@@ -44,7 +44,7 @@ def selection(world: cp.World, out: Path) -> Facts:
     return rates
 
 
-def propensity(world: cp.World, out: Path) -> Facts:
+def propensity(world: cp.SimulatedData, out: Path) -> Facts:
     """Who is seen: the propensity by preference, and the weights that undo it."""
     log = world.dataset.train
     seen, liked = np.asarray(world.propensity).ravel(), np.asarray(world.preference).ravel()
@@ -77,7 +77,7 @@ def propensity(world: cp.World, out: Path) -> Facts:
     }
 
 
-def overview(world: cp.World, model: cp.DebiasedRecommender, out: Path) -> Facts:
+def overview(world: cp.SimulatedData, model: cp.DebiasedRecommender, out: Path) -> Facts:
     """The picture of the README: what is logged, what is, and what balanced weights make of it."""
     log, bins = world.dataset.train, np.linspace(0, 1, 26)
     logged, everything = world.preference[log.users, log.items], np.asarray(world.preference).ravel()
@@ -103,7 +103,7 @@ def overview(world: cp.World, model: cp.DebiasedRecommender, out: Path) -> Facts
     }
 
 
-def balancing(world: cp.World, model: cp.DebiasedRecommender, out: Path) -> Facts:
+def balancing(world: cp.SimulatedData, model: cp.DebiasedRecommender, out: Path) -> Facts:
     """The paper's idea: weights under which logged pairs look like all pairs, and what that costs."""
     data = world.dataset
     plots.save(plots.love_plot(model, data.train), out / "balancing.svg")
@@ -118,7 +118,7 @@ def balancing(world: cp.World, model: cp.DebiasedRecommender, out: Path) -> Fact
     }
 
 
-def doubly_robust(world: cp.World, out: Path) -> Facts:
+def doubly_robust(world: cp.SimulatedData, out: Path) -> Facts:
     """One of two must be right: the bias of the doubly robust risk with right and wrong weights and imputations."""
     log = world.dataset.train
     users, items = (axis.ravel() for axis in np.indices(log.shape))
@@ -196,10 +196,10 @@ def certificate(out: Path) -> Facts:
         right.axhline(points[0].rows, color=GREY, linestyle=":", linewidth=0.8)
         right.set(xlabel="imbalance left, root mean square, SD", ylabel="effective sample size", ylim=(0, None))
     plots.save(figure, out / "certificate.svg")
-    return {"passes": float(result.passes), "gap": result.gap, "given up": float(fitted.result_.given_up.sum())}
+    return {"passes": float(result.passes), "gap": result.gap, "given up": float(fitted.result_.relaxed.sum())}
 
 
-def gallery(world: cp.World, balanced: cp.DebiasedRecommender, out: Path) -> Facts:
+def gallery(world: cp.SimulatedData, balanced: cp.DebiasedRecommender, out: Path) -> Facts:
     """One of each kind, for the page on pictures."""
     data, rng = world.dataset, np.random.default_rng(0)
     population, drawn = rng.normal(size=(2000, 4)), rng.normal(size=(3000, 4))

@@ -18,7 +18,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from counterpoise import Dataset, DebiasedRecommender, World, make, simulate
+from counterpoise import Dataset, DebiasedRecommender, SimulatedData, make, simulate
 from counterpoise.cli.main import main
 
 settings.register_profile("counterpoise", deadline=None)  # a busy machine is no failure
@@ -44,12 +44,12 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def world() -> World:
+def world() -> SimulatedData:
     return simulate(n_users=60, n_items=50, density=0.2, seed=0)
 
 
 @pytest.fixture(scope="session")
-def dataset(world: World) -> Dataset:
+def dataset(world: SimulatedData) -> Dataset:
     return world.dataset
 
 

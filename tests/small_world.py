@@ -12,11 +12,11 @@ from scipy.special import expit
 from torch import Tensor
 
 from counterpoise import FeedbackLog, MatrixFactorization, Training
-from counterpoise.imputation.base import Imputation, Imputing
+from counterpoise.imputation.base import FittedImputation, Imputation
 from counterpoise.risks import error
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch
-from counterpoise.weights.base import Weighing, Weights
+from counterpoise.weights.base import FittedWeights, Weights
 
 Table = NDArray[np.float64]  # (users, items)
 
@@ -59,14 +59,14 @@ class Observed:
         self.batch = Batch(torch.arange(self.rows), *pairs, self.at(world.labels), None, None)
 
     @cached_property
-    def problem(self) -> Problem:
+    def context(self) -> FitContext:
         """What parts begin with; thousands of draws are looked at without it."""
         everyone, everything = (np.arange(size) for size in self.world.shape)
         log = FeedbackLog.from_arrays(
             self.users, self.items, self.world.labels[self.mask], user_ids=everyone, item_ids=everything
         )
         settings = MatrixFactorization(dim=3), Training(epochs=5)
-        return Problem(log, None, *settings, torch.device("cpu"), torch.Generator().manual_seed(0))
+        return FitContext(log, None, *settings, torch.device("cpu"), torch.Generator().manual_seed(0))
 
     def at(self, table: Table) -> Tensor:
         """The observed values of a table. (rows,)"""
@@ -81,11 +81,11 @@ class Observed:
         table = torch.from_numpy(self.world.logits).clone().requires_grad_()
         return table, table[self.users, self.items], table.flatten()
 
-    def ask(self, imputing: Imputing) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def ask(self, fitted_imputation: FittedImputation) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(the logits of all pairs, errors of the rows, imputed errors of the rows, and of D)."""
         table, logits, pair_logits = self.logits()
         errors = error(self.batch.labels, logits)
-        return table, errors, *imputing.errors(self.batch, logits, pair_logits, errors)
+        return table, errors, *fitted_imputation.errors(self.batch, logits, pair_logits, errors)
 
 
 @dataclass
@@ -94,14 +94,14 @@ class Known(Weights):
 
     propensity: Table = field(default_factory=lambda: np.ones((1, 1)))
 
-    def begin(self, problem: Problem) -> Weighing:
-        return _Known(problem, problem.log.density / self.propensity)
+    def init(self, context: FitContext) -> FittedWeights:
+        return _Known(context, context.log.density / self.propensity)
 
 
-class _Known(Weighing):
-    def __init__(self, problem: Problem, ratio: Table) -> None:
+class _Known(FittedWeights):
+    def __init__(self, context: FitContext, ratio: Table) -> None:
         self.table = torch.from_numpy(ratio)
-        self.ratio = self.table[problem.log.users, problem.log.items]
+        self.ratio = self.table[context.log.users, context.log.items]
 
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
         if users is None or items is None:
@@ -115,11 +115,11 @@ class Labels(Imputation):
 
     table: Table = field(default_factory=lambda: np.ones((1, 1)))
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         return _Labels(torch.from_numpy(self.table))
 
 
-class _Labels(Imputing):
+class _Labels(FittedImputation):
     def __init__(self, table: Tensor) -> None:
         self.table, self.shifts = table, []
 

@@ -10,9 +10,9 @@ import torch
 
 import counterpoise as cp
 from counterpoise import Dataset
-from counterpoise.accelerate import Recorded, optimizers, recorded
+from counterpoise.accelerate import CudaGraphLearner, optimizers, with_cuda_graphs
 from counterpoise.balance.functions import KernelFunctions
-from counterpoise.training.ensemble import begin
+from counterpoise.training.ensemble import init
 from counterpoise.training.loop import Training
 from counterpoise.training.optimizer import Adam
 from counterpoise.weights.balancing import Balancing
@@ -43,10 +43,10 @@ def test_only_steps_that_are_the_same_for_every_batch_are_recorded(
     method: str, still: bool, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = cp.make(method, epochs=1)
-    learner = begin(model.problem(dataset.train, dataset.probe), model.weights, model.risk, model.imputation, False)
+    learner = init(model.context(dataset.train, dataset.probe), model.weights, model.risk, model.imputation, False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert isinstance(recorded(learner, Training()), Recorded) == still
-    assert recorded(learner, Training(graph=False)) is learner
+    assert isinstance(with_cuda_graphs(learner, Training()), CudaGraphLearner) == still
+    assert with_cuda_graphs(learner, Training(graph=False)) is learner
 
 
 def test_on_a_cpu_nothing_is_recorded_and_nothing_changes(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +59,8 @@ def test_on_a_cpu_nothing_is_recorded_and_nothing_changes(dataset: Dataset, monk
 
 def test_every_optimiser_of_a_learner_is_found_once(dataset: Dataset) -> None:
     model = cp.make("dr-jl", hedge=True)
-    learner = begin(model.problem(dataset.train, dataset.probe), model.weights, model.risk, model.imputation, True)
-    found = list(optimizers(Recorded(learner)))
+    learner = init(model.context(dataset.train, dataset.probe), model.weights, model.risk, model.imputation, True)
+    found = list(optimizers(CudaGraphLearner(learner)))
     assert len(found) == len({id(one) for one in found}) == 3  # two predictors and the imputation
 
 
@@ -69,13 +69,13 @@ def test_weights_that_are_solved_again_stay_where_a_recorded_step_reads_them(mov
     features = "embeddings" if moving else "side"
     weights = Balancing(KernelFunctions(n=3, select="adaptive"), features=features, refresh=1, moving=moving)  # type: ignore[arg-type]
     model = cp.DebiasedRecommender(weights, training=Training(epochs=3, device="cpu"))
-    learner = begin(model.problem(dataset.train, dataset.probe), weights, "ips", model.imputation, False)
-    place, seen = learner.weighing.ratio.data_ptr(), []
+    learner = init(model.context(dataset.train, dataset.probe), weights, "ips", model.imputation, False)
+    place, seen = learner.fitted_weights.ratio.data_ptr(), []
     for epoch in (1, 2, 3):
         learner.begin_epoch(epoch)
         learner.step(learner.log.whole(), 1.0)
-        seen.append(learner.weighing.ratio.clone())
-        assert learner.weighing.ratio.data_ptr() == place
+        seen.append(learner.fitted_weights.ratio.clone())
+        assert learner.fitted_weights.ratio.data_ptr() == place
     assert not torch.equal(seen[0], seen[2])
 
 
@@ -84,16 +84,16 @@ def test_weights_that_are_solved_again_stay_where_a_recorded_step_reads_them(mov
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 100, "pairs": 2}])
 def test_replayed_steps_end_where_steps_end(method: str, settings: dict[str, int], dataset: Dataset) -> None:
     graphs = []
-    own = Recorded._record
+    own = CudaGraphLearner._record
 
-    def record(self: Recorded, *arguments: object) -> None:
+    def record(self: CudaGraphLearner, *arguments: object) -> None:
         own(self, *arguments)  # type: ignore[arg-type]
         graphs.append(self.graph)
 
     given = {"epochs": 12, "dim": 4, "device": "cuda"} | settings | ({"refresh": 5} if method == "akb-dr" else {})
     eager = cp.make(method, graph=False, **given).fit(dataset.train, probe=dataset.probe)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Recorded, "_record", record)
+        patch.setattr(CudaGraphLearner, "_record", record)
         model = cp.make(method, **given).fit(dataset.train, probe=dataset.probe)
     assert graphs
     assert None not in graphs

@@ -11,11 +11,11 @@ from sklearn.base import clone
 
 import counterpoise as cp
 from counterpoise import ConfigError, DebiasedRecommender, MatrixFactorization, NeuralCF, Training, Uniform
-from counterpoise.config import Part, from_config
+from counterpoise.config import Configurable, from_config
 from counterpoise.imputation.base import Constant, Learned
-from counterpoise.imputation.calibrated import Multiple, Targeted
-from counterpoise.imputation.tri_training import Agreement
-from counterpoise.weights.base import Itself, NaiveBayes
+from counterpoise.imputation.calibrated import MultiplyRobust, Targeted
+from counterpoise.imputation.tri_training import TriTraining
+from counterpoise.weights.base import NaiveBayes, UnitWeights
 
 
 def test_repr_is_the_configuration() -> None:
@@ -56,12 +56,14 @@ def test_an_unknown_setting_is_named_with_those_there_are(name: str) -> None:
         MatrixFactorization(dim=3),
         NeuralCF(hidden=(4, 2)),
         Targeted(Constant(0.2), "weight"),
-        Multiple((Uniform(), Itself()), (Learned("mse", backbone=NeuralCF(hidden=(3,))), Targeted()), ridge=0.1),
-        Multiple(imputations=()),
-        Agreement(NaiveBayes(smoothing=2.0), threshold=0.3),
+        MultiplyRobust(
+            (Uniform(), UnitWeights()), (Learned("mse", backbone=NeuralCF(hidden=(3,))), Targeted()), ridge=0.1
+        ),
+        MultiplyRobust(imputations=()),
+        TriTraining(NaiveBayes(smoothing=2.0), threshold=0.3),
     ],
 )
-def test_a_part_comes_back_from_its_configuration(part: Part) -> None:
+def test_a_part_comes_back_from_its_configuration(part: Configurable) -> None:
     assert from_config(part.to_config()) == part
     assert from_config(json.loads(json.dumps(part.to_config()))) == part
 
@@ -71,14 +73,14 @@ def test_a_part_comes_back_also_before_its_module_was_imported() -> None:
         "from counterpoise.config import from_config; import sys;"
         "assert 'counterpoise.training.loop' not in sys.modules;"
         "print(from_config({'part': 'Training', 'seed': 4}).seed);"
-        "print(*(from_config({'part': name}) for name in ('NeuralCF', 'Given', 'Logistic')), sep='\\n')"
+        "print(*(from_config({'part': name}) for name in ('NeuralCF', 'KnownPropensity', 'Logistic')), sep='\\n')"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines() == ["4", repr(NeuralCF()), repr(cp.Given()), repr(cp.Logistic())]
+    assert result.stdout.splitlines() == ["4", repr(NeuralCF()), repr(cp.KnownPropensity()), repr(cp.Logistic())]
 
 
 def test_parts_in_a_tuple_are_cloned() -> None:
-    part = Multiple((Uniform(),))
+    part = MultiplyRobust((Uniform(),))
     copy = clone(part)
     assert copy == part
     assert copy.propensities[0] is not part.propensities[0]
@@ -111,6 +113,6 @@ def test_methods_build_fresh_parts_at_each_call() -> None:
 
 def test_the_backbone_of_a_model_that_is_told_of_exposure_is_the_one_inside() -> None:
     model = cp.make("counterpoise", backbone="ncf", hidden=[8])
-    assert isinstance(model.backbone, cp.Exposed)
+    assert isinstance(model.backbone, cp.ExposureCovariate)
     assert isinstance(model.backbone.backbone, cp.NeuralCF)
     assert cp.make("counterpoise", backbone={"dim": 3}).backbone.backbone.dim == 3

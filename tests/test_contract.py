@@ -12,7 +12,7 @@ import torch
 import counterpoise as cp
 from counterpoise import METHODS, DataError, Dataset, FeedbackLog
 from counterpoise.config import from_config
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner, finish
 from counterpoise.training.loop import Training, train
 
@@ -49,15 +49,15 @@ def test_every_learned_part_moves(name: str, dataset: Dataset) -> None:
     """Predictor, imputation and jointly learned weights; weights that are solved must differ from uniform ones."""
     model, device = cp.make(name, **FAST), torch.device("cpu")
     generator = torch.Generator().manual_seed(0)
-    problem = Problem(dataset.train, dataset.probe, model.backbone, Training(epochs=4), device, generator)
-    learner = Learner.begin(problem, model.weights, model.risk, model.imputation)
+    context = FitContext(dataset.train, dataset.probe, model.backbone, Training(epochs=4), device, generator)
+    learner = Learner.init(context, model.weights, model.risk, model.imputation)
     before = [tensor.clone() for tensor in learner.state()]
-    train(learner, problem.batches(learner.uses_pairs), None, problem.training)
-    facts = finish(learner, problem.batches(learner.uses_pairs).whole())
+    train(learner, context.batches(learner.uses_pairs), None, context.training)
+    facts = finish(learner, context.batches(learner.uses_pairs).whole())
     for old, new in zip(before, learner.state(), strict=True):
         assert not torch.equal(old, new)
     if name not in ("mf", "eib", "asips", "mr", "mnar", "counterpoise"):  # whose weights are meant to be uniform
-        assert learner.weighing.ratio.std() > 0.01
+        assert learner.fitted_weights.ratio.std() > 0.01
     json.dumps(facts, allow_nan=False)
 
 

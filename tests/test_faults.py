@@ -26,7 +26,7 @@ from counterpoise.cli.main import main
 from counterpoise.report.comparison import comparison_facts
 from counterpoise.storage import read_manifest
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import DivergenceError, LastGood
+from counterpoise.training.loop import DivergenceError, LastFiniteState
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -145,8 +145,8 @@ def captured(arguments: list[str]) -> tuple[int, str]:
 def stopped(arguments: list[str], folder: str, sign: str | None, answer: Any) -> None:
     """In a process of its own: a command, and Ctrl-C when the sign is in the folder, or after some epochs of a fit."""
     epochs: list[int] = []
-    confirm, moment = LastGood.confirm, [np.inf]
-    LastGood.confirm = lambda self, epoch: (epochs.append(epoch), confirm(self, epoch))[1]  # type: ignore[method-assign]
+    confirm, moment = LastFiniteState.confirm, [np.inf]
+    LastFiniteState.confirm = lambda self, epoch: (epochs.append(epoch), confirm(self, epoch))[1]  # type: ignore[method-assign]
 
     def press() -> None:
         while not (list(Path(folder).glob(sign)) if sign else len(epochs) > 20):
@@ -236,13 +236,13 @@ def test_a_folder_that_is_removed_meanwhile_comes_back(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = small[1]
-    out, train = tmp_path / "out", LastGood.confirm
+    out, train = tmp_path / "out", LastFiniteState.confirm
 
-    def removing(self: LastGood, epoch: int) -> None:
+    def removing(self: LastFiniteState, epoch: int) -> None:
         shutil.rmtree(out, ignore_errors=True)
         train(self, epoch)
 
-    monkeypatch.setattr(LastGood, "confirm", removing)
+    monkeypatch.setattr(LastFiniteState, "confirm", removing)
     known["fit"].begin(out)
     assert run(*words(known["fit"], out))[0] == 0
     known["fit"].holds(out)

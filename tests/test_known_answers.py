@@ -32,10 +32,10 @@ def draws(world: SmallWorld, count: int) -> list[Observed]:
 def learner_of(name: str, seen: Observed, **settings: object) -> Learner:
     """A named method on a draw, with a predictor and an imputation that are the same for every draw."""
     model = cp.make(name, **settings)
-    learner = Learner.begin(seen.problem, model.weights, model.risk, model.imputation)
+    learner = Learner.init(seen.context, model.weights, model.risk, model.imputation)
     fix(learner.scorer, seed=1)
-    if hasattr(learner.imputing, "scorer"):
-        fix(learner.imputing.scorer, seed=2)
+    if hasattr(learner.fitted_imputation, "scorer"):
+        fix(learner.fitted_imputation.scorer, seed=2)
     return learner
 
 
@@ -49,7 +49,7 @@ def fix(scorer: Module, seed: int) -> None:
 
 def estimate(learner: Learner, seen: Observed) -> float:
     """The risk as the method reports it."""
-    risk = finish(learner, seen.problem.batches(learner.uses_pairs).whole())["risk"]
+    risk = finish(learner, seen.context.batches(learner.uses_pairs).whole())["risk"]
     return float(risk)
 
 
@@ -63,8 +63,8 @@ def ideal_loss(world: SmallWorld = SMALL) -> float:
     return float(error(torch.from_numpy(world.labels).flatten(), scorer.at(None, None).double()).mean())
 
 
-def true_weights(world: SmallWorld = SMALL) -> cp.Given:
-    return cp.Given(world.propensity, clip=0)
+def true_weights(world: SmallWorld = SMALL) -> cp.KnownPropensity:
+    return cp.KnownPropensity(world.propensity, clip=0)
 
 
 def standard_error(values: NDArray[np.float64]) -> float:
@@ -99,7 +99,7 @@ def test_estimates_that_divide_by_sums_over_the_log_are_nearly_unbiased(name: st
 
 def test_one_right_propensity_is_enough_for_multiple_robust() -> None:
     """Without the ridge that the named method trains with, which trades this for bounded weights."""
-    wrong, imputations = cp.Given(LARGE.wrong_propensity, clip=0), (cp.Constant(0.2), cp.Constant(0.8))
+    wrong, imputations = cp.KnownPropensity(LARGE.wrong_propensity, clip=0), (cp.Constant(0.2), cp.Constant(0.8))
     missed = {}
     for case, propensities in (("right", (wrong, true_weights(LARGE))), ("wrong", (wrong,))):
         values = estimates("mr", LARGE, 40, propensities=propensities, imputations=imputations, ridge=1e-5)
@@ -117,13 +117,13 @@ def test_targeting_leaves_nothing_to_correct_along_its_covariate(name: str, cova
     seen = SMALL.observe()
     settings = {"label": 0.4} if name == "tdr" else {}
     learner = learner_of(name, seen, covariate=covariate, weights=true_weights(), **settings)
-    batch = seen.problem.batches(pairs=True).whole()
+    batch = seen.context.batches(pairs=True).whole()
     for _ in range(5):
         learner.step(batch, rate=1.0)
     with torch.no_grad():
         logits, pair_logits = learner.scorer.rows_and_pairs(batch.users, batch.items, None, None)
         errors = error(batch.labels, logits)
-        imputed, _ = learner.imputing.errors(batch, logits, pair_logits, errors)
+        imputed, _ = learner.fitted_imputation.errors(batch, logits, pair_logits, errors)
     weight = 1 / seen.at(SMALL.propensity)
     along = weight - 1 if covariate == "odds" else weight
     left, total = float((along * (errors - imputed)).sum()), float((along * errors).sum())
@@ -158,7 +158,7 @@ ROWS: dict[str, tuple[str, dict[str, object]]] = {
 
 
 @cache
-def simulated(strength: float, seed: int) -> cp.World:
+def simulated(strength: float, seed: int) -> cp.SimulatedData:
     return cp.simulate(250, 200, 0.1, seed=seed, strength=strength)
 
 
@@ -168,8 +168,8 @@ def squared_error(row: str, strength: float = 1.0) -> float:
     return float(np.mean([_squared_error(row, simulated(strength, seed)) for seed in SEEDS]))
 
 
-def _squared_error(row: str, world: cp.World) -> float:
-    true = {"true propensities": ("ips", {"weights": cp.Given(world.propensity, clip=0)})}
+def _squared_error(row: str, world: cp.SimulatedData) -> float:
+    true = {"true propensities": ("ips", {"weights": cp.KnownPropensity(world.propensity, clip=0)})}
     name, settings = (ROWS | true)[row]
     model = cp.make(name, **settings).fit(world.dataset.train)
     users, items = (codes.ravel() for codes in np.indices(world.preference.shape))

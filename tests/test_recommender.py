@@ -214,7 +214,7 @@ def test_held_out_rows_are_judged_with_the_weights_of_the_method(dataset: Datase
     """Scaled to mean 1: the held-out risk of `ips` with two weights is the class-weighted mean error."""
     model = cp.make("ips", epochs=1, patience=1).fit(dataset.train, probe=dataset.probe)
     uniform = cp.make("mf", epochs=1, patience=1).fit(dataset.train, probe=dataset.probe)
-    scaled = cp.make("ips", epochs=1, patience=1, weights=cp.Given(np.full((60, 50), 0.9))).fit(dataset.train)
+    scaled = cp.make("ips", epochs=1, patience=1, weights=cp.KnownPropensity(np.full((60, 50), 0.9))).fit(dataset.train)
     assert model.history_.held_out_risk != uniform.history_.held_out_risk
     assert scaled.history_.held_out_risk[0] == pytest.approx(uniform.history_.held_out_risk[0], abs=0.02)
 

@@ -8,10 +8,10 @@ import torch
 from small_world import Observed, SmallWorld
 
 from counterpoise import Dataset, DebiasedRecommender, Training
-from counterpoise.imputation.base import Constant, Learned, Nothing
+from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.risks import direct, dr, dr_slopes, error, ips, ips_slopes, snips
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Batch
 from counterpoise.weights.base import NaiveBayes, Uniform
@@ -62,7 +62,7 @@ def test_dr_without_imputation_is_ips() -> None:
 
 def test_a_recommender_with_dr_and_no_imputation_is_one_with_ips(dataset: Dataset) -> None:
     models = [
-        DebiasedRecommender(NaiveBayes(), risk, Nothing(), training=Training(epochs=20)) for risk in ("dr", "ips")
+        DebiasedRecommender(NaiveBayes(), risk, NoImputation(), training=Training(epochs=20)) for risk in ("dr", "ips")
     ]
     predicted = [model.fit(dataset.train, dataset.probe).predict_log(dataset.train) for model in models]
     np.testing.assert_allclose(predicted[0], predicted[1], atol=1e-5)
@@ -134,22 +134,24 @@ def _training_risk(learner: Learner, batch: Batch) -> float:
     """What a step would minimise, without its penalty."""
     logits, pair_logits = learner._logits(batch)
     errors = error(batch.labels, logits)
-    imputed = learner.imputing.errors(batch, logits, pair_logits, errors)
-    return float(learner._risk(errors, learner.weighing.ratio[batch.rows], *imputed))
+    imputed = learner.fitted_imputation.errors(batch, logits, pair_logits, errors)
+    return float(learner._risk(errors, learner.fitted_weights.ratio[batch.rows], *imputed))
 
 
 @pytest.mark.parametrize("imputation", [Constant(0.3), Learned()])
 def test_minibatches_with_pairs_of_d_average_to_the_loss_of_all_data(dataset: Dataset, imputation) -> None:
     log, cpu = dataset.train, torch.device("cpu")
     training = Training(batch_size=64, pairs=4)
-    problem = Problem(log, dataset.probe, MatrixFactorization(dim=4), training, cpu, torch.Generator().manual_seed(0))
-    learner = Learner.begin(problem, NaiveBayes(), "dr", imputation)
+    context = FitContext(
+        log, dataset.probe, MatrixFactorization(dim=4), training, cpu, torch.Generator().manual_seed(0)
+    )
+    learner = Learner.init(context, NaiveBayes(), "dr", imputation)
     with torch.no_grad():
         learner.scorer.user_factors.weight.mul_(10)
         exact = Training(batch_size="full", pairs="all")
-        whole = Problem(log, dataset.probe, problem.backbone, exact, cpu, problem.generator).batches(pairs=True)
+        whole = FitContext(log, dataset.probe, context.backbone, exact, cpu, context.generator).batches(pairs=True)
         full = _training_risk(learner, whole.whole())
-        batches = problem.batches(pairs=True)
+        batches = context.batches(pairs=True)
         epochs = [
             sum(_training_risk(learner, batch) * len(batch.rows) for batch in batches.epoch()) / len(log)
             for _ in range(100)

@@ -8,21 +8,21 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from counterpoise import plots as plots
     from counterpoise.balance.estimators import KernelBalancer, MomentBalancer, balance_samples
-    from counterpoise.balance.functions import GivenFunctions, KernelFunctions, Moments
+    from counterpoise.balance.functions import CustomFunctions, KernelFunctions, Moments
     from counterpoise.balance.kernels import Exponential, Gaussian
     from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
     from counterpoise.data.datasets import load as load_dataset
     from counterpoise.data.log import Dataset, FeedbackLog
     from counterpoise.data.reading import read_log, read_logs
-    from counterpoise.data.simulation import World, simulate
+    from counterpoise.data.simulation import SimulatedData, simulate
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
-    from counterpoise.imputation.base import Constant, Learned, Nothing
-    from counterpoise.imputation.calibrated import Multiple, Targeted
-    from counterpoise.imputation.mnar import Silence
-    from counterpoise.imputation.tri_training import Agreement
+    from counterpoise.imputation.base import Constant, Learned, NoImputation
+    from counterpoise.imputation.calibrated import MultiplyRobust, Targeted
+    from counterpoise.imputation.mnar import MNARLikelihood
+    from counterpoise.imputation.tri_training import TriTraining
     from counterpoise.methods import METHODS, make
-    from counterpoise.models.exposure import Exposed
+    from counterpoise.models.exposure import ExposureCovariate
     from counterpoise.models.matrix_factorization import MatrixFactorization
     from counterpoise.models.neural_cf import NeuralCF
     from counterpoise.out_of_core.balancing import balance_log, balance_shards
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from counterpoise.tuning.study import Tuning
     from counterpoise.tuning.tune import tune
     from counterpoise.weights.balancing import Balancing
-    from counterpoise.weights.base import Itself, NaiveBayes, Uniform
+    from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
     from counterpoise.weights.joint import BalancedPropensity, StabilizedPropensity
-    from counterpoise.weights.propensity import Given, Logistic, Popularity, Propensity
+    from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity
 
 # Where each public name lives. It is imported when it is first used: torch alone takes longer to import than a model
 # of a small log takes to fit.
@@ -48,7 +48,7 @@ _HOMES = {
         "balance_samples",
     ),
     "balance.functions": (
-        "GivenFunctions",
+        "CustomFunctions",
         "KernelFunctions",
         "Moments",
     ),
@@ -71,7 +71,7 @@ _HOMES = {
         "read_logs",
     ),
     "data.simulation": (
-        "World",
+        "SimulatedData",
         "simulate",
     ),
     "errors": (
@@ -87,19 +87,19 @@ _HOMES = {
     "imputation.base": (
         "Constant",
         "Learned",
-        "Nothing",
+        "NoImputation",
     ),
     "imputation.calibrated": (
-        "Multiple",
+        "MultiplyRobust",
         "Targeted",
     ),
-    "imputation.mnar": ("Silence",),
-    "imputation.tri_training": ("Agreement",),
+    "imputation.mnar": ("MNARLikelihood",),
+    "imputation.tri_training": ("TriTraining",),
     "methods": (
         "METHODS",
         "make",
     ),
-    "models.exposure": ("Exposed",),
+    "models.exposure": ("ExposureCovariate",),
     "models.matrix_factorization": ("MatrixFactorization",),
     "models.neural_cf": ("NeuralCF",),
     "out_of_core.balancing": (
@@ -122,7 +122,7 @@ _HOMES = {
     "tuning.tune": ("tune",),
     "weights.balancing": ("Balancing",),
     "weights.base": (
-        "Itself",
+        "UnitWeights",
         "NaiveBayes",
         "Uniform",
     ),
@@ -131,7 +131,7 @@ _HOMES = {
         "StabilizedPropensity",
     ),
     "weights.propensity": (
-        "Given",
+        "KnownPropensity",
         "Logistic",
         "Popularity",
         "Propensity",
@@ -143,7 +143,6 @@ _ROOMS = ("plots",)  # modules that are reached as counterpoise.NAME
 
 __all__ = [
     "METHODS",
-    "Agreement",
     "BalanceResult",
     "BalancedPropensity",
     "Balancing",
@@ -151,38 +150,39 @@ __all__ = [
     "Constant",
     "ConvergenceWarning",
     "CounterpoiseError",
+    "CustomFunctions",
     "DataError",
     "Dataset",
     "DebiasedRecommender",
     "Evaluation",
     "Exponential",
-    "Exposed",
+    "ExposureCovariate",
     "FeedbackLog",
     "Gaussian",
-    "Given",
-    "GivenFunctions",
     "History",
-    "Itself",
     "KernelBalancer",
     "KernelFunctions",
+    "KnownPropensity",
     "Learned",
     "Logistic",
+    "MNARLikelihood",
     "MatrixFactorization",
     "MomentBalancer",
     "Moments",
-    "Multiple",
+    "MultiplyRobust",
     "NaiveBayes",
     "NeuralCF",
-    "Nothing",
+    "NoImputation",
     "Popularity",
     "Propensity",
-    "Silence",
+    "SimulatedData",
     "StabilizedPropensity",
     "Targeted",
     "Training",
+    "TriTraining",
     "Tuning",
     "Uniform",
-    "World",
+    "UnitWeights",
     "balance_log",
     "balance_samples",
     "balance_shards",

@@ -20,7 +20,7 @@ from counterpoise.training.optimizer import Adam, Rate
 WARM = 3  # steps before the first is recorded: libraries make their workspaces in them
 
 
-class Recorded:
+class CudaGraphLearner:
     """A learner whose step is replayed, once it has been recorded."""
 
     def __init__(self, learner: Learner) -> None:
@@ -76,9 +76,9 @@ class Recorded:
                 torch.cuda.synchronize(device)
 
 
-def recorded(learner: Any, training: Training) -> Any:
+def with_cuda_graphs(learner: Any, training: Training) -> Any:
     """The learner, replayed on a GPU where it can be and `training.graph` allows it."""
-    return Recorded(learner) if training.graph and learner.still and torch.cuda.is_available() else learner
+    return CudaGraphLearner(learner) if training.graph and learner.still and torch.cuda.is_available() else learner
 
 
 def _alike(batch: Batch, other: Batch) -> bool:

@@ -15,21 +15,21 @@ from counterpoise.errors import ConfigError
 
 
 @dataclasses.dataclass(eq=False)
-class Part:
+class Configurable:
     """A dataclass whose fields are its settings; what `fit` learns lies in attributes that end in `_`."""
 
-    _known: ClassVar[dict[str, type[Part]]] = {}
+    _known: ClassVar[dict[str, type[Configurable]]] = {}
 
     def __init_subclass__(cls) -> None:
         """Remember the class, so that `from_config` can name it; nothing else is ever constructed from a file."""
-        Part._known[cls.__name__] = cls
+        Configurable._known[cls.__name__] = cls
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings; with `deep`, also those of nested parts, as `part__setting`."""
         params = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         if deep:
             for name, value in list(params.items()):
-                if isinstance(value, Part):
+                if isinstance(value, Configurable):
                     params |= {f"{name}__{inner}": v for inner, v in value.get_params().items()}
         return params
 
@@ -39,11 +39,11 @@ class Part:
         for name, value in sorted(params.items(), key=lambda pair: "__" in pair[0]):  # parts before their settings
             outer, _, inner = name.partition("__")
             part = getattr(self, outer, None)
-            if outer not in names or (inner and not isinstance(part, Part)):
+            if outer not in names or (inner and not isinstance(part, Configurable)):
                 raise ConfigError(
                     f"{type(self).__name__} has no setting `{name}`. Its settings: {', '.join(sorted(names))}."
                 )
-            if isinstance(part, Part) and inner:
+            if isinstance(part, Configurable) and inner:
                 part.set_params(**{inner: value})
             else:
                 setattr(self, outer, value)
@@ -57,24 +57,24 @@ class Part:
 
 def _plain(value: Any) -> Any:
     """A part as its configuration, also in a tuple; a numpy number as a Python one."""
-    if isinstance(value, Part):
+    if isinstance(value, Configurable):
         return value.to_config()
     if isinstance(value, tuple | list):
         return tuple(map(_plain, value))
     return value.item() if hasattr(value, "item") else value
 
 
-def from_config(config: Mapping[str, Any]) -> Part:
+def from_config(config: Mapping[str, Any]) -> Configurable:
     """The part that `to_config` described. Only classes that are parts of this package can be named."""
     settings = dict(config)
     name = settings.pop("part", None)
-    if name not in Part._known and name in counterpoise.__all__:
+    if name not in Configurable._known and name in counterpoise.__all__:
         getattr(counterpoise, name)  # imports its module, which makes it known
-    if name not in Part._known:
+    if name not in Configurable._known:
         raise ConfigError(f"`part` must name a part of counterpoise, got {name!r}. Was it written by a newer version?")
     values = {setting: _rich(value) for setting, value in settings.items()}
     try:
-        return Part._known[name](**values)
+        return Configurable._known[name](**values)
     except TypeError as error:
         raise ConfigError(f"{name} cannot be configured with {sorted(settings)}: {error}.") from error
 
@@ -93,8 +93,8 @@ Protocol = Literal["honest", "paper"]  # how unbiased ratings become probe and t
 EmptyUsers = Literal["skip", "one", "zero"]  # a test user without a positive label: left out, NDCG 1, NDCG 0
 Unknown = Literal["error", "popular"]  # a user the log does not have: refuse, or score items by their label rate
 KernelName = Literal["gaussian", "exponential"]
-Select = Literal["random", "worst_case", "worst_case_top", "witness", "adaptive", "spectral", "adaptive_spectral"]
-SelectForSamples = Literal["random", "worst_case", "worst_case_top", "witness", "spectral"]  # rules that need no error
+Select = Literal["random", "worst_case", "worst_case_top", "greedy", "adaptive", "spectral", "adaptive_spectral"]
+SelectForSamples = Literal["random", "worst_case", "worst_case_top", "greedy", "spectral"]  # rules that need no error
 Weighting = Literal["error", "variance", "bias", "mse"]  # what an imputation is trained for: see `residual_weights`
 Solver = Literal["dual", "gradient"]  # exact over the whole log, or the paper's Algorithm 1
 Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts from

@@ -55,7 +55,7 @@ class ConvergenceWarning(UserWarning):
     """An iterative method stopped early; the message says what was reached."""
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value as Python writes it; the middle of a long one is left out."""
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:80]} ... {text[-20:]}"
@@ -85,7 +85,7 @@ def check_number(
         limits = (">", above), (">=", at_least), ("<=", at_most)
         bounds = [f"{sign} {bound:g}" for sign, bound in limits if bound is not None] if fits else ["< 2^63"]
         rule = " ".join(["an integer" if integer else "a number", " and ".join(bounds)]).strip()
-        raise ConfigError(f"`{name}` must be {rule}, got {shown(value)}. {advice}".rstrip())
+        raise ConfigError(f"`{name}` must be {rule}, got {short_repr(value)}. {advice}".rstrip())
 
 
 def _is_finite(value: Any) -> bool:
@@ -98,10 +98,10 @@ def _is_finite(value: Any) -> bool:
 def check_flag(name: str, value: Any, advice: str = "") -> None:
     """Raise `ConfigError` unless `value` is True or False: other values would count as one of them in silence."""
     if not isinstance(value, bool):
-        raise ConfigError(f"`{name}` must be true or false, got {shown(value)}.{advice and ' ' + advice}")
+        raise ConfigError(f"`{name}` must be true or false, got {short_repr(value)}.{advice and ' ' + advice}")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raise `ConfigError` unless `value` is one of the words in `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {shown(value)}.")
+        raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {short_repr(value)}.")

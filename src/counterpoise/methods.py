@@ -14,18 +14,18 @@ from counterpoise.balance.functions import KernelFunctions, Moments
 from counterpoise.balance.kernels import KERNELS, Kernel
 from counterpoise.config import Select, Weighting
 from counterpoise.errors import ConfigError, check_choice
-from counterpoise.imputation.base import Constant, Imputation, Learned, Nothing
-from counterpoise.imputation.calibrated import Multiple, Targeted
-from counterpoise.imputation.mnar import Silence
-from counterpoise.imputation.tri_training import Agreement
+from counterpoise.imputation.base import Constant, Imputation, Learned, NoImputation
+from counterpoise.imputation.calibrated import MultiplyRobust, Targeted
+from counterpoise.imputation.mnar import MNARLikelihood
+from counterpoise.imputation.tri_training import TriTraining
 from counterpoise.models.base import Backbone
-from counterpoise.models.exposure import Exposed
+from counterpoise.models.exposure import ExposureCovariate
 from counterpoise.models.matrix_factorization import BACKBONES, MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import Itself, NaiveBayes, Uniform, Weights
+from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights, Weights
 from counterpoise.weights.joint import BalancedPropensity, StabilizedPropensity
-from counterpoise.weights.propensity import Given, Logistic, Popularity, Propensity
+from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity
 
 # Who proposed what.
 
@@ -55,7 +55,7 @@ VOICES = (
 # A named method: the formula, what it is for, what it needs, and who proposed it. `compositions` builds them.
 
 LOG, PROBE, LABEL = "the log alone", "a probe (or other weights)", "a probe (or a label)"
-BOTH = "a probe (or other weights and a label)"
+BOTH = "a probe (or weights and a label)"
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def snips() -> DebiasedRecommender:
 
 def asips() -> DebiasedRecommender:
     """A third model learns what two others agree on."""
-    return DebiasedRecommender(Uniform(), "direct", Agreement(NaiveBayes()))
+    return DebiasedRecommender(Uniform(), "direct", TriTraining(NaiveBayes()))
 
 
 def ips_v2() -> DebiasedRecommender:
@@ -109,7 +109,7 @@ def ips_v2() -> DebiasedRecommender:
 
 def eib() -> DebiasedRecommender:
     """Observed pairs stand for themselves, a constant label for all others."""
-    return DebiasedRecommender(Itself(), "dr", Constant())
+    return DebiasedRecommender(UnitWeights(), "dr", Constant())
 
 
 def steady() -> MatrixFactorization:
@@ -129,7 +129,7 @@ def joint(weighting: Weighting) -> Callable[[], DebiasedRecommender]:
 
 def mr() -> DebiasedRecommender:
     """Two propensity models and two imputation models: one right one is enough."""
-    candidates = Multiple((Logistic(), Popularity()), (Learned(), Learned("variance")), ridge=1.0)
+    candidates = MultiplyRobust((Logistic(), Popularity()), (Learned(), Learned("variance")), ridge=1.0)
     return DebiasedRecommender(Uniform(), "direct", candidates, steady())
 
 
@@ -175,13 +175,13 @@ def mb_dr() -> DebiasedRecommender:
 
 def mnar() -> DebiasedRecommender:
     """The likelihood of labels and silence, where the label alone decides what is observed."""
-    return DebiasedRecommender(Uniform(), "ips", Silence())
+    return DebiasedRecommender(Uniform(), "ips", MNARLikelihood())
 
 
 def counterpoise() -> DebiasedRecommender:
     """The same, where exposure has a learned say in the prediction, halfway to what labels and grades alone say."""
-    backbone = Exposed(MatrixFactorization(side_features="auto"))
-    return DebiasedRecommender(Uniform(), "ips", Silence(), backbone, hedge=True, grades=True)
+    backbone = ExposureCovariate(MatrixFactorization(side_features="auto"))
+    return DebiasedRecommender(Uniform(), "ips", MNARLikelihood(), backbone, hedge=True, grades=True)
 
 
 STEADY = " Its prior is four times the usual one (l2 16 and 8), because its corrected labels leave [0, 1]."
@@ -458,25 +458,25 @@ METHODS: dict[str, Method] = {method.name: method for method in (*BASELINES, *BA
 
 WEIGHTS: dict[str, type[Weights]] = {
     "uniform": Uniform,
-    "itself": Itself,
+    "unit": UnitWeights,
     "naive-bayes": NaiveBayes,
     "logistic": Logistic,
     "propensity": Propensity,
     "popularity": Popularity,
-    "given": Given,
+    "known": KnownPropensity,
     "balanced-propensity": BalancedPropensity,
     "stabilized-propensity": StabilizedPropensity,
     "balancing": Balancing,
 }
 
 IMPUTATIONS: dict[str, type[Imputation]] = {
-    "nothing": Nothing,
+    "none": NoImputation,
     "constant": Constant,
     "learned": Learned,
     "targeted": Targeted,
-    "multiple": Multiple,
-    "agreement": Agreement,
-    "silence": Silence,
+    "mr": MultiplyRobust,
+    "tri-training": TriTraining,
+    "mnar": MNARLikelihood,
 }
 
 
@@ -525,11 +525,11 @@ def configure(model: DebiasedRecommender, **settings: Any) -> DebiasedRecommende
     A setting of a part may be given by its own name (`dim=16`, `seed=1`) where only one part has it, or one nearer to
     the top than the others (`backbone`), else with the part (`training__seed=1`). Parts may be given by their words:
     `backbone="ncf"`, `kernel="exponential"`, `weights="logistic"`, `imputation="learned"`. Where a backbone is told of
-    exposure, `backbone` is the one inside, unless it is itself an `Exposed`.
+    exposure, `backbone` is the one inside, unless it is itself an `ExposureCovariate`.
     """
     flat = _flat(settings)
     for setting, value in sorted(flat.items(), key=_precedence):
-        name = setting if isinstance(value, Exposed) else _full_name(model, setting)
+        name = setting if isinstance(value, ExposureCovariate) else _full_name(model, setting)
         value = tuple(value) if isinstance(value, list) else value
         model.set_params(**{name: _part(_last(name), value)})
     return model

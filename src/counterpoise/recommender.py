@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise import __version__
-from counterpoise.accelerate import recorded
-from counterpoise.config import Part, Unknown, from_config
+from counterpoise.accelerate import with_cuda_graphs
+from counterpoise.config import Configurable, Unknown, from_config
 from counterpoise.data.ids import Codes, Vocabulary, as_column, gather
 from counterpoise.data.log import Dataset, FeedbackLog, check_log, table
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
-from counterpoise.imputation.base import Imputation, Nothing
-from counterpoise.imputation.mnar import Silence
+from counterpoise.imputation.base import Imputation, NoImputation
+from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
 from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
@@ -28,8 +28,8 @@ from counterpoise.risks import RISKS
 from counterpoise.storage import read_folder, write_folder
 from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.training.checkpoint import Checkpoint
-from counterpoise.training.context import Problem
-from counterpoise.training.ensemble import AnyLearner, Hedged, begin, in_vain
+from counterpoise.training.context import FitContext
+from counterpoise.training.ensemble import AnyLearner, EnsembleScorer, inactive_settings, init
 from counterpoise.training.learner import finish
 from counterpoise.training.loop import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
 from counterpoise.weights.base import Uniform, Weights
@@ -47,7 +47,7 @@ def check_parts(weights: Any, risk: Any, imputation: Any, training: Any, hedge: 
     check_flag("hedge", hedge)
     check_flag("grades", grades)
     check_choice("risk", risk, RISKS)
-    if risk == "direct" and isinstance(imputation, Nothing | Silence):
+    if risk == "direct" and isinstance(imputation, NoImputation | MNARLikelihood):
         raise ConfigError(f"`imputation` must be one of errors for risk={risk!r}: it is all that is learned from.")
     if risk == "direct" and hedge:
         raise ConfigError("`hedge` must be false for risk='direct': without imputation there is nothing to learn.")
@@ -133,7 +133,7 @@ BLOCK = 1 << 22  # scores held in memory at a time
 
 
 @dataclass
-class DebiasedRecommender(Part):
+class DebiasedRecommender(Configurable):
     """A recommender trained on an estimate of its ideal loss.
 
     `weights` say how much each observed pair counts, `imputation` what the error is where nothing was observed, `risk`
@@ -145,7 +145,7 @@ class DebiasedRecommender(Part):
 
     weights: Weights = field(default_factory=Uniform)
     risk: str = "ips"
-    imputation: Imputation = field(default_factory=Nothing)
+    imputation: Imputation = field(default_factory=NoImputation)
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     training: Training = field(default_factory=Training)
     hedge: bool = False
@@ -170,12 +170,12 @@ class DebiasedRecommender(Part):
         if self.training.patience is not None:
             rows = self.held_out_rows(len(log))
             fitted_log, held_out = log.take(~rows), log.take(rows)
-        problem = self.problem(fitted_log, probe)
+        context = self.context(fitted_log, probe)
         with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY), one_blas_thread():
-            learner = begin(problem, self.weights, self.risk, self.imputation, self.hedge, self.grades)
-            judge = problem.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
-            batches = problem.batches(learner.uses_pairs)
-            stepped = recorded(learner, self.training)
+            learner = init(context, self.weights, self.risk, self.imputation, self.hedge, self.grades)
+            judge = context.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
+            batches = context.batches(learner.uses_pairs)
+            stepped = with_cuda_graphs(learner, self.training)
             trained = stepped if checkpoint is None else checkpoint.of(stepped)
             try:
                 history = train(trained, batches, judge, self.training, progress)
@@ -185,11 +185,11 @@ class DebiasedRecommender(Part):
                 raise
             return self.keep(learner, history, finish(learner, batches.final()), log, probe)
 
-    def problem(self, log: FeedbackLog, probe: FeedbackLog | None) -> Problem:
+    def context(self, log: FeedbackLog, probe: FeedbackLog | None) -> FitContext:
         """What is to be learned from a log, with fresh random numbers."""
         backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
         generator = torch.Generator().manual_seed(int(self.training.seed))
-        return Problem(log, probe, backbone, self.training, self.training.resolve_device(), generator)
+        return FitContext(log, probe, backbone, self.training, self.training.resolve_device(), generator)
 
     def keep(
         self,
@@ -200,8 +200,8 @@ class DebiasedRecommender(Part):
         probe: FeedbackLog | None,
     ) -> Self:
         """Take over what a learner has learned."""
-        self.history_, self.facts_ = history, facts | in_vain(learner, log, self.hedge, self.grades)
-        self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weighing.ratio.cpu().numpy()
+        self.history_, self.facts_ = history, facts | inactive_settings(learner, log, self.hedge, self.grades)
+        self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.fitted_weights.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_ = Seen.of(log)
         self.item_rates_ = shrunken_label_rates(log).to(self.training.resolve_device())
@@ -251,7 +251,7 @@ class DebiasedRecommender(Part):
             return self._probabilities(log.users, log.items)
         return self.predict(log.user_ids.decode(log.users), log.item_ids.decode(log.items), unknown=unknown)
 
-    def strangers(self, log: FeedbackLog, unknown: Unknown = "error") -> NDArray[np.bool_]:
+    def unknown_users(self, log: FeedbackLog, unknown: Unknown = "error") -> NDArray[np.bool_]:
         """For each row of a log: whether its user is unknown. An error that says what to do, unless `unknown` does."""
         return self._user_codes(log.user_ids.decode(log.users), unknown) < 0
 
@@ -415,7 +415,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
             if any(name.startswith("scorer.believing.") for name in tensors):
                 if not model.hedge:
                     raise DataError(f"{folder} holds two predictors, and its configuration tells of one.")
-                scorer = Hedged(scorer, deepcopy(scorer))
+                scorer = EnsembleScorer(scorer, deepcopy(scorer))
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
         scorer.load_state_dict(state, assign=True)
         model.scorer_ = scorer.requires_grad_(False).to(place)

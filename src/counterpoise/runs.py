@@ -21,7 +21,7 @@ from counterpoise.data.datasets import SOURCES, load
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
 from counterpoise.data.reading import header_of, read_log
 from counterpoise.data.simulation import simulate
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, shown
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, short_repr
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
 from counterpoise.methods import make
 from counterpoise.out_of_core.executors import make_engine
@@ -82,7 +82,7 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
     values |= {name: value for name, value in flags.items() if value is not None}
     given = values.get("settings", {})
     if not isinstance(given, dict):
-        raise ConfigError(f"`settings` must be a table of names and values, got {shown(given)}.")
+        raise ConfigError(f"`settings` must be a table of names and values, got {short_repr(given)}.")
     values["settings"] = given | settings
     if {"seed", "training__seed"} & set(values["settings"]):
         raise ConfigError("`seed` draws the probe too, so it stands beside the settings: use --seed, or the top level.")
@@ -97,7 +97,7 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
             known = ", ".join(FitConfig.model_fields)
             raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.") from None
         rule = first["msg"].removeprefix("Input should be ")
-        raise ConfigError(f"`{name}` must be {rule}, got {shown(first['input'])}.") from None
+        raise ConfigError(f"`{name}` must be {rule}, got {short_repr(first['input'])}.") from None
 
 
 def parse_settings(words: list[str]) -> dict[str, Any]:
@@ -355,7 +355,7 @@ def read_test(
     the names of columns where the file has them (`as_in_run`). In the honest protocol the pairs of the training log and
     of the probe are left out. `reading`: options of `read_log` for a file, a folder or a glob, which must fit into
     `memory`: rankings are of users, whose rows may lie anywhere.
-    Users whom the model does not know are kept: it says what to do about them (`strangers`, `predict_log`).
+    Users whom the model does not know are kept: it says what to do about them (`unknown_users`, `predict_log`).
     """
     protocol = protocol or fitted.get("protocol", "honest")
     threshold = model.log_facts_["threshold"] if threshold is None else threshold

@@ -13,7 +13,7 @@ from typing import TypeVar
 import torch
 from threadpoolctl import ThreadpoolController
 
-Part = TypeVar("Part")
+Task = TypeVar("Task")
 _INSIDE: ContextVar[bool] = ContextVar("inside a block of one BLAS thread", default=False)
 
 
@@ -55,7 +55,7 @@ def keep_freed_memory() -> None:
     torch.empty(31 << 20, dtype=torch.uint8)
 
 
-def at_once(work: Callable[[Part, Event], None], parts: Sequence[Part]) -> None:
+def at_once(work: Callable[[Task, Event], None], parts: Sequence[Task]) -> None:
     """Work on each of some parts in a thread of its own, the first in this one; inside each, torch has one thread.
 
     Threads that share every operation wait for each other a few hundred times a step; these meet once, at the end. The
@@ -63,7 +63,7 @@ def at_once(work: Callable[[Part, Event], None], parts: Sequence[Part]) -> None:
     """
     over = Event()
 
-    def watched(part: Part) -> None:
+    def watched(part: Task) -> None:
         try:
             work(part, over)
         except BaseException:

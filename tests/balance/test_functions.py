@@ -13,7 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from selection import balanced, design, relative_error
 
-from counterpoise.balance.functions import GivenFunctions, KernelFunctions, Moments
+from counterpoise.balance.functions import CustomFunctions, KernelFunctions, Moments
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.balance.population import Pairs, Sample, matrix_rows
 from counterpoise.balance.selection import largest, ridge_coefficients, solve, worst_function
@@ -23,7 +23,7 @@ from counterpoise.errors import ConfigError
 SEEDS = 4  # benchmarks/selection.py has more
 RECIPES = [
     Moments(2),
-    GivenFunctions(lambda x: torch.stack([x[:, 0], x.sum(1).sin()], 1)),
+    CustomFunctions(lambda x: torch.stack([x[:, 0], x.sum(1).sin()], 1)),
     KernelFunctions(Gaussian(), 4, "random", 30),
     KernelFunctions(Gaussian(), 4, "spectral", 30),
     KernelFunctions(Exponential(), 4, "spectral", 30),
@@ -31,7 +31,7 @@ RECIPES = [
     KernelFunctions(Gaussian(), 4, "adaptive_spectral", 30),
     KernelFunctions(Gaussian(), 4, "worst_case", 30),
     KernelFunctions(Gaussian(), 4, "worst_case_top", 30),
-    KernelFunctions(Gaussian(), 4, "witness", 30),
+    KernelFunctions(Gaussian(), 4, "greedy", 30),
 ]
 
 
@@ -248,7 +248,7 @@ def test_the_worst_case_is_solved_at_any_bandwidth(kernel, seed):
         (KernelFunctions(n=10, candidates=5), "`candidates` must be an integer >= 10, got 5"),
         (KernelFunctions(select="adaptive"), "`errors` must be given"),
         (KernelFunctions(select="worst_case_top"), "`observed` must be given"),
-        (KernelFunctions(select="witness"), "`observed` must be given"),
+        (KernelFunctions(select="greedy"), "`observed` must be given"),
         (Moments(0), "`order` must be an integer >= 1"),
     ],
 )

@@ -12,7 +12,7 @@ from counterpoise.balance.estimators import KernelBalancer
 from counterpoise.balance.functions import KernelFunctions
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.balance.population import Pairs, Sample, matrix_rows
-from counterpoise.balance.selection import ENOUGH, drawn_rows, is_near, witnesses, worth
+from counterpoise.balance.selection import ENOUGH, drawn_rows, greedy_worst_case, is_near, worth
 from counterpoise.balance.solver import entropy_balance
 from counterpoise.config import SelectForSamples
 from counterpoise.errors import DataError
@@ -33,7 +33,7 @@ def kernels(seed: int = 0, count: int = 12) -> tuple[Floats, Floats, Floats, Flo
 def found(observed: Floats, mean: Floats, covariance: Floats, count: int, base: Floats | None = None) -> Floats:
     start = None if base is None else torch.tensor(base)
     rows = matrix_rows(torch.tensor(observed))
-    return witnesses(rows, torch.tensor(mean), torch.tensor(covariance), count, start).numpy()
+    return greedy_worst_case(rows, torch.tensor(mean), torch.tensor(covariance), count, start).numpy()
 
 
 def test_each_is_the_worst_function_under_weights_that_balance_those_before_it() -> None:
@@ -94,22 +94,22 @@ def test_balancing_that_starts_from_balanced_weights_needs_one_function() -> Non
 @pytest.mark.parametrize("values", [[0.0, 1.0, 1.0, 3.0], [2.5, 2.5, 2.5, 2.5], [2.5]])
 def test_the_population_itself_keeps_its_weights_under_one_function(values: list[float]) -> None:
     population = np.array(values)[:, None]
-    balancer = KernelBalancer(select="witness", random_state=0).fit(population, population)
+    balancer = KernelBalancer(select="greedy", random_state=0).fit(population, population)
     assert len(balancer.result_.dual) == 1
     assert balancer.weights_ * len(values) == pytest.approx(1)
     assert balancer.result_.status == "solved"
 
 
 def test_rows_that_are_not_the_one_point_of_the_population_cannot_be_balanced() -> None:
-    balancer = KernelBalancer(select="witness", random_state=0).fit(np.full((5, 2), 9.0), np.ones((4, 2)))
-    assert balancer.result_.given_up.tolist() == [True]
+    balancer = KernelBalancer(select="greedy", random_state=0).fit(np.full((5, 2), 9.0), np.ones((4, 2)))
+    assert balancer.result_.relaxed.tolist() == [True]
     assert balancer.weights_ == pytest.approx(1 / 5)
 
 
 def test_kernels_that_differ_by_rounding_alone_are_no_functions() -> None:
     rng = np.random.default_rng(0)
     population = rng.normal(size=(200, 2))
-    wide = KernelBalancer(select="witness", bandwidth=1e9, random_state=0)
+    wide = KernelBalancer(select="greedy", bandwidth=1e9, random_state=0)
     assert np.isfinite(wide.fit(population[population[:, 0] > 0], population).weights_).all()
     assert len(wide.result_.dual) == 1
 
@@ -133,7 +133,7 @@ def test_a_rough_function_is_worth_less_and_none_more_than_the_first() -> None:
 def test_a_sample_without_selection_needs_one_function_and_keeps_its_weights() -> None:
     rng = np.random.default_rng(0)
     population = rng.normal(size=(20_000, 2))
-    balancer = KernelBalancer(20, "witness", random_state=0).fit(population[::2], population)
+    balancer = KernelBalancer(20, "greedy", random_state=0).fit(population[::2], population)
     assert len(balancer.result_.dual) == 1
     assert balancer.weights_ * 10_000 == pytest.approx(1, abs=0.15)
 
@@ -150,17 +150,17 @@ def test_two_leave_less_than_two_eigenfunctions_and_all_less_than_chance_on_othe
         weights = KernelBalancer(count, select, random_state=0).fit(observed, population).weights_
         return float(np.linalg.norm(weights @ at - over.mean(0)))
 
-    assert left(2, "witness") < 0.5 * left(2, "spectral")
-    assert left(50, "witness") < 0.5 * np.sqrt(over.var(0).sum() / len(observed))
+    assert left(2, "greedy") < 0.5 * left(2, "spectral")
+    assert left(50, "greedy") < 0.5 * np.sqrt(over.var(0).sum() / len(observed))
 
 
 def test_many_rows_are_sampled_for_the_choice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     population = torch.tensor(rng.normal(size=(3000, 2)))
     observed = Sample(population[torch.tensor(rng.random(3000)) < torch.sigmoid(population[:, 0] - 1)])
-    recipe = KernelFunctions(Gaussian(), 8, "witness", 40)
+    recipe = KernelFunctions(Gaussian(), 8, "greedy", 40)
     whole = recipe.fit(Sample(population), observed)
-    monkeypatch.setattr(counterpoise.balance.functions, "WITNESS_ROWS", 300)
+    monkeypatch.setattr(counterpoise.balance.functions, "GREEDY_ROWS", 300)
     some = recipe.fit(Sample(population), observed, weights=torch.ones(observed.n_rows))
     assert not torch.equal(whole.targets[:1], some.targets[:1])
     assert some.balance(observed).weights.shape == (observed.n_rows,)
@@ -175,15 +175,15 @@ def test_of_many_rows_some_are_drawn_by_their_weights() -> None:
 
 
 def test_rows_of_weight_0_take_no_part_in_the_choice_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counterpoise.balance.functions, "WITNESS_ROWS", 20)
+    monkeypatch.setattr(counterpoise.balance.functions, "GREEDY_ROWS", 20)
     population = np.random.default_rng(0).normal(size=(500, 2))
     base = np.zeros(400)
     base[:3] = 1
-    weights = KernelBalancer(5, "witness", random_state=0).fit(population[:400], population, base_weights=base).weights_
+    weights = KernelBalancer(5, "greedy", random_state=0).fit(population[:400], population, base_weights=base).weights_
     assert weights[3:].max() < 1e-12 < weights[:3].min()
 
 
 def test_base_weights_are_checked_before_anything_is_chosen() -> None:
     population = np.random.default_rng(0).normal(size=(100, 2))
     with pytest.raises(DataError, match="`base_weights` must have one value for each of the 50 rows"):
-        KernelBalancer(5, "witness").fit(population[:50], population, base_weights=np.ones(49))
+        KernelBalancer(5, "greedy").fit(population[:50], population, base_weights=np.ones(49))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracles_balancing import hinge_by_cvxpy, hinge_objective, quadratic_by_cvxpy
 
-from counterpoise.balance.exponential_family import Tilting
+from counterpoise.balance.exponential_family import InMemoryFamily
 from counterpoise.balance.penalties import solve_ridge, whitening
 from counterpoise.balance.population import matrix_rows, pair_rows
 from counterpoise.balance.solver import entropy_balance, worst_case_balance
@@ -34,10 +34,10 @@ def assert_optimal(H, targets, tolerance, strength, result, slack=1e-6):
     free = (abs(result.dual) < strength * (1 - 1e-9)) & (result.dual != 0)
     assert result.weights.sum() == pytest.approx(1, abs=1e-9)
     assert (result.weights >= 0).all()
-    assert (abs(tau) <= tolerance + slack * unit)[~result.given_up].all()
+    assert (abs(tau) <= tolerance + slack * unit)[~result.relaxed].all()
     assert (abs(result.dual) <= strength * (1 + 1e-12)).all()
     assert (abs(tau - tolerance * np.sign(result.dual)) <= slack * unit)[free].all()
-    assert (np.sign(tau) == np.sign(result.dual))[result.given_up & (strength > 0)].all()
+    assert (np.sign(tau) == np.sign(result.dual))[result.relaxed & (strength > 0)].all()
 
 
 @pytest.mark.parametrize(("tolerance", "strength"), REGIMES)
@@ -132,7 +132,7 @@ def test_the_gap_is_that_of_the_strength_asked_for_also_where_the_passes_end_on_
 
 def test_the_covariance_in_other_coordinates_is_positive_where_these_magnify_rounding():
     H, targets, matrix = kernel_problem(5.0)
-    point = Tilting(matrix_rows(torch.tensor(H)), torch.tensor(targets)).at(torch.zeros(H.shape[1]).double())
+    point = InMemoryFamily(matrix_rows(torch.tensor(H)), torch.tensor(targets)).at(torch.zeros(H.shape[1]).double())
     gentle, steep = np.random.default_rng(0).normal(size=(30, 4)), whitening(matrix)
     expected = gentle.T @ np.cov(H.T, bias=True) @ gentle
     assert np.allclose(point.covariance(transform=torch.tensor(gentle)), expected, rtol=1e-9)
@@ -246,7 +246,7 @@ def test_a_huge_finite_strength_on_an_impossible_target_is_given_up():
     result = entropy_balance(H, targets, 1e-3, strength=np.where(np.arange(8) == 2, 1e8, 0.5))
     assert result.status == "solved"
     assert np.argmax(result.weights) == np.argmax(H[:, 2])
-    assert result.given_up[2]
+    assert result.relaxed[2]
 
 
 def test_hard_constraints_are_the_limit_of_large_strength():
@@ -267,7 +267,7 @@ def test_an_impossible_target_is_given_up_and_all_others_balanced():
     H, targets = problem(7, shift=0.1)
     targets[2] = H[:, 2].max() + 1
     result = entropy_balance(H, targets, 1e-3, strength=np.where(np.arange(8) == 2, 0.5, 50.0))
-    assert np.flatnonzero(result.given_up).tolist() == [2]
+    assert np.flatnonzero(result.relaxed).tolist() == [2]
     assert (result.violation_sd[np.arange(8) != 2] < 1e-7).all()
     assert result.violation[2] > 0.5
 
@@ -349,7 +349,7 @@ def test_the_number_of_threads_changes_no_digit():
 def test_one_overwhelming_target_is_reached_by_a_vertex():
     result = entropy_balance([[0.0], [1.0]], [5.0], strength=1000.0)
     assert np.allclose(result.weights, [0, 1])
-    assert result.given_up.all()
+    assert result.relaxed.all()
 
 
 def test_pairs_without_a_matrix_equal_the_matrix():
@@ -447,7 +447,7 @@ def test_a_constant_function_off_target_is_an_error_only_as_a_hard_constraint():
     H[:, 1], targets[1] = 2.0, 2.5
     with pytest.raises(DataError, match=r"functions \[1\] are constant"):
         entropy_balance(H, targets)
-    assert np.flatnonzero(entropy_balance(H, targets, strength=3.0).given_up).tolist() == [1]
+    assert np.flatnonzero(entropy_balance(H, targets, strength=3.0).relaxed).tolist() == [1]
 
 
 def test_the_matrix_of_the_worst_case_must_be_positive_definite():

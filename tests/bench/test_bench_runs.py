@@ -20,7 +20,7 @@ import pytest
 
 from counterpoise import DataError, evaluate, make, simulate
 from counterpoise.bench import jobs, runner
-from counterpoise.bench.datasets import GROUNDS, ground
+from counterpoise.bench.datasets import BENCH_DATASETS, ground
 from counterpoise.bench.jobs import Job, measure
 from counterpoise.bench.methods import entries
 from counterpoise.bench.protocol import PROTOCOLS
@@ -92,8 +92,8 @@ def test_an_unknown_dataset_is_named_with_the_way_out() -> None:
 def test_a_dataset_that_is_not_there_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "Webscope" in (GROUNDS["yahoo-r3"].missing() or "")
-    assert GROUNDS["coat-like"].missing() is None
+    assert "Webscope" in (BENCH_DATASETS["yahoo-r3"].missing() or "")
+    assert BENCH_DATASETS["coat-like"].missing() is None
 
 
 def test_a_row_has_the_metrics_of_evaluate(small: str) -> None:

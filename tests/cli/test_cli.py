@@ -18,7 +18,7 @@ from counterpoise import Dataset
 from counterpoise.cli.demo import run_demo
 from counterpoise.cli.main import main
 from counterpoise.cli.options import in_options
-from counterpoise.config import Part
+from counterpoise.config import Configurable
 from counterpoise.methods import configure, short_names
 from counterpoise.runs import as_in_run
 
@@ -320,7 +320,7 @@ def test_a_method_is_explained_with_its_formula_and_settings(name: str, capsys: 
     assert all(setting in text for setting in settings)
     for setting, full in short_names(model).items():  # every name listed is one that --set takes, for that setting
         value = model.get_params()[full]
-        if not isinstance(value, Part | tuple):
+        if not isinstance(value, Configurable | tuple):
             assert settings[setting] == value
             configure(model, **{setting: value})
     assert model.to_config() == cp.make(name).to_config()
@@ -368,7 +368,7 @@ def test_propensities_of_a_file_are_weights(files: Path, tmp_path: Path, capsys:
     frame = pl.read_csv(files / "train.csv")
     frame.with_columns(chance=0.1 + 0.4 * pl.col("rating")).write_csv(tmp_path / "log.csv")
     command = ["fit", str(tmp_path / "log.csv"), "--test", str(files / "test.csv"), "--epochs", "2"]
-    command += ["--method", "ips", "--set", "weights=given", "--out", str(tmp_path / "run")]
+    command += ["--method", "ips", "--set", "weights=known", "--out", str(tmp_path / "run")]
     assert main(command) == 2
     assert "no column of propensities" in capsys.readouterr().err
     assert main([*command, "--propensity-col", "chance"]) == 0

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from counterpoise import ConfigError, DataError, DebiasedRecommender, World, simulate
+from counterpoise import ConfigError, DataError, DebiasedRecommender, SimulatedData, simulate
 
 
-def test_the_truth_follows_the_formulas(world: World) -> None:
+def test_the_truth_follows_the_formulas(world: SimulatedData) -> None:
     users, items = world.user_features, world.item_features
     user, item = 7, 11
     liking = users[user] @ items[item] / np.sqrt(3) + 0.8 * items[item, 2] + 0.4 * users[user, 2]
@@ -21,7 +21,7 @@ def test_the_truth_follows_the_formulas(world: World) -> None:
     assert np.allclose(logits - selection, (logits - selection)[0, 0])
 
 
-def test_tables_are_the_same_in_part_and_as_a_whole(world: World) -> None:
+def test_tables_are_the_same_in_part_and_as_a_whole(world: SimulatedData) -> None:
     for table in (world.propensity, world.preference, world.labels):
         whole = np.asarray(table)
         assert whole.shape == table.shape == world.dataset.train.shape
@@ -32,7 +32,7 @@ def test_tables_are_the_same_in_part_and_as_a_whole(world: World) -> None:
             assert np.allclose(table[part], whole[part])
 
 
-def test_the_log_holds_the_labels_of_the_world(world: World) -> None:
+def test_the_log_holds_the_labels_of_the_world(world: SimulatedData) -> None:
     for log in (world.dataset.train, world.dataset.probe, world.dataset.test):
         assert log is not None
         assert np.array_equal(log.labels, world.labels[log.users, log.items])
@@ -66,7 +66,7 @@ def test_no_strength_means_missing_at_random() -> None:
     assert np.ptp(np.asarray(simulate(n_users=30, n_items=20, density=0.3, strength=0).propensity)) < 1e-12
 
 
-def _logit_less_its_mean(world: World) -> np.ndarray:
+def _logit_less_its_mean(world: SimulatedData) -> np.ndarray:
     chance = np.asarray(world.propensity)
     logits = np.log(chance) - np.log1p(-chance)
     return logits - logits.mean()
@@ -116,13 +116,13 @@ def test_an_unknown_selection_is_named() -> None:
         simulate(selection="taste")
 
 
-def test_selection_makes_logged_labels_more_positive(world: World) -> None:
+def test_selection_makes_logged_labels_more_positive(world: SimulatedData) -> None:
     assert world.dataset.train.labels.mean() > world.labels.mean() + 0.1
     assert world.dataset.test is not None
     assert abs(world.dataset.test.labels.mean() - world.labels.mean()) < 0.1
 
 
-def test_the_ideal_risk_is_the_mean_log_loss_over_all_pairs(world: World) -> None:
+def test_the_ideal_risk_is_the_mean_log_loss_over_all_pairs(world: SimulatedData) -> None:
     scores = np.random.default_rng(0).uniform(0.1, 0.9, world.labels.shape)
     labels = np.asarray(world.labels)
     expected = -(labels * np.log(scores) + (1 - labels) * np.log(1 - scores)).mean()
@@ -137,7 +137,9 @@ def test_the_ideal_risk_is_the_mean_log_loss_over_all_pairs(world: World) -> Non
             world.ideal_risk(wrong)
 
 
-def test_the_ideal_risk_of_a_model_is_that_of_its_predictions(world: World, fitted: DebiasedRecommender) -> None:
+def test_the_ideal_risk_of_a_model_is_that_of_its_predictions(
+    world: SimulatedData, fitted: DebiasedRecommender
+) -> None:
     grid = np.array([fitted.predict(np.full(50, user), np.arange(50)) for user in range(60)])
     assert world.ideal_risk(fitted) == pytest.approx(world.ideal_risk(grid), rel=1e-6)
 
@@ -149,7 +151,7 @@ def test_the_seed_decides_everything() -> None:
     assert not first.dataset.train.to_frame().equals(other.dataset.train.to_frame())
 
 
-def test_probe_test_and_log_share_no_pair(world: World) -> None:
+def test_probe_test_and_log_share_no_pair(world: SimulatedData) -> None:
     data = world.dataset
     assert not np.isin(data.test.pairs, data.train.pairs).any()
     assert not np.isin(data.test.pairs, data.probe.pairs).any()

@@ -10,24 +10,24 @@ import torch
 from small_world import Known, Observed, SmallWorld, cross_entropy
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, MatrixFactorization, NeuralCF, Training, Uniform
-from counterpoise.imputation.base import Constant, Imputation, Learned, Nothing, residual_slope, residual_weights
-from counterpoise.imputation.calibrated import Multiple, Targeted
-from counterpoise.imputation.tri_training import Agreement
+from counterpoise.imputation.base import Constant, Imputation, Learned, NoImputation, residual_slope, residual_weights
+from counterpoise.imputation.calibrated import MultiplyRobust, Targeted
+from counterpoise.imputation.tri_training import TriTraining
 from counterpoise.risks import error
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Batch
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import Itself, NaiveBayes, View
+from counterpoise.weights.base import NaiveBayes, StepInputs, UnitWeights
 from counterpoise.weights.gradient import WeightModel
 
 WORLD = SmallWorld()
 WEIGHT = 1 / torch.from_numpy(WORLD.propensity).flatten()
 
 
-def problem_of(dataset: Dataset, **training) -> Problem:
+def problem_of(dataset: Dataset, **training) -> FitContext:
     settings = MatrixFactorization(dim=4), Training(**training)
-    return Problem(dataset.train, dataset.probe, *settings, torch.device("cpu"), torch.Generator().manual_seed(0))
+    return FitContext(dataset.train, dataset.probe, *settings, torch.device("cpu"), torch.Generator().manual_seed(0))
 
 
 # ---- how much each residual counts -----------------------------------------------------------------------------------
@@ -81,29 +81,29 @@ def test_a_constant_propensity_makes_all_weightings_one_method(dataset: Dataset)
 
 def test_a_constant_label_is_scored_by_the_same_loss_as_a_real_one() -> None:
     seen = WORLD.observe()
-    _, _, on_rows, on_pairs = seen.ask(Constant(0.3).begin(seen.problem, Uniform().begin(seen.problem)))
+    _, _, on_rows, on_pairs = seen.ask(Constant(0.3).init(seen.context, Uniform().init(seen.context)))
     expected = cross_entropy(np.full(WORLD.shape, 0.3), WORLD.logits)
     np.testing.assert_allclose(on_pairs.detach(), expected.ravel(), rtol=1e-10)
     np.testing.assert_allclose(on_rows.detach(), expected[seen.mask], rtol=1e-10)
 
 
 def test_the_constant_label_is_by_default_that_of_the_probe(dataset: Dataset) -> None:
-    problem = problem_of(dataset)
-    assert Constant().begin(problem, Uniform().begin(problem)).facts() == {
+    context = problem_of(dataset)
+    assert Constant().init(context, Uniform().init(context)).facts() == {
         "label": pytest.approx(dataset.probe.labels.mean())
     }
     with pytest.raises(ConfigError, match=r"`probe` must be given for a constant imputed label.*Or give the `label`"):
-        Constant().begin(replace(problem, probe=None), Uniform().begin(problem))
+        Constant().init(replace(context, probe=None), Uniform().init(context))
 
 
 def test_a_learned_label_is_scored_by_the_same_loss_as_a_real_one(dataset: Dataset) -> None:
-    problem = problem_of(dataset)
-    imputing = Learned().begin(problem, Uniform().begin(problem))
-    batch = problem.batches(pairs=True).whole()
-    logits, pair_logits = torch.randn(len(batch.rows)), torch.randn(problem.log.n_pairs)
-    on_rows, on_pairs = imputing.errors(batch, logits, pair_logits, logits)
+    context = problem_of(dataset)
+    fitted_imputation = Learned().init(context, Uniform().init(context))
+    batch = context.batches(pairs=True).whole()
+    logits, pair_logits = torch.randn(len(batch.rows)), torch.randn(context.log.n_pairs)
+    on_rows, on_pairs = fitted_imputation.errors(batch, logits, pair_logits, logits)
     with torch.no_grad():
-        label = torch.sigmoid(imputing.scorer.grid())
+        label = torch.sigmoid(fitted_imputation.scorer.grid())
     expected = error(label.flatten(), pair_logits)
     assert torch.allclose(on_pairs, expected, atol=1e-5)
     assert torch.allclose(on_rows, error(label[batch.users.long(), batch.items.long()], logits), atol=1e-5)
@@ -114,14 +114,14 @@ def test_a_learned_label_is_scored_by_the_same_loss_as_a_real_one(dataset: Datas
 def test_the_imputed_label_of_one_pair_becomes_its_label(label: float, logit: float) -> None:
     seen = WORLD.observe()
     free = MatrixFactorization(dim=2, l2=0, l2_biases=0)
-    imputing = Learned(backbone=free).begin(seen.problem, Uniform().begin(seen.problem))
+    fitted_imputation = Learned(backbone=free).init(seen.context, Uniform().init(seen.context))
     pair = torch.tensor([3])
     batch = Batch(pair, pair, pair, torch.tensor([label]), pair[:0], pair[:0])
     logits = torch.tensor([logit])
-    view = View(batch, logits, logits[:0], error(batch.labels, logits))
+    view = StepInputs(batch, logits, logits[:0], error(batch.labels, logits))
     for _ in range(400):
-        imputing.step(view, torch.ones(1), rate=1.0)
-    assert torch.sigmoid(imputing.scorer(pair, pair)).item() == pytest.approx(label, abs=0.03)
+        fitted_imputation.step(view, torch.ones(1), rate=1.0)
+    assert torch.sigmoid(fitted_imputation.scorer(pair, pair)).item() == pytest.approx(label, abs=0.03)
 
 
 def test_the_slope_of_an_imputation_is_that_of_the_weighted_squared_residual() -> None:
@@ -163,19 +163,19 @@ PARTS = [
     ("dr", Learned()),
     ("dr", Learned("mse")),
     ("dr", Targeted()),
-    ("direct", Multiple((Known(WORLD.propensity), Known(WORLD.wrong_propensity)))),
+    ("direct", MultiplyRobust((Known(WORLD.propensity), Known(WORLD.wrong_propensity)))),
 ]
 
 
 def begun(seen: Observed, risk: str, imputation: Imputation) -> Learner:
-    return Learner.begin(seen.problem, Known(WORLD.propensity), risk, imputation)
+    return Learner.init(seen.context, Known(WORLD.propensity), risk, imputation)
 
 
 @pytest.mark.parametrize(("risk", "imputation"), PARTS)
 def test_the_risk_moves_the_predictor_and_no_imputation(risk: str, imputation: Imputation) -> None:
     seen = WORLD.observe()
     learner = begun(seen, risk, imputation)
-    models = [inner.scorer for inner in _learned(learner.imputing)]
+    models = [inner.scorer for inner in _learned(learner.fitted_imputation)]
     parameters = [parameter for model in models for parameter in model.parameters()]
     loss = learner.risk(seen.batch._replace(labels=seen.batch.labels.float()))
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
@@ -199,14 +199,14 @@ def test_the_step_of_an_imputation_leaves_the_predictor_alone() -> None:
     learner = begun(seen, "dr", Learned())
     before = [tensor.clone() for tensor in learner.scorer.parameters()]
     logits = learner.scorer(seen.batch.users, seen.batch.items).detach()
-    view = View(seen.batch, logits, logits[:0], error(seen.batch.labels.float(), logits))
-    learner.imputing.step(view, learner.weighing.ratio, rate=1.0)
+    view = StepInputs(seen.batch, logits, logits[:0], error(seen.batch.labels.float(), logits))
+    learner.fitted_imputation.step(view, learner.fitted_weights.ratio, rate=1.0)
     assert all(torch.equal(old, new) for old, new in zip(before, learner.scorer.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in learner.scorer.parameters())
 
 
 @pytest.mark.parametrize("batch_size", [100, "full"])
-@pytest.mark.parametrize("imputation", [Learned(), Targeted(), Multiple(), Agreement(Uniform(), threshold=0.5)])
+@pytest.mark.parametrize("imputation", [Learned(), Targeted(), MultiplyRobust(), TriTraining(Uniform(), threshold=0.5)])
 def test_weights_of_gradient_steps_go_with_any_imputation_and_ask_nothing_of_other_pairs(
     dataset: Dataset, imputation: Imputation, batch_size: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,10 +224,14 @@ def test_weights_of_gradient_steps_go_with_any_imputation_and_ask_nothing_of_oth
     np.testing.assert_allclose(*(fit.predict_log(dataset.test) for fit in fits), rtol=1e-4)
 
 
-def _learned(imputing) -> list:
-    if hasattr(imputing, "scorer"):
-        return [imputing]
-    inner = imputing.imputings if hasattr(imputing, "imputings") else [imputing.base]
+def _learned(fitted_imputation) -> list:
+    if hasattr(fitted_imputation, "scorer"):
+        return [fitted_imputation]
+    inner = (
+        fitted_imputation.fitted_imputations
+        if hasattr(fitted_imputation, "fitted_imputations")
+        else [fitted_imputation.base]
+    )
     return [found for one in inner for found in _learned(one)]
 
 
@@ -236,9 +240,9 @@ def _learned(imputing) -> list:
     [
         (NaiveBayes(), "dr", Constant()),
         (NaiveBayes(), "dr", Learned("bias")),
-        (Itself(), "dr", Nothing()),
+        (UnitWeights(), "dr", NoImputation()),
         (Uniform(), "dr", Targeted()),
-        (Uniform(), "direct", Multiple((Uniform(),))),
+        (Uniform(), "direct", MultiplyRobust((Uniform(),))),
     ],
 )
 def test_the_order_of_the_rows_does_not_matter(dataset: Dataset, weights, risk: str, imputation: Imputation) -> None:

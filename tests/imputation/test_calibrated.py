@@ -11,22 +11,22 @@ from small_world import Known, Labels, Observed, SmallWorld
 from torch import Tensor
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, Uniform
-from counterpoise.imputation.base import Constant, Imputing, Learned
-from counterpoise.imputation.calibrated import Multiple, Targeted, never_changes, regression
+from counterpoise.imputation.base import Constant, FittedImputation, Learned
+from counterpoise.imputation.calibrated import MultiplyRobust, Targeted, never_changes, regression
 from counterpoise.risks import direct, dr
-from counterpoise.weights.base import NaiveBayes, View, Weighing, Weights
+from counterpoise.weights.base import FittedWeights, NaiveBayes, StepInputs, Weights
 
 WORLD = SmallWorld()
 COVARIATES = ("odds", "weight")
 
 
-def begin(seen: Observed, part, propensity: np.ndarray | None = None) -> Imputing:
+def init(seen: Observed, part, propensity: np.ndarray | None = None) -> FittedImputation:
     weights = Known(seen.world.propensity if propensity is None else propensity)
-    return part.begin(seen.problem, weights.begin(seen.problem))
+    return part.init(seen.context, weights.init(seen.context))
 
 
-def targeted(seen: Observed, covariate: str, labels: np.ndarray = WORLD.imputed_labels) -> Imputing:
-    return begin(seen, Targeted(Labels(labels), covariate))
+def targeted(seen: Observed, covariate: str, labels: np.ndarray = WORLD.imputed_labels) -> FittedImputation:
+    return init(seen, Targeted(Labels(labels), covariate))
 
 
 def covariate_of(name: str, propensity: np.ndarray) -> np.ndarray:
@@ -121,7 +121,7 @@ def test_targeted_dr_is_dr_with_weights_that_balance_the_covariate(covariate: st
     assert (weights * c)[seen.mask].sum() == pytest.approx(c.sum(), rel=1e-12)
     table, errors, on_rows, on_pairs = seen.ask(targeted(seen, covariate))
     risk = dr(errors, seen.ratio(WORLD.propensity), on_rows, on_pairs)
-    plain_table, plain_errors, *plain = seen.ask(begin(seen, Labels(WORLD.imputed_labels)))
+    plain_table, plain_errors, *plain = seen.ask(init(seen, Labels(WORLD.imputed_labels)))
     reweighted = dr(plain_errors, seen.at(weights) * seen.density, *plain)
     assert value(risk) == pytest.approx(value(reweighted), abs=1e-10)
     gradients = torch.autograd.grad(risk, table)[0], torch.autograd.grad(reweighted, plain_table)[0]
@@ -131,10 +131,10 @@ def test_targeted_dr_is_dr_with_weights_that_balance_the_covariate(covariate: st
 @pytest.mark.parametrize("covariate", COVARIATES)
 def test_with_a_fixed_coefficient_targeting_would_not_change_the_gradient(covariate: str) -> None:
     seen, ratio = WORLD.observe(), WORLD.observe().ratio(WORLD.propensity)
-    table, errors, *plain = seen.ask(begin(seen, Labels(WORLD.imputed_labels)))
+    table, errors, *plain = seen.ask(init(seen, Labels(WORLD.imputed_labels)))
     untargeted = torch.autograd.grad(dr(errors, ratio, *plain), table)[0]
     c = covariate_of(covariate, WORLD.propensity)
-    table, errors, on_rows, on_pairs = seen.ask(begin(seen, Labels(WORLD.imputed_labels)))
+    table, errors, on_rows, on_pairs = seen.ask(init(seen, Labels(WORLD.imputed_labels)))
     fixed = dr(errors, ratio, on_rows + 0.3 * seen.at(c), on_pairs + 0.3 * torch.from_numpy(c).flatten())
     np.testing.assert_allclose(*numbers(torch.autograd.grad(fixed, table)[0], untargeted), atol=1e-14)
     table, errors, *corrected = seen.ask(targeted(seen, covariate))
@@ -146,7 +146,7 @@ def test_with_a_fixed_coefficient_targeting_would_not_change_the_gradient(covari
 def test_targeting_twice_is_targeting_once(covariate: str) -> None:
     seen = WORLD.observe()
     once = seen.ask(targeted(seen, covariate))[2:]
-    twice = seen.ask(begin(seen, Targeted(Targeted(Labels(WORLD.imputed_labels), covariate), covariate)))[2:]
+    twice = seen.ask(init(seen, Targeted(Targeted(Labels(WORLD.imputed_labels), covariate), covariate)))[2:]
     for first, second in zip(once, twice, strict=True):
         np.testing.assert_allclose(*numbers(first, second), atol=1e-10)
 
@@ -162,24 +162,26 @@ def test_right_imputations_are_left_alone(covariate: str) -> None:
 def test_with_a_constant_propensity_targeting_adds_the_mean_residual() -> None:
     seen = WORLD.observe()
     part = Targeted(Labels(WORLD.imputed_labels))
-    on_pairs = seen.ask(begin(seen, part, np.full(WORLD.shape, 0.2)))[3]
+    on_pairs = seen.ask(init(seen, part, np.full(WORLD.shape, 0.2)))[3]
     shift = (WORLD.errors - WORLD.imputed)[seen.mask].mean()
     np.testing.assert_allclose(on_pairs.detach(), WORLD.imputed.ravel() + shift, atol=1e-10)
 
 
 def test_certain_observation_leaves_nothing_to_target() -> None:
     seen = WORLD.observe()
-    _, _, on_rows, _ = seen.ask(begin(seen, Targeted(Labels(WORLD.imputed_labels)), np.ones(WORLD.shape)))
+    _, _, on_rows, _ = seen.ask(init(seen, Targeted(Labels(WORLD.imputed_labels)), np.ones(WORLD.shape)))
     np.testing.assert_allclose(on_rows.detach(), WORLD.imputed[seen.mask], atol=1e-14)
 
 
 def test_the_base_learns_what_the_correction_leaves() -> None:
     seen = WORLD.observe()
-    imputing = targeted(seen, "odds")
-    _, errors, on_rows, _ = seen.ask(imputing)
+    fitted_imputation = targeted(seen, "odds")
+    _, errors, on_rows, _ = seen.ask(fitted_imputation)
     _, logits, pair_logits = (tensor.detach() for tensor in seen.logits())
-    imputing.step(View(seen.batch, logits, pair_logits, errors.detach()), seen.ratio(WORLD.propensity), 1.0)
-    (shift,) = imputing.base.shifts
+    fitted_imputation.step(
+        StepInputs(seen.batch, logits, pair_logits, errors.detach()), seen.ratio(WORLD.propensity), 1.0
+    )
+    (shift,) = fitted_imputation.base.shifts
     assert not shift.requires_grad
     np.testing.assert_allclose(shift, on_rows.detach() - seen.at(WORLD.imputed), atol=1e-12)
 
@@ -197,7 +199,7 @@ IMPUTATIONS = (Labels(WORLD.imputed_labels), Labels(OTHER_LABELS))
 
 
 def multiple(seen: Observed, propensities=CANDIDATES, imputations=IMPUTATIONS, ridge: float = 0.0):
-    return seen.ask(begin(seen, Multiple(propensities, imputations, ridge)))
+    return seen.ask(init(seen, MultiplyRobust(propensities, imputations, ridge)))
 
 
 def risk_of(seen: Observed, *candidates, ridge: float = 0.0) -> float:
@@ -207,7 +209,7 @@ def risk_of(seen: Observed, *candidates, ridge: float = 0.0) -> float:
 def candidates_table() -> np.ndarray:
     """u of each pair, the constant last. (pairs, 5)"""
     seen = WORLD.observe()
-    _, _, other = seen.ask(begin(seen, Labels(OTHER_LABELS)))[1:]
+    _, _, other = seen.ask(init(seen, Labels(OTHER_LABELS)))[1:]
     columns = [1 / WORLD.propensity, 1 / WORLD.wrong_propensity, WORLD.imputed, other.detach().numpy()]
     return np.stack([*(column.ravel() for column in columns), np.ones(WORLD.pairs)], axis=1)
 
@@ -270,15 +272,15 @@ def test_one_right_propensity_is_enough_with_many_pairs() -> None:
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
     seen = WORLD.observe()
-    imputing = begin(seen, Multiple(CANDIDATES, IMPUTATIONS, 0.01))
-    table, _, _, on_pairs = seen.ask(imputing)
+    fitted_imputation = init(seen, MultiplyRobust(CANDIDATES, IMPUTATIONS, 0.01))
+    table, _, _, on_pairs = seen.ask(fitted_imputation)
     gradient = torch.autograd.grad(direct(on_pairs), table)[0]
     direction = np.random.default_rng(0).standard_normal(WORLD.shape)
     before, values = WORLD.logits, []
     try:
         for size in (1e-5, -1e-5):
             WORLD.logits = before + size * direction
-            values.append(value(direct(seen.ask(imputing)[3])))
+            values.append(value(direct(seen.ask(fitted_imputation)[3])))
     finally:
         WORLD.logits = before
     slope = (values[0] - values[1]) / 2e-5
@@ -290,14 +292,16 @@ def test_each_imputation_is_trained_with_the_weights_of_its_propensity() -> None
 
     @dataclass
     class Watched(Labels):
-        def begin(self, problem, weighing):
-            imputing = super().begin(problem, weighing)
-            imputing.step = lambda view, ratio, rate, shift=0.0: ratios.append(ratio)
-            return imputing
+        def init(self, context, fitted_weights):
+            fitted_imputation = super().init(context, fitted_weights)
+            fitted_imputation.step = lambda view, ratio, rate, shift=0.0: ratios.append(ratio)
+            return fitted_imputation
 
-    imputing = begin(seen, Multiple(CANDIDATES, (Watched(OTHER_LABELS), Watched(OTHER_LABELS), Watched(OTHER_LABELS))))
+    fitted_imputation = init(
+        seen, MultiplyRobust(CANDIDATES, (Watched(OTHER_LABELS), Watched(OTHER_LABELS), Watched(OTHER_LABELS)))
+    )
     _, logits, pair_logits = (tensor.detach() for tensor in seen.logits())
-    imputing.step(View(seen.batch, logits, pair_logits, logits), seen.ratio(WORLD.propensity), 1.0)
+    fitted_imputation.step(StepInputs(seen.batch, logits, pair_logits, logits), seen.ratio(WORLD.propensity), 1.0)
     expected = [seen.ratio(table) for table in (WORLD.propensity, WORLD.wrong_propensity, WORLD.propensity)]
     for got, ratio in zip(ratios, expected, strict=True):
         np.testing.assert_allclose(got, ratio)
@@ -305,19 +309,19 @@ def test_each_imputation_is_trained_with_the_weights_of_its_propensity() -> None
 
 @dataclass
 class _Restless(Weights):
-    def begin(self, problem):
+    def init(self, context):
         return _Moving()
 
 
-class _Moving(Weighing):
+class _Moving(FittedWeights):
     def refresh(self, epoch, residuals) -> None:
         pass
 
 
 def test_propensities_that_are_learned_on_the_way_are_refused() -> None:
-    assert never_changes(Uniform().begin(WORLD.observe().problem))
+    assert never_changes(Uniform().init(WORLD.observe().context))
     with pytest.raises(ConfigError, match="`propensities` must be learned before training, and _Restless"):
-        begin(WORLD.observe(), Multiple((_Restless(),)))
+        init(WORLD.observe(), MultiplyRobust((_Restless(),)))
 
 
 @pytest.mark.parametrize(
@@ -325,18 +329,18 @@ def test_propensities_that_are_learned_on_the_way_are_refused() -> None:
     [
         (Targeted(covariate="propensity"), "`covariate` must be one of 'odds', 'weight', got 'propensity'"),
         (Targeted(base=Uniform()), "`base` must hold Imputation parts"),
-        (Multiple(ridge=-1), "`ridge` must be a number >= 0, got -1"),
-        (Multiple(propensities=(Learned(),)), "`propensities` must hold Weights parts"),
-        (Multiple(imputations=(Uniform(),)), "`imputations` must hold Imputation parts"),
+        (MultiplyRobust(ridge=-1), "`ridge` must be a number >= 0, got -1"),
+        (MultiplyRobust(propensities=(Learned(),)), "`propensities` must hold Weights parts"),
+        (MultiplyRobust(imputations=(Uniform(),)), "`imputations` must hold Imputation parts"),
     ],
 )
 def test_settings_that_break_their_rule_are_named(part, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        begin(WORLD.observe(), part)
+        init(WORLD.observe(), part)
 
 
 @pytest.mark.parametrize(
-    "settings", [("dr", Targeted()), ("direct", Multiple((Uniform(),)))], ids=lambda settings: settings[0]
+    "settings", [("dr", Targeted()), ("direct", MultiplyRobust((Uniform(),)))], ids=lambda settings: settings[0]
 )
 @pytest.mark.parametrize("training", [{}, {"batch_size": 128}, {"patience": 3}])
 def test_they_train_in_full_batches_in_small_ones_and_with_early_stopping(dataset: Dataset, settings, training) -> None:

@@ -11,11 +11,17 @@ import torch
 from torch import Tensor
 
 import counterpoise as cp
-from counterpoise import ConfigError, Dataset, Exposed, Silence
-from counterpoise.imputation.mnar import Propensities, cautious, exposure_loss, label_given_silence, label_propensities
+from counterpoise import ConfigError, Dataset, ExposureCovariate, MNARLikelihood
+from counterpoise.imputation.mnar import (
+    Propensities,
+    exposure_loss,
+    label_given_unobserved,
+    label_propensities,
+    shrink_by_error,
+)
 from counterpoise.models.base import Scorer
 from counterpoise.risks import error
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Training, train
 
@@ -28,17 +34,17 @@ def logits() -> Tensor:
     return torch.randn(SHAPE, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 
-def begin(data: Dataset, method: str = "counterpoise", probe: bool = True, **settings: object) -> Learner:
+def init(data: Dataset, method: str = "counterpoise", probe: bool = True, **settings: object) -> Learner:
     model, generator = cp.make(method, **settings), torch.Generator().manual_seed(0)
-    problem = Problem(
+    context = FitContext(
         data.train, data.probe if probe else None, model.backbone, Training(), torch.device("cpu"), generator
     )
-    return Learner.begin(problem, model.weights, model.risk, model.imputation)
+    return Learner.init(context, model.weights, model.risk, model.imputation)
 
 
-def informed(backbone: Exposed, log: cp.FeedbackLog) -> Scorer:
+def informed(backbone: ExposureCovariate, log: cp.FeedbackLog) -> Scorer:
     generator = torch.Generator().manual_seed(0)
-    return Problem(log, None, backbone, Training(), torch.device("cpu"), generator).build(backbone)
+    return FitContext(log, None, backbone, Training(), torch.device("cpu"), generator).build(backbone)
 
 
 def test_bayes_rule_gives_the_two_propensities() -> None:
@@ -50,23 +56,23 @@ def test_bayes_rule_gives_the_two_propensities() -> None:
 
 
 def test_a_contrast_that_chance_explains_is_none() -> None:
-    assert cautious(0.3, 0.05) == 0.0
-    assert cautious(0.0, 0.1) == 0.0
-    assert cautious(-0.4, 0.04) == pytest.approx(-0.4 * (1 - 2 * 0.04 / 0.16))
+    assert shrink_by_error(0.3, 0.05) == 0.0
+    assert shrink_by_error(0.0, 0.1) == 0.0
+    assert shrink_by_error(-0.4, 0.04) == pytest.approx(-0.4 * (1 - 2 * 0.04 / 0.16))
 
 
 def test_the_gradient_of_silence_is_that_of_the_log_loss_against_its_label(logits: Tensor) -> None:
     """-log(1 - m(R)) has the gradient R - r~, r~ = P(label = 1 | not observed) held fixed."""
     mixed = OF.negative + (OF.positive - OF.negative) * torch.sigmoid(logits)
     (gradient,) = torch.autograd.grad(-torch.log(1 - mixed).sum(), logits)
-    label = label_given_silence(torch.sigmoid(logits), OF).detach()
+    label = label_given_unobserved(torch.sigmoid(logits), OF).detach()
     (expected,) = torch.autograd.grad(error(label, logits).sum(), logits)
     assert torch.allclose(gradient, expected, atol=1e-6)
 
 
 def test_the_label_given_silence_is_that_of_counting() -> None:
     """Of 100 pairs 30 are positive, of which 18 stay silent, as do 56 of the 70 others."""
-    assert float(label_given_silence(torch.tensor(0.3), OF)) == pytest.approx(18 / (18 + 56))
+    assert float(label_given_unobserved(torch.tensor(0.3), OF)) == pytest.approx(18 / (18 + 56))
 
 
 def test_risk_and_exposure_loss_are_the_likelihood_of_the_whole_matrix(logits: Tensor) -> None:
@@ -96,27 +102,31 @@ def test_equal_propensities_say_nothing(logits: Tensor) -> None:
 
 
 def test_the_contrast_is_that_of_log_and_probe_with_caution(dataset: Dataset) -> None:
-    learner = begin(dataset, "mnar")
+    learner = init(dataset, "mnar")
     assert dataset.probe is not None
     rate = (dataset.probe.labels.sum() + 1) / (len(dataset.probe) + 2)
     log_rate, rows = float(dataset.train.labels.mean()), len(dataset.probe)
     contrast = math.log(log_rate / (1 - log_rate)) - math.log(rate / (1 - rate))
-    assert learner.imputing.offset == pytest.approx(cautious(contrast, 1 / (rows * rate * (1 - rate))), rel=1e-5)
+    assert learner.fitted_imputation.offset == pytest.approx(
+        shrink_by_error(contrast, 1 / (rows * rate * (1 - rate))), rel=1e-5
+    )
 
 
 def test_without_a_probe_silence_says_nothing(dataset: Dataset) -> None:
-    learner = begin(dataset, "mnar", probe=False)
-    assert learner.imputing.offset == 0
+    learner = init(dataset, "mnar", probe=False)
+    assert learner.fitted_imputation.offset == 0
     assert not learner.uses_pairs
-    assert learner.imputing.extra_loss(torch.zeros(3), torch.zeros(9)) is None
+    assert learner.fitted_imputation.extra_loss(torch.zeros(3), torch.zeros(9)) is None
     silent, plain = (cp.make(name, epochs=4).fit(dataset.train) for name in ("mnar", "mf"))
     assert np.array_equal(silent.predict_log(dataset.test), plain.predict_log(dataset.test))
 
 
 def test_a_given_rate_needs_no_probe(dataset: Dataset) -> None:
-    learner = begin(dataset, "mnar", probe=False, rate=0.25)
+    learner = init(dataset, "mnar", probe=False, rate=0.25)
     log_rate = float(dataset.train.labels.mean())
-    assert learner.imputing.offset == pytest.approx(math.log(log_rate / (1 - log_rate)) - math.log(0.25 / 0.75))
+    assert learner.fitted_imputation.offset == pytest.approx(
+        math.log(log_rate / (1 - log_rate)) - math.log(0.25 / 0.75)
+    )
 
 
 def test_silence_lowers_what_was_not_observed(dataset: Dataset) -> None:
@@ -129,22 +139,25 @@ def test_silence_lowers_what_was_not_observed(dataset: Dataset) -> None:
 
 
 def test_the_exposure_loss_moves_the_backbone_and_not_the_voices(dataset: Dataset) -> None:
-    learner = begin(dataset)
-    batches = Problem(
+    learner = init(dataset)
+    batches = FitContext(
         dataset.train, None, cp.MatrixFactorization(), Training(), torch.device("cpu"), torch.Generator()
     ).batches(pairs=True)
-    loss = learner.imputing.extra_loss(*learner._told_and_own(batches.whole())[2:])
+    loss = learner.fitted_imputation.extra_loss(*learner._told_and_own(batches.whole())[2:])
     assert loss is not None
-    voices, factors = learner.scorer.get_parameter("voices"), learner.scorer.get_parameter("inner.user_factors.weight")
-    gradients = torch.autograd.grad(loss, [voices, factors], allow_unused=True)
+    exposure_coefficients, factors = (
+        learner.scorer.get_parameter("exposure_coefficients"),
+        learner.scorer.get_parameter("inner.user_factors.weight"),
+    )
+    gradients = torch.autograd.grad(loss, [exposure_coefficients, factors], allow_unused=True)
     assert gradients[0] is None
     assert gradients[1].abs().max() > 0
 
 
 def test_the_exposed_logit_is_that_of_a_loop(dataset: Dataset) -> None:
-    scorer = informed(Exposed(exposure_dim=2), dataset.train)
+    scorer = informed(ExposureCovariate(exposure_dim=2), dataset.train)
     with torch.no_grad():
-        scorer.get_parameter("voices").copy_(torch.tensor([0.5, -1.0, 2.0]))
+        scorer.get_parameter("exposure_coefficients").copy_(torch.tensor([0.5, -1.0, 2.0]))
         grid, own = scorer.grid(), scorer.own().grid()
         users, items = scorer.get_buffer("user_exposure"), scorer.get_buffer("item_exposure")
         for user, item in ((0, 0), (7, 11), (59, 49)):
@@ -158,7 +171,7 @@ def test_the_exposed_logit_is_that_of_a_loop(dataset: Dataset) -> None:
 
 def test_the_parts_of_exposure_vary_by_one_over_all_pairs() -> None:
     log = cp.simulate(80, 70, density=0.3, seed=0).dataset.train
-    scorer = informed(Exposed(), log)
+    scorer = informed(ExposureCovariate(), log)
     users, items = scorer.get_buffer("user_exposure"), scorer.get_buffer("item_exposure")
     for part in (users[:, 0], items[:, 0], users[:, 1:] @ items[:, 1:].T):
         assert float(part.std(correction=0)) == pytest.approx(1, abs=1e-3)
@@ -167,76 +180,78 @@ def test_the_parts_of_exposure_vary_by_one_over_all_pairs() -> None:
 def test_users_who_all_rate_as_much_have_no_exposure_of_their_own() -> None:
     users, items = np.repeat(np.arange(20), 5), np.arange(100) % 10
     log = cp.FeedbackLog.from_arrays(users, items, np.arange(100) % 3 == 0)
-    scorer = informed(Exposed(), log)
+    scorer = informed(ExposureCovariate(), log)
     assert float(scorer.get_buffer("user_exposure")[:, 0].std()) < 0.5
 
 
 def test_with_voices_at_zero_the_backbone_speaks_alone(dataset: Dataset) -> None:
-    exposed = informed(Exposed(), dataset.train)
+    exposed = informed(ExposureCovariate(), dataset.train)
     plain = cp.MatrixFactorization().build(dataset.train, torch.Generator().manual_seed(0))
     assert torch.equal(exposed.grid(), plain.grid())
 
 
 def test_labels_decide_whether_exposure_speaks() -> None:
     """Users who rate what they like give the pair's own exposure a positive voice; where chance decides, none."""
-    voices = {}
+    exposure_coefficients = {}
     for selection in ("mixed", "popularity"):
         data = cp.simulate(150, 120, density=0.15, selection=selection).dataset
-        voices[selection] = begin_and_train(data)
-    assert voices["mixed"][2] > 0.3
-    assert np.abs(voices["popularity"]).max() < 0.25
+        exposure_coefficients[selection] = begin_and_train(data)
+    assert exposure_coefficients["mixed"][2] > 0.3
+    assert np.abs(exposure_coefficients["popularity"]).max() < 0.25
 
 
 def begin_and_train(data: Dataset) -> np.ndarray:
     model = cp.make("counterpoise", side_features=False, epochs=60, device="cpu").fit(data.train, probe=data.probe)
-    return model.scorer_.voices.numpy()
+    return model.scorer_.exposure_coefficients.numpy()
 
 
 def test_every_parameter_and_voice_moves(dataset: Dataset) -> None:
-    learner = begin(dataset)
+    learner = init(dataset)
     before = [tensor.clone() for tensor in learner.state()]
-    problem = Problem(
+    context = FitContext(
         dataset.train, None, cp.MatrixFactorization(), Training(epochs=3), torch.device("cpu"), torch.Generator()
     )
-    train(learner, problem.batches(learner.uses_pairs), None, problem.training)
+    train(learner, context.batches(learner.uses_pairs), None, context.training)
     for old, new in zip(before, learner.state(), strict=True):
         assert not (old == new).all()
 
 
 def test_drawn_pairs_give_the_exposure_loss_on_average(dataset: Dataset) -> None:
-    learner, device = begin(dataset), torch.device("cpu")
+    learner, device = init(dataset), torch.device("cpu")
     generator = torch.Generator().manual_seed(0)
     exact, drawn = (
-        Problem(dataset.train, None, cp.MatrixFactorization(), Training(pairs=pairs), device, generator).batches(True)
+        FitContext(dataset.train, None, cp.MatrixFactorization(), Training(pairs=pairs), device, generator).batches(
+            True
+        )
         for pairs in ("all", 8)
     )
     with torch.no_grad():
         learner.scorer.own().get_parameter("user_bias.weight").normal_(generator=generator)
-        whole = learner.imputing.extra_loss(*learner._told_and_own(exact.whole())[2:])
+        whole = learner.fitted_imputation.extra_loss(*learner._told_and_own(exact.whole())[2:])
         losses = torch.stack(
-            [learner.imputing.extra_loss(*learner._told_and_own(drawn.whole())[2:]) for _ in range(200)]
+            [learner.fitted_imputation.extra_loss(*learner._told_and_own(drawn.whole())[2:]) for _ in range(200)]
         )
     assert float(losses.mean()) == pytest.approx(float(whole), abs=4 * float(losses.std()) / 200**0.5)
 
 
 def test_the_backbone_inside_can_be_any(dataset: Dataset, tmp_path: Path) -> None:
-    model = cp.make("counterpoise", epochs=3, backbone=Exposed("ncf"), device="cpu")
+    model = cp.make("counterpoise", epochs=3, backbone=ExposureCovariate("ncf"), device="cpu")
     model.fit(dataset.train, probe=dataset.probe)
     model.save(tmp_path / "run")
     assert np.array_equal(cp.load_model(tmp_path / "run").predict_log(dataset.test), model.predict_log(dataset.test))
 
 
 def test_a_backbone_that_brings_its_own_exposure_takes_the_place_of_the_whole() -> None:
-    given = cp.make("counterpoise", backbone=Exposed(cp.MatrixFactorization(dim=8), exposure_dim=2))
+    given = cp.make("counterpoise", backbone=ExposureCovariate(cp.MatrixFactorization(dim=8), exposure_dim=2))
     assert given.to_config() == cp.make("counterpoise", dim=8, side_features=False, exposure_dim=2).to_config()
 
 
 def test_exposure_is_not_told_twice(dataset: Dataset) -> None:
-    with pytest.raises(ConfigError, match="must not be an Exposed itself"):
-        cp.make("mf", backbone=Exposed(Exposed())).fit(dataset.train)
+    with pytest.raises(ConfigError, match="must not be an ExposureCovariate itself"):
+        cp.make("mf", backbone=ExposureCovariate(ExposureCovariate())).fit(dataset.train)
 
 
-@pytest.mark.parametrize("settings", [{"rate": 0.0}, {"strength": -1.0}, {"exposure_dim": 0}, {"l2_voices": -1.0}])
+@pytest.mark.parametrize("settings", [{"rate": 0.0}, {"strength": -1.0}, {"exposure_dim": 0}, {"l2_exposure": -1.0}])
 def test_settings_out_of_range_are_named(settings: dict[str, float], dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match=f"`{next(iter(settings))}` must be"):
         cp.make("counterpoise", **settings).fit(dataset.train, probe=dataset.probe)
@@ -245,7 +260,7 @@ def test_settings_out_of_range_are_named(settings: dict[str, float], dataset: Da
 def test_one_label_alone_is_refused(dataset: Dataset) -> None:
     liked = dataset.train.take(dataset.train.labels == 1)
     with pytest.raises(ConfigError, match="both labels"):
-        cp.DebiasedRecommender(imputation=Silence()).fit(liked, probe=dataset.probe)
+        cp.DebiasedRecommender(imputation=MNARLikelihood()).fit(liked, probe=dataset.probe)
 
 
 def test_silence_alone_is_nothing_to_learn_from(dataset: Dataset) -> None:
@@ -255,5 +270,5 @@ def test_silence_alone_is_nothing_to_learn_from(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize("method", ["dr-jl", "ips-v2", "asips"])
 def test_other_methods_can_be_told_of_exposure(method: str, dataset: Dataset) -> None:
-    model = cp.make(method, backbone=Exposed(), epochs=4).fit(dataset.train, probe=dataset.probe)
-    assert model.scorer_.get_parameter("voices").abs().min() > 0
+    model = cp.make(method, backbone=ExposureCovariate(), epochs=4).fit(dataset.train, probe=dataset.probe)
+    assert model.scorer_.get_parameter("exposure_coefficients").abs().min() > 0

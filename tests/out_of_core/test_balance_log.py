@@ -117,7 +117,7 @@ def test_what_is_missing_or_wrong_is_said(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("select", ["witness", "worst_case_top"])
+@pytest.mark.parametrize("select", ["greedy", "worst_case_top"])
 def test_rules_that_look_at_rows_balance_a_log(folder: Path, capsys: pytest.CaptureFixture[str], select: str) -> None:
     assert main([*command(folder, "--select", select, "--n-functions", "4"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["status"] == "solved"

@@ -24,15 +24,15 @@ from counterpoise.accelerate import optimizers
 from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core.distributed import Work, move, train_share, train_together
-from counterpoise.out_of_core.executors import Local, RayEngine, connected
+from counterpoise.out_of_core.executors import RayEngine, ThreadEngine, connected
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
-from counterpoise.out_of_core.process_group import AveragedGradients, Ranks
-from counterpoise.out_of_core.progress_actor import Board
+from counterpoise.out_of_core.process_group import AveragedGradients, ProcessGroup
+from counterpoise.out_of_core.progress_actor import ProgressActor
 from counterpoise.out_of_core.shards import ShardedLog, shard_log
 from counterpoise.runs import FitConfig, load_data
 from counterpoise.training.checkpoint import Checkpoint
-from counterpoise.training.ensemble import begin
+from counterpoise.training.ensemble import init
 from counterpoise.training.loop import DivergenceError, train
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -64,7 +64,7 @@ def log(sharded: ShardedLog) -> StreamedLog:
 def begun(log: StreamedLog, method: str = "mf", **settings: Any) -> tuple[Any, Any, StreamedBatches]:
     model = make(method, **FAST | settings)
     problem = model.problem(log, None)
-    learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
+    learner = init(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
     batches = problem.batches(learner.uses_pairs)
     assert isinstance(batches, StreamedBatches)
     return model, learner, batches
@@ -72,7 +72,7 @@ def begun(log: StreamedLog, method: str = "mf", **settings: Any) -> tuple[Any, A
 
 def test_the_shares_of_all_ranks_are_the_batch(log: StreamedLog) -> None:
     epochs = []
-    for ranks in (Ranks(), *(Ranks(rank, 3) for rank in range(3))):
+    for ranks in (ProcessGroup(), *(ProcessGroup(rank, 3) for rank in range(3))):
         batches = begun(log, "dr-jl", weights="popularity")[2]
         batches.ranks = ranks
         epochs.append(list(batches.epoch()))
@@ -94,7 +94,7 @@ def test_epochs_that_are_passed_by_draw_the_same_and_read_nothing(log: StreamedL
 
 
 @dataclass(frozen=True)
-class Threads(Ranks):
+class Threads(ProcessGroup):
     """Ranks that are threads of this process, and meet at a barrier."""
 
     meeting: threading.Barrier = field(default_factory=lambda: threading.Barrier(1))
@@ -113,7 +113,7 @@ class ByThreads:
     """What `AveragedGradients` does, without DDP."""
 
     parameters: list[torch.Tensor]
-    ranks: Ranks
+    ranks: ProcessGroup
 
     def __call__(self, loss: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return self.given(torch.autograd.grad(loss, self.parameters))
@@ -193,7 +193,7 @@ def worker(process_group: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.out_of_core.distributed.imported", lambda name="ray": ray)
 
 
-class NoActor(Board):
+class NoActor(ProgressActor):
     """A board whose methods have a `remote`."""
 
     def __getattribute__(self, name: str) -> Any:
@@ -249,7 +249,7 @@ def test_a_learner_moves_to_a_device_as_a_whole(log: StreamedLog) -> None:
     double: Any = torch.float64  # as good as a device for `to`, and there is one everywhere
     for part in (learner, batches):
         move(part, double)
-    tensors = [*learner.state(), learner.weighing.ratio]
+    tensors = [*learner.state(), learner.fitted_weights.ratio]
     for optimizer in optimizers(learner):
         tensors += [*optimizer.parameters, *optimizer.first, *optimizer.second]
     assert {tensor.dtype for tensor in tensors} == {double}
@@ -291,7 +291,7 @@ def test_the_report_of_a_run_that_ray_trained_needs_no_ray(
     assert isinstance(log, StreamedLog)
     assert log.engine == RayEngine(2, "10.0.0.1:6379")
     settings: dict[str, Any] = {"epochs": 2, "dim": 4, "prior": "uniform", "features": "activity"}
-    model = fit_streamed(make("skb-ips", **settings), log.by(Local()))
+    model = fit_streamed(make("skb-ips", **settings), log.by(ThreadEngine()))
     assert log.engine == RayEngine(2, "10.0.0.1:6379")
     model.save(tmp_path / "run", fit=there.model_dump())
     assert main(["report", str(tmp_path / "run"), "--json"]) == 0

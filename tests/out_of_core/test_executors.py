@@ -27,9 +27,9 @@ from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core.balancing import balance_shards, some_pairs
 from counterpoise.out_of_core.executors import (
     Engine,
-    Local,
     RayEngine,
     Tasks,
+    ThreadEngine,
     connected,
     make_engine,
     parts_of,
@@ -81,11 +81,11 @@ def ray() -> Iterator[Any]:
         KernelFunctions(n=8, select="random"),
         KernelFunctions(Exponential(), n=8),
         KernelFunctions(n=8, select="worst_case", candidates=30),
-        KernelFunctions(n=8, select="witness", candidates=30),
+        KernelFunctions(n=8, select="greedy", candidates=30),
         KernelFunctions(n=8, select="worst_case_top", candidates=30),
         Moments(2),
     ],
-    ids=["spectral", "random", "exponential", "worst case", "witness", "worst case, top", "moments"],
+    ids=["spectral", "random", "exponential", "worst case", "greedy", "worst case, top", "moments"],
 )
 def test_weights_over_shards_are_those_in_memory(shards: Shards, functions: Any) -> None:
     result = balance_shards(shards, PAIRS, functions)
@@ -104,7 +104,7 @@ def test_the_number_of_shards_and_threads_does_not_show(
 ) -> None:
     rows = ROWS if shard_rows > 1 else 60  # more shards than threads, and one row in each
     whole = expected if shard_rows > 1 else weights(sharded(tmp_path, 50, rows))
-    found = weights(sharded(tmp_path, shard_rows, rows), Local(threads))
+    found = weights(sharded(tmp_path, shard_rows, rows), ThreadEngine(threads))
     np.testing.assert_allclose(found, whole, rtol=1e-10)
 
 
@@ -127,11 +127,11 @@ def test_tables_that_take_too_much_memory_are_replaced_by_features(
 
 
 def test_of_a_long_log_some_rows_choose_and_all_are_balanced(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.out_of_core.balancing.WITNESS_ROWS", 500)
+    monkeypatch.setattr("counterpoise.out_of_core.balancing.GREEDY_ROWS", 500)
     some = some_pairs(shards, PAIRS, torch.Generator().manual_seed(0))
     drawn = torch.randint(ROWS, (500,), generator=torch.Generator().manual_seed(0)).numpy()
     assert [codes.tolist() for codes in (some.users, some.items)] == [code[drawn].tolist() for code in CODES]
-    result = balance_shards(shards, PAIRS, KernelFunctions(n=8, select="witness", candidates=30))
+    result = balance_shards(shards, PAIRS, KernelFunctions(n=8, select="greedy", candidates=30))
     assert len(result.weights) == ROWS
     assert result.max_violation < 1e-6
 

@@ -18,7 +18,7 @@ from counterpoise.cli.main import main
 from counterpoise.data.datasets import load
 from counterpoise.data.files import title_of
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.out_of_core.executors import Local
+from counterpoise.out_of_core.executors import ThreadEngine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
 from counterpoise.out_of_core.shards import permuted, shard_log
@@ -124,7 +124,7 @@ def test_balancing_weights_of_a_streamed_fit_are_those_in_memory(log: StreamedLo
         (
             "ips-v2",
             {},
-            "`weights` must be one of Uniform, Itself, NaiveBayes, Popularity, Balancing where the log is str",
+            "`weights` must be one of Uniform, UnitWeights, NaiveBayes, Popularity, Balancing where the log is str",
         ),
         ("mf", {"patience": 3}, "`patience` must be left out where the log is streamed"),
         ("skb-ips", {}, "balancing a log that is streamed needs features='activity'"),
@@ -166,7 +166,7 @@ def test_a_streamed_fit_is_reported_beside_a_plain_one(folder: Path, streaming: 
     assert main(["fit", str(folder / "log" / "*.parquet"), *words, "--out", str(tmp_path / "run")]) == 0
     train = material_of_run(tmp_path / "run").train
     assert isinstance(train, StreamedLog)
-    assert train.engine == Local(1)  # as it was asked for
+    assert train.engine == ThreadEngine(1)  # as it was asked for
     facts = json.loads((tmp_path / "run" / "report.json").read_text())
     assert "log: 601 ratings" in facts["summary"][0]["text"]
     assert "plain MF" in facts["summary"][-1]["text"]

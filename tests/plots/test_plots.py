@@ -83,7 +83,7 @@ def test_prices_are_in_standard_deviations_and_tell_what_was_given_up(balancer: 
     widths = [bar.get_width() for bar in axes.patches]
     assert widths == pytest.approx(sorted(abs(result.dual) * result.scale))
     assert len({bar.get_facecolor() for bar in axes.patches}) == 2  # some were given up at this strength
-    assert axes.get_title("left") == f"{result.given_up.sum()} of 12 functions given up"
+    assert axes.get_title("left") == f"{result.relaxed.sum()} of 12 functions given up"
     with pytest.raises(ConfigError, match="BalanceResult"):
         plots.dual_prices([1.0])
 

@@ -24,7 +24,7 @@ from counterpoise.evaluation.evaluate import (
     resampled_evaluation,
 )
 from counterpoise.report.comparison import comparison_facts, differing
-from counterpoise.report.context import PLAIN_STEPS, Material, is_plain, material_of_run, plain_model, with_plain
+from counterpoise.report.context import PLAIN_STEPS, ReportContext, is_plain, material_of_run, plain_model, with_plain
 from counterpoise.report.facts import (
     balance_of,
     concentration,
@@ -48,12 +48,12 @@ def weighted(dataset: Dataset) -> DebiasedRecommender:
 
 
 @pytest.fixture(scope="module")
-def material(weighted: DebiasedRecommender, dataset: Dataset, fitted: DebiasedRecommender) -> Material:
-    return with_plain(Material(weighted, "run", {}, dataset, dataset.test, "the test"), fitted)
+def material(weighted: DebiasedRecommender, dataset: Dataset, fitted: DebiasedRecommender) -> ReportContext:
+    return with_plain(ReportContext(weighted, "run", {}, dataset, dataset.test, "the test"), fitted)
 
 
 @pytest.fixture(scope="module")
-def facts(material: Material) -> dict:
+def facts(material: ReportContext) -> dict:
     return gather(material)
 
 
@@ -82,7 +82,7 @@ def test_label_rates_are_means_of_labels_with_and_without_weights(facts: dict, d
     assert rates["test"] == pytest.approx(dataset.test.labels.mean())
 
 
-def test_balance_over_users_is_the_balance_table_over_rows(material: Material) -> None:
+def test_balance_over_users_is_the_balance_table_over_rows(material: ReportContext) -> None:
     rows, log = material.weighted_rows(), material.train
     rng = np.random.default_rng(0)
     tables = [rng.standard_normal(size) for size in log.shape]
@@ -136,7 +136,7 @@ def test_the_effective_sample_of_a_user_is_that_of_its_rows(facts: dict, dataset
     assert (heaviest["user"], heaviest["item"]) == (str(users[row]), str(dataset.train.items[row]))
 
 
-def test_calibration_is_that_of_the_predictions_on_the_test(facts: dict, material: Material) -> None:
+def test_calibration_is_that_of_the_predictions_on_the_test(facts: dict, material: ReportContext) -> None:
     for who, model in (("run", material.model), ("plain", material.plain)):
         bins = calibration_bins(model.predict_log(material.test), material.test.labels)
         found = facts["model"]["calibration"][who]
@@ -144,7 +144,7 @@ def test_calibration_is_that_of_the_predictions_on_the_test(facts: dict, materia
         assert found["error"] == pytest.approx(calibration_error(bins))
 
 
-def test_metrics_are_those_of_evaluate_for_both_models(facts: dict, material: Material) -> None:
+def test_metrics_are_those_of_evaluate_for_both_models(facts: dict, material: ReportContext) -> None:
     expected = {"run": evaluate(material.model, material.test), "plain": evaluate(material.plain, material.test)}
     for row in facts["model"]["metrics"]:
         for who, evaluation in expected.items():
@@ -152,7 +152,7 @@ def test_metrics_are_those_of_evaluate_for_both_models(facts: dict, material: Ma
             assert row[who]["interval"] == pytest.approx(list(evaluation.intervals[row["metric"]]))
 
 
-def test_differences_are_paired_over_the_same_resampled_users(material: Material) -> None:
+def test_differences_are_paired_over_the_same_resampled_users(material: ReportContext) -> None:
     log = material.test
     first, second = (resampled_evaluation(model, log, bootstrap=50) for model in (material.model, material.plain))
     found = paired_differences(first, second)
@@ -189,7 +189,7 @@ def test_example_users_go_from_the_least_to_the_most_active() -> None:
     assert overlap([[1, 2], [3, 4]], [[2, 1], [5, 3]]) == pytest.approx(0.75)
 
 
-def test_lists_are_those_that_recommend_gives(facts: dict, material: Material) -> None:
+def test_lists_are_those_that_recommend_gives(facts: dict, material: ReportContext) -> None:
     user = facts["lists"]["users"][0]
     for which, model in (("before", material.plain), ("after", material.model)):
         expected = model.recommend([int(user["user"])], k=5)["item_id"].to_list()
@@ -205,7 +205,7 @@ def test_the_certificate_of_every_balanced_function_is_kept(facts: dict, weighte
     own = weighted.facts_["weights"]
     functions = facts["balance"]["functions"]
     assert len(functions) == own["functions"] * own["folds"]
-    assert sum(row["given_up"] for row in functions) == own["given_up"]
+    assert sum(row["relaxed"] for row in functions) == own["relaxed"]
     assert max(abs(row["after_sd"]) for row in functions) == pytest.approx(own["largest_violation_sd"], abs=1e-9)
 
 
@@ -216,7 +216,7 @@ def test_facts_are_plain_json(facts: dict) -> None:
 def test_plain_mf_takes_the_training_and_the_backbone_settings_of_the_run(dataset: Dataset) -> None:
     model = make("ips", epochs=7, seed=3, weights="propensity").fit(dataset.train)
     settings = {"dim": 3, "weights": "propensity", "epochs": 7, "clip": 0.1}
-    plain = plain_model(Material(model, manifest={"fit": {"settings": settings}}, dataset=dataset))
+    plain = plain_model(ReportContext(model, manifest={"fit": {"settings": settings}}, dataset=dataset))
     assert is_plain(plain)
     assert not is_plain(model)
     assert (plain.backbone.dim, plain.training.epochs, plain.training.seed) == (3, 7, 3)
@@ -225,12 +225,12 @@ def test_plain_mf_takes_the_training_and_the_backbone_settings_of_the_run(datase
 def test_plain_mf_of_a_large_log_gets_as_many_steps_as_it_needs(dataset: Dataset) -> None:
     model = make("skb-ips", batch_size=10)
     steps = -(-len(dataset.train) // 10)
-    plain = plain_model(Material(model, dataset=dataset))
+    plain = plain_model(ReportContext(model, dataset=dataset))
     assert plain.training.epochs == -(-PLAIN_STEPS // steps) < model.training.epochs
 
 
 def test_a_plain_run_is_compared_with_nothing(fitted: DebiasedRecommender, dataset: Dataset) -> None:
-    found = gather(with_plain(Material(fitted, "run", {}, dataset, dataset.test, "the test")))
+    found = gather(with_plain(ReportContext(fitted, "run", {}, dataset, dataset.test, "the test")))
     assert found["weights"]["uniform"]
     assert "plain" not in found["model"]["metrics"][0]
     assert "before" not in found["lists"]
@@ -239,15 +239,17 @@ def test_a_plain_run_is_compared_with_nothing(fitted: DebiasedRecommender, datas
 
 def test_rows_held_out_by_patience_have_no_weight(dataset: Dataset) -> None:
     model = make("skb-ips", dim=4, epochs=4, patience=2).fit(dataset.train, probe=dataset.probe)
-    rows = Material(model, dataset=dataset).weighted_rows()
+    rows = ReportContext(model, dataset=dataset).weighted_rows()
     assert len(rows.ratio) == len(rows.users) == len(model.ratio_) < len(dataset.train)
 
 
 def test_silence_and_exposure_are_told_where_there_are_no_weights(dataset: Dataset) -> None:
     model = make("counterpoise", dim=4, epochs=20).fit(dataset.train, probe=dataset.probe)
-    found = gather(Material(model, dataset=dataset, test=dataset.test, test_name="the test"))
+    found = gather(ReportContext(model, dataset=dataset, test=dataset.test, test_name="the test"))
     assert found["model"]["imputation"]["contrast"] == pytest.approx(model.facts_["imputation"]["contrast"])
-    assert list(found["model"]["voices"].values()) == pytest.approx(model.scorer_.voices.tolist())
+    assert list(found["model"]["exposure_coefficients"].values()) == pytest.approx(
+        model.scorer_.exposure_coefficients.tolist()
+    )
     assert "silence" in next(part["text"] for part in found["summary"] if part["title"] == "What was done")
 
 
@@ -256,7 +258,7 @@ def test_the_say_of_grades_is_told(method: str, dataset: Dataset) -> None:
     told = {}
     for name, data in {"graded": graded(), "noisy": graded(2, noise=True), "labels": dataset}.items():
         model = make(method, dim=4, epochs=3, grades=True).fit(data.train, probe=data.probe)
-        found = gather(Material(model, dataset=data))
+        found = gather(ReportContext(model, dataset=data))
         told[name] = next(part["text"] for part in found["summary"] if part["title"] == "What was done")
         says = found["model"]["grades"] or {}
         assert ("say" in says) == (name == "graded")
@@ -266,7 +268,7 @@ def test_the_say_of_grades_is_told(method: str, dataset: Dataset) -> None:
         assert "Grades of ratings were to count beside labels, but had no say: " in told[name]
         assert why in told[name]
     without = make(method, dim=4, epochs=3, grades=False).fit(dataset.train, probe=dataset.probe)
-    assert "rades" not in str(gather(Material(without, dataset=dataset))["summary"])
+    assert "rades" not in str(gather(ReportContext(without, dataset=dataset))["summary"])
 
 
 def test_a_run_without_its_log_says_so_and_reports_the_rest(hostile_run: Path, hostile_folder: Path, tmp_path) -> None:
@@ -294,7 +296,7 @@ def test_one_user_has_no_intervals_and_still_a_report() -> None:
     log = FeedbackLog.from_arrays(["a"] * 6, list(range(6)), [0, 1, 0, 1, 1, 0])
     model = make("mf", epochs=2).fit(log)
     other = make("ips", epochs=2, weights="propensity").fit(log)
-    found = gather(with_plain(Material(other, dataset=Dataset(log), test=log, test_name="itself"), model))
+    found = gather(with_plain(ReportContext(other, dataset=Dataset(log), test=log, test_name="itself"), model))
     assert found["model"]["metrics"][0]["difference"]["low"] is None
     assert found["model"]["metrics"][0]["verdict"] == "not clear"
 

@@ -143,7 +143,7 @@ def test_a_method_without_weights_says_what_it_does_instead(dataset: Dataset, tm
 
 def test_reasons_that_a_run_gives_are_text_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
     model = cp.make("mf", dim=4, epochs=2).fit(dataset.train)
-    model.facts_["in_vain"] = {"grades": SCRIPT_ID}
+    model.facts_["inactive_settings"] = {"grades": SCRIPT_ID}
     cp.write_report(model, out=tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert SCRIPT_ID not in page

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from counterpoise import Dataset, Training
 from counterpoise.balance.functions import KernelFunctions
-from counterpoise.imputation.base import Constant, Imputation, Learned, Nothing
+from counterpoise.imputation.base import Constant, Imputation, Learned, NoImputation
 from counterpoise.models.embedding_ops import SORTING_PAYS
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.models.neural_cf import NeuralCF
 from counterpoise.training import learner
 from counterpoise.training.closed_steps import has_closed_form
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import train
 from counterpoise.weights.balancing import Balancing
@@ -27,24 +27,24 @@ ALGORITHM_1 = Balancing(KernelFunctions(n=3, select="adaptive"), features="activ
 ROWS = 32
 
 
-def begin(
+def init(
     dataset: Dataset, weights: Weights, risk: str, imputation: Imputation, backbone: object = None, rows: int = ROWS
-) -> tuple[Problem, Learner]:
+) -> tuple[FitContext, Learner]:
     model, training = backbone or MatrixFactorization(dim=4), Training(epochs=2, batch_size=rows)
     generator, cpu = torch.Generator().manual_seed(0), torch.device("cpu")
-    problem = Problem(dataset.train, dataset.probe, model, training, cpu, generator)  # type: ignore[arg-type]
-    return problem, Learner.begin(problem, weights, risk, imputation)
+    context = FitContext(dataset.train, dataset.probe, model, training, cpu, generator)  # type: ignore[arg-type]
+    return context, Learner.init(context, weights, risk, imputation)
 
 
 def trained(dataset: Dataset, weights: Weights, risk: str, imputation: Imputation) -> tuple[list[Tensor], Tensor]:
     """(all that is learned batch by batch with the ratio of each row, the loss of each epoch)."""
-    problem, parts = begin(dataset, weights, risk, imputation)
-    history = train(parts, problem.batches(True), None, problem.training)
-    return [*parts.state(), parts.weighing.ratio], torch.tensor(history.loss)
+    context, parts = init(dataset, weights, risk, imputation)
+    history = train(parts, context.batches(True), None, context.training)
+    return [*parts.state(), parts.fitted_weights.ratio], torch.tensor(history.loss)
 
 
 @pytest.mark.parametrize("weights", [ALGORITHM_1, NaiveBayes(), Balancing(KernelFunctions(n=3), features="activity")])
-@pytest.mark.parametrize(("risk", "imputation"), [("ips", Nothing()), ("dr", Learned())])
+@pytest.mark.parametrize(("risk", "imputation"), [("ips", NoImputation()), ("dr", Learned())])
 def test_closed_steps_are_those_of_autograd(
     weights: Weights, risk: str, imputation: Imputation, dataset: Dataset
 ) -> None:
@@ -63,8 +63,8 @@ def test_closed_steps_are_those_of_autograd(
     [
         ({}, True),
         ({"weights": StabilizedPropensity()}, False),
-        ({"risk": "snips", "imputation": Nothing()}, False),
-        ({"imputation": Nothing()}, False),
+        ({"risk": "snips", "imputation": NoImputation()}, False),
+        ({"imputation": NoImputation()}, False),
         ({"imputation": Constant(0.5)}, False),
         ({"imputation": Learned(backbone=NeuralCF())}, False),
         ({"weights": Balancing(features="activity", solver="gradient", embedder=NeuralCF())}, False),
@@ -73,8 +73,8 @@ def test_closed_steps_are_those_of_autograd(
     ],
 )
 def test_only_small_steps_of_parts_that_have_one_are_closed(settings: dict, closed: bool, dataset: Dataset) -> None:
-    problem, parts = begin(dataset, **{"weights": ALGORITHM_1, "risk": "dr", "imputation": Learned()} | settings)
-    batch = next(iter(problem.batches(True).epoch()))
+    context, parts = init(dataset, **{"weights": ALGORITHM_1, "risk": "dr", "imputation": Learned()} | settings)
+    batch = next(iter(context.batches(True).epoch()))
     assert has_closed_form(parts, batch) == closed
     before = [tensor.clone() for tensor in parts.state()]
     assert torch.isfinite(parts.step(batch, 1.0))

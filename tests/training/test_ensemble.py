@@ -15,7 +15,7 @@ import counterpoise as cp
 from counterpoise import ConfigError, DataError, Dataset
 from counterpoise.cli.describe import fit_lines
 from counterpoise.parallel import fit_many
-from counterpoise.training.ensemble import Hedged, level
+from counterpoise.training.ensemble import EnsembleScorer, level
 
 FAST = {"epochs": 6, "dim": 4, "device": "cpu"}
 
@@ -31,7 +31,7 @@ def model(dataset: Dataset) -> cp.DebiasedRecommender:
 
 def test_the_logit_is_halfway_between_two_fits_plus_the_level(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
     with_imputation = cp.make("counterpoise", hedge=False, **FAST).fit(dataset.train, probe=dataset.probe)
-    without = cp.make("counterpoise", hedge=False, imputation="nothing", **FAST).fit(dataset.train)
+    without = cp.make("counterpoise", hedge=False, imputation="none", **FAST).fit(dataset.train)
     found = model.facts_["imputation"]["level"]
     assert found != 0
     assert np.allclose(logits(model), (logits(with_imputation) + logits(without)) / 2 + found, atol=1e-5)
@@ -40,7 +40,7 @@ def test_the_logit_is_halfway_between_two_fits_plus_the_level(model: cp.Debiased
 
 def test_pairs_grids_and_vectors_say_the_same(model: cp.DebiasedRecommender) -> None:
     scorer = model.scorer_
-    assert isinstance(scorer, Hedged)
+    assert isinstance(scorer, EnsembleScorer)
     users, items = torch.meshgrid(torch.arange(scorer.n_users), torch.arange(scorer.n_items), indexing="ij")
     tables = scorer.vectors()
     assert tables is not None
@@ -51,8 +51,8 @@ def test_pairs_grids_and_vectors_say_the_same(model: cp.DebiasedRecommender) -> 
 
 def test_what_exposure_says_is_the_mean_of_both(model: cp.DebiasedRecommender) -> None:
     scorer = model.scorer_
-    both = [getattr(scorer, name).voices for name in ("believing", "doubting")]
-    assert torch.allclose(scorer.voices, (both[0] + both[1]) / 2)
+    both = [getattr(scorer, name).exposure_coefficients for name in ("believing", "doubting")]
+    assert torch.allclose(scorer.exposure_coefficients, (both[0] + both[1]) / 2)
     assert not torch.allclose(both[0], both[1])
     assert torch.equal(scorer.believing.user_exposure, scorer.doubting.user_exposure)
 
@@ -78,7 +78,7 @@ def test_a_probe_of_one_label_has_a_level() -> None:
 
 def test_without_a_probe_there_is_nothing_to_doubt_and_one_predictor(dataset: Dataset) -> None:
     model = cp.make("counterpoise", **FAST).fit(dataset.train)
-    assert not isinstance(model.scorer_, Hedged)
+    assert not isinstance(model.scorer_, EnsembleScorer)
     assert "level" not in model.facts_["imputation"]
 
 
@@ -90,7 +90,7 @@ def test_who_asked_for_a_hedge_learns_why_there_is_none(
     method: str, why: str, dataset: Dataset, tmp_path: Path
 ) -> None:
     model = cp.make(method, hedge=True, **FAST).fit(dataset.train)
-    assert model.facts_["in_vain"]["hedge"].startswith(why)
+    assert model.facts_["inactive_settings"]["hedge"].startswith(why)
     assert any(
         line.startswith(f"Hedge: one predictor as without it, since {why}") for line in fit_lines(model.facts_, 9)
     )
@@ -98,16 +98,16 @@ def test_who_asked_for_a_hedge_learns_why_there_is_none(
     assert f"was to doubt the imputation, but there is none: {why}" in str(facts["summary"])
     doubted = cp.make("dr-jl", hedge=True, **FAST).fit(dataset.train, dataset.probe)
     for quiet in (cp.make(method, **FAST).fit(dataset.train), doubted):
-        assert "in_vain" not in quiet.facts_
+        assert "inactive_settings" not in quiet.facts_
     together = fit_many(method, dataset.train, configs=[FAST | {"hedge": True}, FAST | {"hedge": True, "seed": 1}])
-    assert together[1].facts_["in_vain"] == model.facts_["in_vain"]
+    assert together[1].facts_["inactive_settings"] == model.facts_["inactive_settings"]
 
 
 def test_an_imputation_that_the_risk_does_not_heed_is_not_doubted(dataset: Dataset) -> None:
     training = cp.Training(epochs=3, device="cpu")
     model = cp.DebiasedRecommender(cp.Uniform(), "ips", cp.Learned(), training=training, hedge=True).fit(dataset.train)
-    assert not isinstance(model.scorer_, Hedged)
-    assert model.facts_["in_vain"]["hedge"] == "the risk heeds no imputation"
+    assert not isinstance(model.scorer_, EnsembleScorer)
+    assert model.facts_["inactive_settings"]["hedge"] == "the risk heeds no imputation"
 
 
 @pytest.mark.parametrize("method", ["dr-jl", "dr-v2", "skb-dr", "eib", "mnar"])
@@ -135,7 +135,7 @@ def test_a_saved_model_predicts_the_same(model: cp.DebiasedRecommender, dataset:
 def test_patience_looks_at_both(dataset: Dataset) -> None:
     model = cp.make("counterpoise", patience=2, epochs=40, dim=4).fit(dataset.train, probe=dataset.probe)
     assert len(model.history_.held_out_risk) < 40
-    assert isinstance(model.scorer_, Hedged)
+    assert isinstance(model.scorer_, EnsembleScorer)
 
 
 def test_where_the_imputation_is_all_there_is_nothing_is_hedged(dataset: Dataset) -> None:

@@ -24,8 +24,8 @@ from counterpoise.out_of_core.log import StreamedLog
 from counterpoise.out_of_core.shards import shard_log
 from counterpoise.risks import error
 from counterpoise.training.ordinal import (
-    Grading,
-    Levels,
+    FittedOrdinal,
+    RatingLevels,
     at_levels,
     grade_slope,
     grade_surprise,
@@ -98,7 +98,7 @@ def test_label_and_grade_together_are_the_rating() -> None:
     ],
 )
 def test_few_values_are_levels_of_their_own(ratings: list[float], threshold: float, borders: list[float]) -> None:
-    levels = Levels.of(np.array(ratings, dtype=float), threshold)
+    levels = RatingLevels.of(np.array(ratings, dtype=float), threshold)
     assert levels.borders.tolist() == borders
     assert levels.borders[levels.main - 1] == threshold
 
@@ -110,7 +110,7 @@ def test_a_grade_is_on_the_side_of_its_label(values: list[float], where: float) 
     threshold = float(np.quantile(ratings, where))
     if (ratings >= threshold).all():
         return
-    levels = Levels.of(ratings, threshold)
+    levels = RatingLevels.of(ratings, threshold)
     grades = levels.grades(ratings)
     assert np.array_equal(grades >= levels.main, ratings >= threshold)
     assert grades.max() <= len(levels.borders) <= 10
@@ -165,7 +165,7 @@ def test_both_slopes_are_the_likeliest() -> None:
 def test_grades_that_say_nothing_have_no_say(seed: int) -> None:
     for noise, least, most in ((True, 0.0, 0.1), (False, 0.8, 1.0)):
         log = graded(seed, noise=noise).train
-        grades = Levels.of(log.ratings, 3.0).grades(log.ratings)
+        grades = RatingLevels.of(log.ratings, 3.0).grades(log.ratings)
         assert least <= say_of_log(log, grades, np.arange(len(log)), 2) <= most
 
 
@@ -184,7 +184,9 @@ def test_grades_count_as_labels_do_where_propensities_are_known_up_to_a_factor()
     data, found = graded(), []
     for propensity in (0.5, 0.02):
         log = dataclasses.replace(data.train, propensities=np.full(len(data.train), propensity))
-        model = cp.DebiasedRecommender(cp.Given(), "snips", grades=True, training=cp.Training(epochs=12)).fit(log)
+        model = cp.DebiasedRecommender(cp.KnownPropensity(), "snips", grades=True, training=cp.Training(epochs=12)).fit(
+            log
+        )
         found.append(model.predict_log(data.test))
     np.testing.assert_allclose(*found, atol=1e-5)
 
@@ -193,7 +195,7 @@ def test_a_part_of_the_log_without_positives_has_no_grades(monkeypatch: pytest.M
     monkeypatch.setattr("counterpoise.training.ordinal.SAMPLE", 5)
     log = dataclasses.replace(graded().train, threshold=5.0)
     log = log.take(np.append(np.flatnonzero(log.labels == 0)[:400], np.flatnonzero(log.labels == 1)[:1]))
-    assert Grading.begin(cp.make("mf").problem(log, None)) is None
+    assert FittedOrdinal.init(cp.make("mf").context(log, None)) is None
 
 
 def test_the_cuts_are_learned() -> None:
@@ -207,13 +209,13 @@ def test_the_cuts_are_learned() -> None:
 @pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
 def test_without_grades_that_say_anything_nothing_changes(method: str, dataset: Dataset) -> None:
     noisy = graded(2, noise=True)
-    assert Grading.begin(cp.make("mf").problem(noisy.train, None)) is None
+    assert FittedOrdinal.init(cp.make("mf").context(noisy.train, None)) is None
     for data in (dataset, noisy):
         found = [cp.make(method, grades=grades, **FAST).fit(data.train, data.probe) for grades in (False, True)]
         np.testing.assert_array_equal(*(model.predict_log(data.test) for model in found))
         assert "grades" not in found[1].facts_
         assert any("Grades: no say" in line for line in fit_lines(found[1].facts_, len(data.train)))
-        assert "in_vain" not in found[0].facts_ or "grades" not in found[0].facts_["in_vain"]
+        assert "inactive_settings" not in found[0].facts_ or "grades" not in found[0].facts_["inactive_settings"]
 
 
 @pytest.mark.parametrize("method", ["counterpoise", "mf", "dr-jl"])
@@ -237,10 +239,10 @@ def test_a_streamed_log_is_learned_from_in_the_same_way(tmp_path: Path) -> None:
 
 def test_a_long_log_is_judged_by_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     log = graded(n_users=200, n_items=100).train
-    problem = cp.make("mf").problem(log, None)
-    whole = Grading.begin(problem)
+    context = cp.make("mf").context(log, None)
+    whole = FittedOrdinal.init(context)
     monkeypatch.setattr("counterpoise.training.ordinal.SAMPLE", 2000)
-    part = Grading.begin(problem)
+    part = FittedOrdinal.init(context)
     assert whole is not None
     assert part is not None
     assert torch.equal(part.grades, whole.grades)
@@ -259,8 +261,8 @@ def test_a_saved_model_tells_of_its_grades(tmp_path: Path) -> None:
 def test_one_sided_and_unthresholded_logs_have_no_grades() -> None:
     log = graded().train
     for other in (dataclasses.replace(log, threshold=0.0), dataclasses.replace(log, threshold=None)):
-        problem = cp.make("mf").problem(other.take(np.arange(50)), None)
-        assert Grading.begin(problem) is None
+        context = cp.make("mf").context(other.take(np.arange(50)), None)
+        assert FittedOrdinal.init(context) is None
 
 
 def test_the_share_at_or_above_each_level() -> None:

@@ -6,32 +6,32 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, World, make, simulate
+from counterpoise import ConfigError, Dataset, DebiasedRecommender, SimulatedData, Training, make, simulate
 from counterpoise.balance.features import observed_pairs, pair_features
 from counterpoise.balance.functions import KernelFunctions, Moments
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.cli.describe import fit_lines
 from counterpoise.config import Select
-from counterpoise.imputation.base import Constant, Learned, Nothing
+from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.imputation.calibrated import Targeted
 from counterpoise.models.matrix_factorization import MatrixFactorization
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner, finish
 from counterpoise.training.loop import train
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import Current, NaiveBayes, Uniform
+from counterpoise.weights.base import EpochInputs, NaiveBayes, Uniform
 from counterpoise.weights.gradient import weight_loss, weight_slope
 
 SIDE = {"features": "side"}
 EVERY_RULE = pytest.mark.parametrize(
-    "select", ["random", "worst_case", "worst_case_top", "witness", "adaptive", "spectral", "adaptive_spectral"]
+    "select", ["random", "worst_case", "worst_case_top", "greedy", "adaptive", "spectral", "adaptive_spectral"]
 )
 
 
-def problem_of(dataset: Dataset, **settings: object) -> Problem:
+def problem_of(dataset: Dataset, **settings: object) -> FitContext:
     training = Training(epochs=5, **settings)  # type: ignore[arg-type]
     device, generator = torch.device("cpu"), torch.Generator().manual_seed(0)
-    return Problem(dataset.train, dataset.probe, MatrixFactorization(dim=4), training, device, generator)
+    return FitContext(dataset.train, dataset.probe, MatrixFactorization(dim=4), training, device, generator)
 
 
 def errors_of(dataset: Dataset) -> torch.Tensor:
@@ -41,9 +41,9 @@ def errors_of(dataset: Dataset) -> torch.Tensor:
 
 def solved(part: Balancing, dataset: Dataset):
     """The weighing after its first refresh."""
-    weighing = part.begin(problem_of(dataset))
-    weighing.refresh(1, Current(lambda: errors_of(dataset), lambda: (torch.zeros(60, 2), torch.zeros(50, 2))))
-    return weighing
+    fitted_weights = part.init(problem_of(dataset))
+    fitted_weights.refresh(1, EpochInputs(lambda: errors_of(dataset), lambda: (torch.zeros(60, 2), torch.zeros(50, 2))))
+    return fitted_weights
 
 
 @EVERY_RULE
@@ -52,11 +52,13 @@ def test_weighted_means_over_the_log_are_means_over_all_pairs(
     select: Select, kernel: Gaussian | Exponential, dataset: Dataset
 ) -> None:
     functions = KernelFunctions(kernel, n=5, select=select, candidates=40)
-    weighing = solved(Balancing(functions, strength=float("inf") if select != "worst_case" else 1e6, **SIDE), dataset)
-    (fold,) = weighing.folds
+    fitted_weights = solved(
+        Balancing(functions, strength=float("inf") if select != "worst_case" else 1e6, **SIDE), dataset
+    )
+    (fold,) = fitted_weights.folds
     everything = fold.pairs.at(*(codes.ravel() for codes in np.indices((60, 50)))).features(slice(None))
     over_all_pairs = fold.fitted.values(everything).mean(0)
-    ratio = weighing.ratio.double()
+    ratio = fitted_weights.ratio.double()
     over_the_log = ratio @ fold.fitted.values(fold.observed.features(slice(None))) / len(ratio)
     assert ratio.mean() == pytest.approx(1, abs=1e-5)
     assert (ratio >= 0).all()
@@ -65,26 +67,26 @@ def test_weighted_means_over_the_log_are_means_over_all_pairs(
 
 def test_no_strength_gives_the_prior_back(dataset: Dataset) -> None:
     assert torch.allclose(solved(Balancing(strength=0.0, **SIDE), dataset).ratio, torch.ones(len(dataset.train)))
-    prior = NaiveBayes().begin(problem_of(dataset)).ratio
+    prior = NaiveBayes().init(problem_of(dataset)).ratio
     assert torch.allclose(solved(Balancing(strength=0.0, prior="naive-bayes", **SIDE), dataset).ratio, prior, atol=1e-5)
 
 
 def test_weights_of_the_log_are_the_weight_function_at_its_pairs(dataset: Dataset) -> None:
     for prior in ("uniform", "naive-bayes"):
-        weighing = solved(Balancing(KernelFunctions(n=5), prior=prior, **SIDE), dataset)
+        fitted_weights = solved(Balancing(KernelFunctions(n=5), prior=prior, **SIDE), dataset)
         log = dataset.train
         users, items, labels = (torch.from_numpy(np.asarray(x)) for x in (log.users, log.items, log.labels))
-        assert torch.allclose(weighing.at(users, items, labels), weighing.ratio, rtol=1e-4)
+        assert torch.allclose(fitted_weights.at(users, items, labels), fitted_weights.ratio, rtol=1e-4)
     everywhere = solved(Balancing(KernelFunctions(n=5), **SIDE), dataset).at(None, None)
     assert everywhere.shape == (60 * 50,)
 
 
 def test_learned_features_of_a_row_come_from_the_other_folds(dataset: Dataset) -> None:
-    weighing = solved(Balancing(KernelFunctions(n=5), folds=3), dataset)
-    rows = torch.cat([fold.rows for fold in weighing.folds])
+    fitted_weights = solved(Balancing(KernelFunctions(n=5), folds=3), dataset)
+    rows = torch.cat([fold.rows for fold in fitted_weights.folds])
     assert sorted(rows.tolist()) == list(range(len(dataset.train)))
-    for fold in weighing.folds:
-        assert weighing.ratio[fold.rows].mean() == pytest.approx(1, abs=1e-5)
+    for fold in fitted_weights.folds:
+        assert fitted_weights.ratio[fold.rows].mean() == pytest.approx(1, abs=1e-5)
         others = np.setdiff1d(np.arange(len(dataset.train)), fold.rows.numpy())
         assert np.array_equal(fold.others.log.pairs, dataset.train.take(others).pairs)
     both = solved(Balancing(KernelFunctions(n=5), features=("exposure", "activity")), dataset)
@@ -97,20 +99,22 @@ def test_learned_features_of_a_row_come_from_the_other_folds(dataset: Dataset) -
 
 def test_the_weight_of_a_pair_is_the_mean_over_folds(dataset: Dataset) -> None:
     for prior in ("uniform", "naive-bayes"):
-        weighing = solved(Balancing(KernelFunctions(n=5), prior=prior), dataset)
+        fitted_weights = solved(Balancing(KernelFunctions(n=5), prior=prior), dataset)
         log = dataset.train
         users, items, labels = (torch.from_numpy(np.asarray(x)) for x in (log.users, log.items, log.labels))
-        tilts = [fold.tilt(users.long(), items.long()) for fold in weighing.folds]
-        expected = weighing.prior.ratio * (tilts[0] + tilts[1]) / 2
-        assert torch.allclose(weighing.at(users, items, labels), expected.float(), rtol=1e-4)
-        for fold, tilt in zip(weighing.folds, tilts, strict=True):  # and on the rows of a fold, its own is their ratio
-            own = tilt[fold.rows] * weighing.prior.ratio[fold.rows]
-            assert torch.allclose(own.float(), weighing.ratio[fold.rows], rtol=1e-3)
+        tilts = [fold.tilt(users.long(), items.long()) for fold in fitted_weights.folds]
+        expected = fitted_weights.prior.ratio * (tilts[0] + tilts[1]) / 2
+        assert torch.allclose(fitted_weights.at(users, items, labels), expected.float(), rtol=1e-4)
+        for fold, tilt in zip(
+            fitted_weights.folds, tilts, strict=True
+        ):  # and on the rows of a fold, its own is their ratio
+            own = tilt[fold.rows] * fitted_weights.prior.ratio[fold.rows]
+            assert torch.allclose(own.float(), fitted_weights.ratio[fold.rows], rtol=1e-3)
 
 
 def test_before_the_first_solution_weights_are_the_prior(dataset: Dataset) -> None:
-    weighing = Balancing(**SIDE).begin(problem_of(dataset))
-    assert torch.equal(weighing.at(None, None), torch.ones(60 * 50))
+    fitted_weights = Balancing(**SIDE).init(problem_of(dataset))
+    assert torch.equal(fitted_weights.at(None, None), torch.ones(60 * 50))
     DebiasedRecommender(Balancing(KernelFunctions(n=3, select="adaptive")), "dr", Targeted(), training=Training(2)).fit(
         dataset.train
     )
@@ -124,7 +128,7 @@ def test_the_kept_weights_are_those_of_the_best_epoch(dataset: Dataset) -> None:
     original = Learner.step
 
     def step(learner: Learner, batch: object, rate: float) -> torch.Tensor:
-        ratios[len(ratios) + 1] = learner.weighing.ratio.cpu().numpy().copy()
+        ratios[len(ratios) + 1] = learner.fitted_weights.ratio.cpu().numpy().copy()
         return original(learner, batch, rate)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -148,21 +152,21 @@ def test_algorithm_1_starts_from_its_prior_and_fits_the_residual(dataset: Datase
 
     fitted = KernelFunctions(n=3, select="random", candidates=10).fit(pair_features(dataset.train, ("side",)))
     part = Balancing(Watching(fitted), strength=0.0, prior="naive-bayes", solver="gradient", **SIDE)  # type: ignore[arg-type]
-    problem = problem_of(dataset)
-    learner = Learner.begin(problem, part, "dr", Constant(0.3))
-    prior = NaiveBayes().begin(problem).ratio
+    context = problem_of(dataset)
+    learner = Learner.init(context, part, "dr", Constant(0.3))
+    prior = NaiveBayes().init(context).ratio
     with torch.no_grad():
-        for parameter in learner.weighing.scorer.parameters():
+        for parameter in learner.fitted_weights.scorer.parameters():
             parameter.zero_()
-    batch = problem.batches(True).whole()
+    batch = context.batches(True).whole()
     logits = learner.scorer(batch.users, batch.items).detach()
     learner.step(batch, 1e-9)
     errors = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
     assert torch.allclose(seen[0], errors - (torch.nn.functional.softplus(logits) - 0.3 * logits), atol=1e-5)
-    assert torch.allclose(learner.weighing.ratio, prior / prior.mean(), atol=1e-3)
-    learner.weighing.ratio = torch.zeros_like(prior)
+    assert torch.allclose(learner.fitted_weights.ratio, prior / prior.mean(), atol=1e-3)
+    learner.fitted_weights.ratio = torch.zeros_like(prior)
     finish(learner, batch)
-    assert torch.allclose(learner.weighing.ratio, prior / prior.mean(), atol=1e-3)
+    assert torch.allclose(learner.fitted_weights.ratio, prior / prior.mean(), atol=1e-3)
 
 
 def test_where_nothing_is_selected_cross_fitted_weights_stay_near_one() -> None:
@@ -178,21 +182,21 @@ def test_where_nothing_is_selected_cross_fitted_weights_stay_near_one() -> None:
 
 def test_adaptive_rules_choose_again_and_fixed_rules_do_not(dataset: Dataset) -> None:
     for select, changes in (("adaptive", True), ("spectral", False)):
-        weighing = solved(Balancing(KernelFunctions(n=3, select=select), refresh=2, **SIDE), dataset)  # type: ignore[arg-type]
-        first = weighing.ratio.clone()
-        other = Current(lambda: -errors_of(dataset).flip(0).square(), lambda: (torch.zeros(1), torch.zeros(1)))
-        weighing.refresh(2, other)
-        assert torch.equal(weighing.ratio, first)
-        weighing.refresh(3, other)
-        assert torch.equal(weighing.ratio, first) is not changes
+        fitted_weights = solved(Balancing(KernelFunctions(n=3, select=select), refresh=2, **SIDE), dataset)  # type: ignore[arg-type]
+        first = fitted_weights.ratio.clone()
+        other = EpochInputs(lambda: -errors_of(dataset).flip(0).square(), lambda: (torch.zeros(1), torch.zeros(1)))
+        fitted_weights.refresh(2, other)
+        assert torch.equal(fitted_weights.ratio, first)
+        fitted_weights.refresh(3, other)
+        assert torch.equal(fitted_weights.ratio, first) is not changes
 
 
 def test_moving_features_are_those_of_the_predictor(dataset: Dataset) -> None:
-    weighing = solved(Balancing(KernelFunctions(n=3), features="embeddings", moving=True, refresh=1), dataset)
+    fitted_weights = solved(Balancing(KernelFunctions(n=3), features="embeddings", moving=True, refresh=1), dataset)
     users, items = torch.randn(60, 2), torch.randn(50, 2)
-    weighing.refresh(2, Current(lambda: errors_of(dataset), lambda: (users, items)))
+    fitted_weights.refresh(2, EpochInputs(lambda: errors_of(dataset), lambda: (users, items)))
     expected = pair_features(dataset.train, ("embeddings",), (users, items))
-    assert torch.equal(weighing.folds[0].pairs.users, expected.users)
+    assert torch.equal(fitted_weights.folds[0].pairs.users, expected.users)
 
 
 def test_the_exact_solution_has_the_least_weight_loss(dataset: Dataset) -> None:
@@ -203,11 +207,11 @@ def test_the_exact_solution_has_the_least_weight_loss(dataset: Dataset) -> None:
     exact = solved(Balancing(functions, **prices, **SIDE), dataset)
     (fold,) = exact.folds
     fixed = _Fixed(fold.fitted)
-    problem = problem_of(dataset)
-    problem = Problem(log, None, problem.backbone, Training(epochs=200), problem.device, problem.generator)
-    learner = Learner.begin(problem, Balancing(fixed, solver="gradient", **prices, **SIDE), "ips", Nothing())  # type: ignore[arg-type]
-    train(learner, problem.batches(True), None, problem.training)
-    finish(learner, problem.batches(True).whole())
+    context = problem_of(dataset)
+    context = FitContext(log, None, context.backbone, Training(epochs=200), context.device, context.generator)
+    learner = Learner.init(context, Balancing(fixed, solver="gradient", **prices, **SIDE), "ips", NoImputation())  # type: ignore[arg-type]
+    train(learner, context.batches(True), None, context.training)
+    finish(learner, context.batches(True).whole())
     values = fold.fitted.values(observed_pairs(log, fold.pairs).features(slice(None)))
     base = torch.full((len(log),), -np.log(len(log)), dtype=torch.float64)
 
@@ -215,7 +219,7 @@ def test_the_exact_solution_has_the_least_weight_loss(dataset: Dataset) -> None:
         log_mass = (ratio.double() / len(log)).clamp(min=1e-300).log()
         return float(weight_loss(log_mass, base, values, fold.fitted, **prices))
 
-    dual, gradient, uniform = loss(exact.ratio), loss(learner.weighing.ratio), loss(torch.ones(len(log)))
+    dual, gradient, uniform = loss(exact.ratio), loss(learner.fitted_weights.ratio), loss(torch.ones(len(log)))
     assert dual == pytest.approx(fold.result.objective, rel=1e-4)
     assert dual < gradient < uniform
 
@@ -312,30 +316,30 @@ def test_the_worst_case_as_printed_is_degenerate() -> None:
         assert printed(equal, 0.05) < printed(other, 0.05)
 
 
-@pytest.mark.parametrize("select", ["random", "adaptive", "worst_case_top", "worst_case", "witness"])
+@pytest.mark.parametrize("select", ["random", "adaptive", "worst_case_top", "worst_case", "greedy"])
 def test_algorithm_1_moves_every_part(select: Select, dataset: Dataset) -> None:
     part = Balancing(KernelFunctions(n=3, select=select, candidates=40), solver="gradient", **SIDE)
-    problem = problem_of(dataset, batch_size=100)
-    learner = Learner.begin(problem, part, "dr", Learned())
+    context = problem_of(dataset, batch_size=100)
+    learner = Learner.init(context, part, "dr", Learned())
     before = [tensor.clone() for tensor in learner.state()]
-    train(learner, problem.batches(True), None, problem.training)
+    train(learner, context.batches(True), None, context.training)
     after = learner.state()
     moved = [not torch.equal(*tensors) for tensors in zip(before, after, strict=True) if tensors[0].ndim]
     assert all(moved)  # all but the weight model's mean, on which no softmax depends
-    facts = finish(learner, problem.batches(True).whole())
-    assert learner.weighing.ratio.mean() == pytest.approx(1, abs=1e-4)
+    facts = finish(learner, context.batches(True).whole())
+    assert learner.fitted_weights.ratio.mean() == pytest.approx(1, abs=1e-4)
     assert np.isfinite(facts["weights"]["last_weight_loss"])
 
 
 def test_dr_balances_the_residual_and_ips_the_error(dataset: Dataset) -> None:
     """The adaptive rule is fitted to e - e^ in DR, as the paper's footnote says, and to e in IPS."""
     seen = {}
-    for risk, imputation in (("ips", Nothing()), ("dr", Constant(0.3))):
-        problem = problem_of(dataset)
-        learner = Learner.begin(problem, Uniform(), risk, imputation)
-        learner.weighing.refresh = lambda epoch, current, risk=risk: seen.update({risk: current.residuals()})  # type: ignore[method-assign]
+    for risk, imputation in (("ips", NoImputation()), ("dr", Constant(0.3))):
+        context = problem_of(dataset)
+        learner = Learner.init(context, Uniform(), risk, imputation)
+        learner.fitted_weights.refresh = lambda epoch, current, risk=risk: seen.update({risk: current.residuals()})  # type: ignore[method-assign]
         learner.begin_epoch(1)
-        batch = problem.batches().whole()
+        batch = context.batches().whole()
         logits = learner.scorer(batch.users, batch.items)
         errors = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
         imputed = torch.nn.functional.softplus(logits) - 0.3 * logits
@@ -354,7 +358,7 @@ def test_facts_tell_what_balancing_did(dataset: Dataset) -> None:
 
 def test_functions_are_counted_fold_by_fold() -> None:
     log = simulate(n_users=60, n_items=50, seed=1).dataset.train
-    part = Balancing(KernelFunctions(select="witness"))
+    part = Balancing(KernelFunctions(select="greedy"))
     facts = DebiasedRecommender(part, training=Training(epochs=1, seed=3)).fit(log).facts_
     counts = [len(fold["names"]) for fold in facts["weights"]["balanced"]]
     assert len(set(counts)) == 2  # a rule that stops by itself
@@ -362,10 +366,10 @@ def test_functions_are_counted_fold_by_fold() -> None:
     assert any(f"of {sum(counts)} functions given up" in line for line in fit_lines(facts, len(log)))
 
 
-def test_theorem_1_in_training(world: World, dataset: Dataset) -> None:
+def test_theorem_1_in_training(world: SimulatedData, dataset: Dataset) -> None:
     """If the error lies in the span of balanced functions, the IPS risk is the ideal risk."""
-    weighing = solved(Balancing(KernelFunctions(n=8), strength=float("inf"), **SIDE), dataset)
-    (fold,) = weighing.folds
+    fitted_weights = solved(Balancing(KernelFunctions(n=8), strength=float("inf"), **SIDE), dataset)
+    (fold,) = fitted_weights.folds
     everything = fold.pairs.at(*(codes.ravel() for codes in np.indices((60, 50)))).features(slice(None))
     alpha = torch.randn(8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     ideal = (fold.fitted.values(everything) @ alpha + 0.7).mean()
@@ -402,6 +406,6 @@ def test_naive_bayes_prior_needs_a_probe(dataset: Dataset) -> None:
 
 
 def test_moments_can_be_balanced(dataset: Dataset) -> None:
-    weighing = solved(Balancing(Moments(2), strength=float("inf"), **SIDE), dataset)
-    (fold,) = weighing.folds
+    fitted_weights = solved(Balancing(Moments(2), strength=float("inf"), **SIDE), dataset)
+    (fold,) = fitted_weights.folds
     assert fold.result.max_violation < 1e-6

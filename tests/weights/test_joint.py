@@ -12,13 +12,13 @@ from oracles import mean
 from scipy.special import expit
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, FeedbackLog, MatrixFactorization, Training
-from counterpoise.imputation.base import Learned, Nothing
+from counterpoise.imputation.base import Learned, NoImputation
 from counterpoise.risks import error, snips
 from counterpoise.threads import one_thread
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Batch
-from counterpoise.weights.base import View, Weights
+from counterpoise.weights.base import StepInputs, Weights
 from counterpoise.weights.joint import (
     BalancedPropensity,
     StabilizedPropensity,
@@ -47,9 +47,9 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-def problem(log: FeedbackLog, **training: object) -> Problem:
+def context(log: FeedbackLog, **training: object) -> FitContext:
     generator = torch.Generator().manual_seed(0)
-    return Problem(log, None, MatrixFactorization(dim=4), Training(**training), torch.device("cpu"), generator)
+    return FitContext(log, None, MatrixFactorization(dim=4), Training(**training), torch.device("cpu"), generator)
 
 
 class Full:
@@ -72,14 +72,14 @@ class Full:
         return zip(*(matrix.ravel() for matrix in matrices), strict=True)
 
 
-def view_of(given: Problem, seed: int = 0) -> tuple[View, torch.Tensor, torch.Tensor]:
+def view_of(given: FitContext, seed: int = 0) -> tuple[StepInputs, torch.Tensor, torch.Tensor]:
     """A step's view of a predictor with random logits, and imputed errors on rows and on pairs."""
     generator = torch.Generator().manual_seed(seed)
     batch = given.batches(pairs=True).whole()
     grid = torch.randn(given.log.shape, generator=generator)
     logits = grid[given.log.users, given.log.items]
     imputed = torch.rand(given.log.shape, generator=generator)
-    view = View(batch, logits, grid.flatten(), error(batch.labels, logits))
+    view = StepInputs(batch, logits, grid.flatten(), error(batch.labels, logits))
     return view, imputed[given.log.users, given.log.items], imputed.flatten()
 
 
@@ -171,12 +171,15 @@ def test_a_gap_of_zero_makes_snips_exact_where_the_imputation_is() -> None:
 @JOINT
 def test_the_model_minimises_what_it_says(part: Weights, dataset: Dataset) -> None:
     """The loss of a step against loops over the full matrix."""
-    given = problem(dataset.train)
-    log, weighing = given.log, part.begin(given)
+    given = context(dataset.train)
+    log, fitted_weights = given.log, part.init(given)
     view, imputed, imputed_on_pairs = view_of(given)
     with torch.no_grad():
-        on_pairs, on_rows = weighing.scorer.at(None, None), weighing.scorer(view.batch.users, view.batch.items)
-        loss, gap = weighing.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)
+        on_pairs, on_rows = (
+            fitted_weights.scorer.at(None, None),
+            fitted_weights.scorer(view.batch.users, view.batch.items),
+        )
+        loss, gap = fitted_weights.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)
     o, r = np.zeros(log.shape), np.zeros(log.shape)
     o[log.users, log.items], r[log.users, log.items] = 1, log.labels
     p = expit(on_pairs.double().numpy().reshape(log.shape))
@@ -196,51 +199,53 @@ def test_the_model_minimises_what_it_says(part: Weights, dataset: Dataset) -> No
 
 @JOINT
 def test_a_step_moves_the_model_and_the_ratio_of_the_batch_alone(part: Weights, dataset: Dataset) -> None:
-    given = problem(dataset.train, batch_size=50)
-    weighing = part.begin(given)
+    given = context(dataset.train, batch_size=50)
+    fitted_weights = part.init(given)
     batch = next(iter(given.batches(pairs=True).epoch()))
-    before, ratio = [tensor.clone() for tensor in weighing.state()], weighing.ratio.clone()
+    before, ratio = [tensor.clone() for tensor in fitted_weights.state()], fitted_weights.ratio.clone()
     logits, pair_logits = torch.randn(len(batch.rows)), torch.randn(len(batch.pair_users))
-    view = View(batch, logits, pair_logits, error(batch.labels, logits))
-    weighing.step(view, torch.rand(len(logits)), torch.rand(len(pair_logits)), rate=1.0)
-    assert all(not torch.equal(old, new) for old, new in zip(before, weighing.state(), strict=True))
+    view = StepInputs(batch, logits, pair_logits, error(batch.labels, logits))
+    fitted_weights.step(view, torch.rand(len(logits)), torch.rand(len(pair_logits)), rate=1.0)
+    assert all(not torch.equal(old, new) for old, new in zip(before, fitted_weights.state(), strict=True))
     others = torch.ones(len(ratio), dtype=torch.bool)
     others[batch.rows] = False
-    assert torch.equal(weighing.ratio[others], ratio[others])
-    assert torch.equal(weighing.ratio[batch.rows], weighing.at(batch.users, batch.items))
-    weighing.refresh(2, lambda: ratio)
-    assert torch.equal(weighing.ratio, weighing.at(*(torch.from_numpy(c) for c in (given.log.users, given.log.items))))
-    assert not weighing.ratio.requires_grad
+    assert torch.equal(fitted_weights.ratio[others], ratio[others])
+    assert torch.equal(fitted_weights.ratio[batch.rows], fitted_weights.at(batch.users, batch.items))
+    fitted_weights.refresh(2, lambda: ratio)
+    assert torch.equal(
+        fitted_weights.ratio, fitted_weights.at(*(torch.from_numpy(c) for c in (given.log.users, given.log.items)))
+    )
+    assert not fitted_weights.ratio.requires_grad
 
 
 def test_the_predictor_gets_its_part_of_the_entire_space_loss(dataset: Dataset) -> None:
-    given = problem(dataset.train)
-    weighing = BalancedPropensity(labels=2.0).begin(given)
+    given = context(dataset.train)
+    fitted_weights = BalancedPropensity(labels=2.0).init(given)
     view, *_ = view_of(given)
     logits, pair_logits = view.logits.clone().requires_grad_(), view.pair_logits.clone().requires_grad_()
-    extra = weighing.extra_loss(view.batch, logits, pair_logits)
+    extra = fitted_weights.extra_loss(view.batch, logits, pair_logits)
     gradients = torch.autograd.grad(extra, [logits, pair_logits])
     assert all(float(gradient.abs().sum()) > 0 for gradient in gradients)
-    assert not any(parameter.grad is not None for parameter in weighing.scorer.parameters())
-    whole, half = (BalancedPropensity(labels=labels).begin(problem(dataset.train)) for labels in (1.0, 0.5))
+    assert not any(parameter.grad is not None for parameter in fitted_weights.scorer.parameters())
+    whole, half = (BalancedPropensity(labels=labels).init(context(dataset.train)) for labels in (1.0, 0.5))
     terms = [one.extra_loss(view.batch, logits, pair_logits).item() for one in (whole, half)]
     assert terms[0] / terms[1] == pytest.approx(2)
-    assert BalancedPropensity(labels=0).begin(given).extra_loss(view.batch, logits, pair_logits) is None
-    assert StabilizedPropensity().begin(given).extra_loss(view.batch, logits, pair_logits) is None
+    assert BalancedPropensity(labels=0).init(given).extra_loss(view.batch, logits, pair_logits) is None
+    assert StabilizedPropensity().init(given).extra_loss(view.batch, logits, pair_logits) is None
 
 
 def test_losses_of_many_batches_average_to_that_of_the_whole(dataset: Dataset) -> None:
-    given = problem(dataset.train, batch_size=200)
-    weighing = BalancedPropensity(balance=0.0).begin(given)  # the square of a mean has no unbiased batch form
-    view, imputed, imputed_on_pairs = view_of(problem(dataset.train))
+    given = context(dataset.train, batch_size=200)
+    fitted_weights = BalancedPropensity(balance=0.0).init(given)  # the square of a mean has no unbiased batch form
+    view, imputed, imputed_on_pairs = view_of(context(dataset.train))
     grid = view.pair_logits.reshape(given.log.shape)
 
     @torch.no_grad()
     def loss(batch: Batch, pair_logits: torch.Tensor) -> float:
-        own = View(batch, grid[batch.users, batch.items], pair_logits, batch.labels)
-        on_rows = weighing.scorer(batch.users, batch.items)
-        on_pairs = weighing.scorer.at(batch.pair_users, batch.pair_items)
-        return float(weighing.loss(own, on_pairs, on_rows, imputed, imputed_on_pairs)[0])
+        own = StepInputs(batch, grid[batch.users, batch.items], pair_logits, batch.labels)
+        on_rows = fitted_weights.scorer(batch.users, batch.items)
+        on_pairs = fitted_weights.scorer.at(batch.pair_users, batch.pair_items)
+        return float(fitted_weights.loss(own, on_pairs, on_rows, imputed, imputed_on_pairs)[0])
 
     batches = given.batches(pairs=True)
     parts = [loss(b, grid[b.pair_users, b.pair_items]) for _ in range(60) for b in batches.epoch()]
@@ -289,7 +294,7 @@ def test_without_its_further_terms_it_is_a_propensity_model(dataset: Dataset) ->
 
 
 def test_bad_settings_are_named(dataset: Dataset) -> None:
-    given = problem(dataset.train)
+    given = context(dataset.train)
     for part, words in (
         (BalancedPropensity(observation=0), "`observation` must be a number > 0, got 0"),
         (BalancedPropensity(labels=-1), "`labels` must be a number >= 0, got -1"),
@@ -298,34 +303,34 @@ def test_bad_settings_are_named(dataset: Dataset) -> None:
         (StabilizedPropensity(clip=-0.1), "`clip` must be a number >= 0 and <= 1, got -0.1"),
     ):
         with pytest.raises(ConfigError, match=words):
-            part.begin(given)
+            part.init(given)
 
 
 @JOINT
 def test_a_clipped_row_does_not_close_a_gap(part: Weights, dataset: Dataset) -> None:
     """Below the clip a row's weight is what it is, whatever the model says: no gradient but the cross-entropy's."""
-    given = problem(dataset.train)
-    weighing = part.begin(given)
+    given = context(dataset.train)
+    fitted_weights = part.init(given)
     view, imputed, imputed_on_pairs = view_of(given)
-    on_pairs, on_rows = weighing.scorer.at(None, None).detach(), torch.full((len(given.log),), -12.0)
+    on_pairs, on_rows = fitted_weights.scorer.at(None, None).detach(), torch.full((len(given.log),), -12.0)
     on_rows.requires_grad_()
-    gap = weighing.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)[1]
+    gap = fitted_weights.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)[1]
     assert float(torch.autograd.grad(gap, on_rows)[0].abs().max()) == 0
 
 
 def test_the_label_term_reaches_the_predictor(dataset: Dataset) -> None:
     """IPS-V2's CE(o r -> p r^) moves the predictor too, not the propensities alone."""
     parts = BalancedPropensity(labels=1.0)
-    given = problem(dataset.train)
-    learner = Learner.begin(given, parts, "ips", Nothing())
+    given = context(dataset.train)
+    learner = Learner.init(given, parts, "ips", NoImputation())
     batch = given.batches(True).whole()
     logits, pair_logits = learner._logits(batch)
-    extra = learner.weighing.extra_loss(batch, logits, pair_logits)
+    extra = learner.fitted_weights.extra_loss(batch, logits, pair_logits)
     (gradient,) = torch.autograd.grad(extra, logits, retain_graph=True)
     assert float(gradient.abs().sum()) > 0
     before = [tensor.clone() for tensor in learner.state()]
     with_term = learner.step(batch, 1.0)
     for tensor, old in zip(learner.state(), before, strict=True):
         tensor.copy_(old)
-    learner.weighing.extra_loss = lambda *_: None
+    learner.fitted_weights.extra_loss = lambda *_: None
     assert float(with_term) > float(learner.step(batch, 1.0))

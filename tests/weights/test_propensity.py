@@ -23,8 +23,8 @@ from counterpoise import (
     DebiasedRecommender,
     FeedbackLog,
     MatrixFactorization,
+    SimulatedData,
     Training,
-    World,
     load_model,
     make,
     read_log,
@@ -36,18 +36,18 @@ from counterpoise.config import from_config
 from counterpoise.methods import WEIGHTS
 from counterpoise.risks import dr, error, ips, snips
 from counterpoise.threads import one_thread
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.weights import propensity as module
-from counterpoise.weights.base import NaiveBayes, Uniform, Weighing, Weights, inverse_propensity, propensity_facts
+from counterpoise.weights.base import FittedWeights, NaiveBayes, Uniform, Weights, inverse_propensity, propensity_facts
 from counterpoise.weights.propensity import (
     CACHED,
-    Given,
+    KnownPropensity,
     Logistic,
     Popularity,
     Propensity,
     cross_entropy,
+    negative_log_complement,
     regress,
-    surprise_of_nothing,
 )
 
 LABEL_FREE = pytest.mark.parametrize("part", [Logistic(), Propensity(), Popularity(), Popularity("both")], ids=repr)
@@ -60,10 +60,10 @@ def _one_thread() -> Iterator[None]:
         yield
 
 
-def problem(log: FeedbackLog, **training: object) -> Problem:
+def context(log: FeedbackLog, **training: object) -> FitContext:
     settings = {"epochs": 20, **training}
     generator = torch.Generator().manual_seed(0)
-    return Problem(log, None, MatrixFactorization(dim=4), Training(**settings), torch.device("cpu"), generator)
+    return FitContext(log, None, MatrixFactorization(dim=4), Training(**settings), torch.device("cpu"), generator)
 
 
 def indicator(log: FeedbackLog) -> np.ndarray:
@@ -73,9 +73,9 @@ def indicator(log: FeedbackLog) -> np.ndarray:
     return observed
 
 
-def propensities(weighing: Weighing, log: FeedbackLog) -> np.ndarray:
+def propensities(fitted_weights: FittedWeights, log: FeedbackLog) -> np.ndarray:
     """Of all pairs, from the ratios."""
-    return log.density / weighing.at(None, None).double().numpy().reshape(log.shape)
+    return log.density / fitted_weights.at(None, None).double().numpy().reshape(log.shape)
 
 
 def rows_of(log: FeedbackLog) -> tuple[torch.Tensor, torch.Tensor]:
@@ -102,14 +102,14 @@ def test_the_written_out_gradient_is_that_of_its_formula() -> None:
     share = torch.rand(30, generator=generator, dtype=torch.float64)
     share[:3] = torch.tensor([0.0, 1.0, 1.0])
     slow = [-np.log(1 - a * expit(s)) for a, s in zip(share.tolist(), logits.tolist(), strict=True)]
-    assert surprise_of_nothing(logits, share).item() == pytest.approx(mean(slow), abs=1e-12)
-    assert torch.autograd.gradcheck(lambda s: surprise_of_nothing(s, share), (logits,))
+    assert negative_log_complement(logits, share).item() == pytest.approx(mean(slow), abs=1e-12)
+    assert torch.autograd.gradcheck(lambda s: negative_log_complement(s, share), (logits,))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.4, torch.tensor([[0.2], [-3.0]])])
 def test_fits_side_by_side_are_looked_at_one_by_one(share: torch.Tensor | float) -> None:
     logits = torch.randn(2, CACHED, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    found = surprise_of_nothing(logits, share)
+    found = negative_log_complement(logits, share)
     slow = -torch.log(1 - share * torch.sigmoid(logits.double())).mean(-1)
     assert torch.allclose(found.double(), slow, rtol=1e-6)
     gradients = [torch.autograd.grad(loss @ torch.tensor([1, 2]).to(loss), logits)[0] for loss in (found, slow)]
@@ -118,7 +118,7 @@ def test_fits_side_by_side_are_looked_at_one_by_one(share: torch.Tensor | float)
 
 def test_large_logits_keep_the_cross_entropy_finite() -> None:
     logits = torch.tensor([-80.0, 0.0, 60.0], requires_grad=True)
-    loss = surprise_of_nothing(logits, 1.0)
+    loss = negative_log_complement(logits, 1.0)
     assert loss.item() == pytest.approx((np.log(2) + 60) / 3, rel=1e-6)
     assert torch.autograd.grad(loss, logits)[0].tolist() == pytest.approx([0, 1 / 6, 1 / 3], abs=1e-6)
 
@@ -147,7 +147,7 @@ def test_clipping_caps_the_ratio_and_its_facts_count() -> None:
 def test_unregularised_regression_meets_its_moments_on_all_pairs(dataset: Dataset) -> None:
     """sum over D of (o - p) = 0, and of (o - p) x = 0 for every feature x."""
     log = dataset.train
-    gap = indicator(log) - propensities(Logistic(l2=0, clip=0).begin(problem(log)), log)
+    gap = indicator(log) - propensities(Logistic(l2=0, clip=0).init(context(log)), log)
     pairs = pair_features(log, ("side", "activity"))
     assert abs(gap.sum()) < 1e-3  # ratios are float32
     assert np.abs(gap.sum(1) @ pairs.users.numpy()).max() < 1e-3
@@ -181,17 +181,17 @@ def test_regression_copes_with_a_log_of_all_pairs() -> None:
     users, items = (codes.ravel() for codes in np.indices((6, 5)))
     features = np.random.default_rng(0).normal(size=(6, 2))
     log = FeedbackLog.from_arrays(users, items, items % 2, user_features=features)
-    assert Logistic(("side",)).begin(problem(log)).ratio.numpy() == pytest.approx(1, abs=1e-3)
+    assert Logistic(("side",)).init(context(log)).ratio.numpy() == pytest.approx(1, abs=1e-3)
 
 
 def test_regression_does_without_side_features_and_with_embeddings(dataset: Dataset) -> None:
     log = dataset.train
     bare = replace(log, user_features=None, item_features=None)
     without, activity = (
-        part.begin(problem(one)).ratio for part, one in ((Logistic(), bare), (Logistic(("activity",)), log))
+        part.init(context(one)).ratio for part, one in ((Logistic(), bare), (Logistic(("activity",)), log))
     )
     assert torch.equal(without, activity)
-    assert not torch.equal(Logistic(("activity", "embeddings")).begin(problem(log)).ratio, activity)
+    assert not torch.equal(Logistic(("activity", "embeddings")).init(context(log)).ratio, activity)
 
 
 @pytest.mark.parametrize("of", ["item", "user", "both"])
@@ -200,7 +200,7 @@ def test_popularity_is_counted(of: str, dataset: Dataset) -> None:
     users, items = (np.bincount(codes, minlength=size) for codes, size in zip(rows_of(log), log.shape, strict=True))
     both = np.minimum(users[log.users] * items[log.items], len(log))  # as a propensity over |O|, at most 1
     count = {"user": users[log.users], "item": items[log.items], "both": both}[of]
-    ratio = Popularity(of, clip=0).begin(problem(log)).ratio.numpy()
+    ratio = Popularity(of, clip=0).init(context(log)).ratio.numpy()
     assert ratio == pytest.approx((1 / count) / (1 / count).mean(), rel=1e-5)
 
 
@@ -209,7 +209,7 @@ def test_the_estimates_approach_the_true_propensities() -> None:
     log, truth = world.dataset.train, np.asarray(world.propensity)
 
     def loss(part: Weights) -> float:
-        p = np.clip(propensities(part.begin(problem(log, epochs=150)), log), 1e-6, 1 - 1e-6)
+        p = np.clip(propensities(part.init(context(log, epochs=150)), log), 1e-6, 1 - 1e-6)
         return float(-(truth * np.log(p) + (1 - truth) * np.log1p(-p)).mean())
 
     best = float(-(truth * np.log(truth) + (1 - truth) * np.log1p(-truth)).mean())
@@ -221,33 +221,33 @@ def test_the_estimates_approach_the_true_propensities() -> None:
 
 def test_sampled_pairs_train_nearly_the_same_model(dataset: Dataset) -> None:
     log = dataset.train
-    exact = Propensity().begin(problem(log, epochs=150)).ratio.log()
-    sampled = Propensity().begin(problem(log, epochs=150, batch_size=100)).ratio.log()
+    exact = Propensity().init(context(log, epochs=150)).ratio.log()
+    sampled = Propensity().init(context(log, epochs=150, batch_size=100)).ratio.log()
     assert np.corrcoef(exact, sampled)[0, 1] > 0.9
 
 
 @LABEL_FREE
 def test_estimates_ignore_labels_and_the_order_of_rows(part: Weights, dataset: Dataset) -> None:
     log, order = dataset.train, np.random.default_rng(0).permutation(len(dataset.train))
-    ratio = part.begin(problem(log)).ratio
-    assert torch.equal(part.begin(problem(replace(log, ratings=1 - log.ratings))).ratio, ratio)
-    shuffled = part.begin(problem(log.take(order))).ratio
+    ratio = part.init(context(log)).ratio
+    assert torch.equal(part.init(context(replace(log, ratings=1 - log.ratings))).ratio, ratio)
+    shuffled = part.init(context(log.take(order))).ratio
     assert shuffled.numpy() == pytest.approx(ratio.numpy()[order], rel=1e-3)
 
 
 @LABEL_FREE
 def test_the_ratio_of_rows_is_that_of_their_pairs(part: Weights, dataset: Dataset) -> None:
     log = dataset.train
-    weighing = part.begin(problem(log))
-    grid = weighing.at(None, None).reshape(log.shape)
-    assert weighing.ratio.shape == (len(log),)
-    assert torch.allclose(weighing.at(*rows_of(log)), weighing.ratio)
-    assert torch.allclose(grid[log.users, log.items], weighing.ratio, rtol=1e-5)
+    fitted_weights = part.init(context(log))
+    grid = fitted_weights.at(None, None).reshape(log.shape)
+    assert fitted_weights.ratio.shape == (len(log),)
+    assert torch.allclose(fitted_weights.at(*rows_of(log)), fitted_weights.ratio)
+    assert torch.allclose(grid[log.users, log.items], fitted_weights.ratio, rtol=1e-5)
     assert float(grid.max()) <= 20 * 1.5
-    json.dumps(weighing.facts(), allow_nan=False)
+    json.dumps(fitted_weights.facts(), allow_nan=False)
 
 
-@pytest.mark.parametrize("word", [word for word in WEIGHTS if word != "given"])
+@pytest.mark.parametrize("word", [word for word in WEIGHTS if word != "known"])
 @pytest.mark.parametrize("training", [{}, {"batch_size": 70, "patience": 2}], ids=["full", "small"])
 def test_all_weights_train_a_model_that_can_be_saved(
     word: str, training: dict[str, int], dataset: Dataset, tmp_path: Path
@@ -268,8 +268,8 @@ def test_all_weights_train_a_model_that_can_be_saved(
 
 
 def test_naive_bayes_weights_sum_to_all_pairs_so_ips_is_snips(dataset: Dataset) -> None:
-    given = replace(problem(dataset.train), probe=dataset.probe)
-    ratio = NaiveBayes().begin(given).ratio.double()
+    given = replace(context(dataset.train), probe=dataset.probe)
+    ratio = NaiveBayes().init(given).ratio.double()
     assert float(ratio.sum()) / dataset.train.density == pytest.approx(dataset.train.n_pairs, rel=1e-6)
     errors = torch.rand(len(ratio), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     assert float(ips(errors, ratio)) == pytest.approx(float(snips(errors, ratio)), rel=1e-6)
@@ -278,12 +278,12 @@ def test_naive_bayes_weights_sum_to_all_pairs_so_ips_is_snips(dataset: Dataset) 
 def test_a_constant_propensity_is_naive(dataset: Dataset) -> None:
     log = dataset.train
     errors = torch.rand(len(log), generator=torch.Generator().manual_seed(0))
-    ratio = Given(np.full(log.shape, 0.3)).begin(problem(log)).ratio
+    ratio = KnownPropensity(np.full(log.shape, 0.3)).init(context(log)).ratio
     assert float(snips(errors, ratio)) == pytest.approx(float(errors.mean()), rel=1e-6)
     assert float(ips(errors, ratio)) == pytest.approx(float(errors.mean()) * log.density / 0.3, rel=1e-5)
     naive, same = (
         DebiasedRecommender(part, training=Training(epochs=5)).fit(log).predict_log(dataset.test)
-        for part in (Uniform(), Given(np.full(log.shape, log.density)))
+        for part in (Uniform(), KnownPropensity(np.full(log.shape, log.density)))
     )
     assert naive == pytest.approx(same, abs=1e-5)
 
@@ -302,7 +302,7 @@ def test_true_propensities_make_the_risks_unbiased() -> None:
         log = FeedbackLog.from_arrays(
             users, items, labels[users, items], user_ids=np.arange(shape[0]), item_ids=np.arange(shape[1])
         )
-        ratio = Given(truth, clip=0).begin(problem(log)).ratio
+        ratio = KnownPropensity(truth, clip=0).init(context(log)).ratio
         observed, own = torch.from_numpy(errors[users, items]), torch.from_numpy(imputed[users, items])
         found.append(
             [
@@ -321,99 +321,99 @@ def test_true_propensities_make_the_risks_unbiased() -> None:
 # ---- given -----------------------------------------------------------------------------------------------------------
 
 
-def test_matrix_function_array_and_column_are_the_same(world: World) -> None:
+def test_matrix_function_array_and_column_are_the_same(world: SimulatedData) -> None:
     log, table = world.dataset.train, np.asarray(world.propensity)
     own = table[log.users, log.items]
     expected = log.density / np.maximum(own, 0.05 * log.density)
     for part, given in (
-        (Given(table), log),
-        (Given(world.propensity), log),
-        (Given(own), log),
-        (Given(), replace(log, propensities=own)),
+        (KnownPropensity(table), log),
+        (KnownPropensity(world.propensity), log),
+        (KnownPropensity(own), log),
+        (KnownPropensity(), replace(log, propensities=own)),
     ):
-        assert part.begin(problem(given)).ratio.numpy() == pytest.approx(expected, rel=1e-5)
+        assert part.init(context(given)).ratio.numpy() == pytest.approx(expected, rel=1e-5)
     everywhere = log.density / np.maximum(table.ravel(), 0.05 * log.density)
-    for part in (Given(table), Given(world.propensity)):
-        weighing = part.begin(problem(log))
-        assert weighing.at(None, None).numpy() == pytest.approx(everywhere, rel=1e-5)
-        assert weighing.at(None, None) is weighing.at(None, None) or isinstance(part.propensity, np.ndarray)
+    for part in (KnownPropensity(table), KnownPropensity(world.propensity)):
+        fitted_weights = part.init(context(log))
+        assert fitted_weights.at(None, None).numpy() == pytest.approx(everywhere, rel=1e-5)
+        assert fitted_weights.at(None, None) is fitted_weights.at(None, None) or isinstance(part.propensity, np.ndarray)
 
 
 @pytest.mark.parametrize("how", ["matrix", "function", "column"])
-def test_given_propensities_follow_the_rows_that_patience_holds_out(how: str, world: World) -> None:
+def test_given_propensities_follow_the_rows_that_patience_holds_out(how: str, world: SimulatedData) -> None:
     log = world.dataset.train
     own = world.propensity(log.users, log.items)
     propensity = {"matrix": np.asarray(world.propensity), "function": world.propensity, "column": None}[how]
-    model = DebiasedRecommender(Given(propensity), training=Training(epochs=3, patience=2))
+    model = DebiasedRecommender(KnownPropensity(propensity), training=Training(epochs=3, patience=2))
     model.fit(replace(log, propensities=own) if how == "column" else log)
-    whole = Given(own, clip=0.05).begin(problem(log)).ratio
+    whole = KnownPropensity(own, clip=0.05).init(context(log)).ratio
     assert model.ratio_.mean() == pytest.approx(float(whole.mean()), rel=0.1)  # 90 % of the rows, the same weights
     assert set(np.round(model.ratio_, 3)) <= set(np.round(whole.numpy() * len(model.ratio_) / len(log) / 0.9, 3))
 
 
-def test_an_array_cannot_follow_patience(world: World) -> None:
+def test_an_array_cannot_follow_patience(world: SimulatedData) -> None:
     log = world.dataset.train
-    model = DebiasedRecommender(Given(np.full(len(log), 0.2)), training=Training(epochs=2, patience=1))
+    model = DebiasedRecommender(KnownPropensity(np.full(len(log), 0.2)), training=Training(epochs=2, patience=1))
     with pytest.raises(DataError, match=r"With patience some rows are held out .* give the log its `propensities`"):
         model.fit(log)
 
 
-def test_propensities_of_rows_are_unknown_elsewhere(world: World) -> None:
+def test_propensities_of_rows_are_unknown_elsewhere(world: SimulatedData) -> None:
     log = world.dataset.train
-    weighing = Given(np.full(len(log), 0.2)).begin(problem(log))
+    fitted_weights = KnownPropensity(np.full(len(log), 0.2)).init(context(log))
     unseen = np.argwhere(indicator(log) == 0)[:1]
     for pairs in ((None, None), (torch.from_numpy(unseen[:, 0]), torch.from_numpy(unseen[:, 1]))):
         with pytest.raises(ConfigError, match="known for the rows of the log alone"):
-            weighing.at(*pairs)
+            fitted_weights.at(*pairs)
 
 
-def test_a_saved_model_says_what_a_new_fit_misses(world: World, tmp_path: Path) -> None:
+def test_a_saved_model_says_what_a_new_fit_misses(world: SimulatedData, tmp_path: Path) -> None:
     log = world.dataset.train
     training = Training(epochs=3, device="cpu")
-    model = DebiasedRecommender(Given(world.propensity, clip=0.1), training=training).fit(log)
+    model = DebiasedRecommender(KnownPropensity(world.propensity, clip=0.1), training=training).fit(log)
     model.save(tmp_path / "run")
     loaded = load_model(tmp_path / "run")
     assert np.array_equal(loaded.predict_log(log), model.predict_log(log))
-    assert loaded.weights == Given(clip=0.1)
+    assert loaded.weights == KnownPropensity(clip=0.1)
     with pytest.raises(ConfigError, match=r"`propensity` must be given: .*a saved model keeps none"):
         loaded.fit(log)
     assert loaded.set_params(weights__propensity=world.propensity).fit(log).ratio_ == pytest.approx(model.ratio_)
 
 
-def test_given_weights_are_compared_and_cloned_by_value(world: World) -> None:
+def test_given_weights_are_compared_and_cloned_by_value(world: SimulatedData) -> None:
     table = np.asarray(world.propensity)
-    assert Given(table) == Given(table.copy())
-    assert Given(table) != Given(table / 2)
-    assert Given(table) != Given()
-    assert Given(world.propensity) == Given(world.propensity)
-    assert Given(world.propensity) != Given(table)
-    assert Given(clip=0.1) != Given()
-    assert Given() != Uniform()
-    assert clone(DebiasedRecommender(Given(table))) == DebiasedRecommender(Given(table))
-    json.dumps(DebiasedRecommender(Given(table)).to_config())
+    assert KnownPropensity(table) == KnownPropensity(table.copy())
+    assert KnownPropensity(table) != KnownPropensity(table / 2)
+    assert KnownPropensity(table) != KnownPropensity()
+    assert KnownPropensity(world.propensity) == KnownPropensity(world.propensity)
+    assert KnownPropensity(world.propensity) != KnownPropensity(table)
+    assert KnownPropensity(clip=0.1) != KnownPropensity()
+    assert KnownPropensity() != Uniform()
+    assert clone(DebiasedRecommender(KnownPropensity(table))) == DebiasedRecommender(KnownPropensity(table))
+    json.dumps(DebiasedRecommender(KnownPropensity(table)).to_config())
 
 
 @pytest.mark.parametrize("value", [0.0, -0.5, 1.5, np.nan])
-def test_given_propensities_must_be_probabilities(value: float, world: World) -> None:
+def test_given_propensities_must_be_probabilities(value: float, world: SimulatedData) -> None:
     log = world.dataset.train
     table, own = np.full(log.shape, 0.5), np.full(len(log), 0.5)
     table[3, 4], own[7] = value, value
     with pytest.raises(DataError, match=rf"\(0, 1\], got {value:g} for user code 3, item code 4"):
-        Given(table).begin(problem(log))
+        KnownPropensity(table).init(context(log))
     with pytest.raises(DataError, match=rf"\(0, 1\], got {value:g} for row 7"):
-        Given(own).begin(problem(log))
+        KnownPropensity(own).init(context(log))
     with pytest.raises(DataError, match=rf"\(0, 1\], got {value:g} for user code \d+, item code \d+"):
-        Given(lambda users, items: np.full(len(users), value)).begin(problem(log))
+        KnownPropensity(lambda users, items: np.full(len(users), value)).init(context(log))
 
 
-def test_given_propensities_must_have_a_shape_that_fits(world: World) -> None:
+def test_given_propensities_must_have_a_shape_that_fits(world: SimulatedData) -> None:
     log = world.dataset.train
     with pytest.raises(DataError, match=r"`propensity` must have the shape \(60, 50\) of all pairs or \(\d+,\)"):
-        Given(np.full((3, 2), 0.5)).begin(problem(log))
+        KnownPropensity(np.full((3, 2), 0.5)).init(context(log))
     with pytest.raises(DataError, match=r"one value for each of the \d+ pairs asked for, got \(\)"):
-        Given(lambda users, items: 0.5).begin(problem(log))
+        KnownPropensity(lambda users, items: 0.5).init(context(log))
     with pytest.raises(DataError, match="`propensity` must hold numbers only"):
-        Given(["often", "rarely"]).begin(problem(log))
+        KnownPropensity(["often", "rarely"]).init(context(log))
 
 
 # ---- the column of a log ---------------------------------------------------------------------------------------------
@@ -464,15 +464,20 @@ def test_a_word_builds_weights_that_come_back_from_their_configuration(word: str
 
 
 def test_bad_settings_are_named(dataset: Dataset) -> None:
-    given = problem(dataset.train)
+    given = context(dataset.train)
     with pytest.raises(ConfigError, match=r"`weights` must be a Weights or one of 'uniform', .* got 'ipw'"):
         make("ips", weights="ipw")
-    for part in (Logistic(clip=-1), Propensity(clip=2), Popularity(clip="no"), Given(np.full((60, 50), 0.5), clip=-1)):
+    for part in (
+        Logistic(clip=-1),
+        Propensity(clip=2),
+        Popularity(clip="no"),
+        KnownPropensity(np.full((60, 50), 0.5), clip=-1),
+    ):
         with pytest.raises(ConfigError, match="`clip` must be a number >= 0 and <= 1"):
-            part.begin(given)
+            part.init(given)
     with pytest.raises(ConfigError, match="`l2` must be a number >= 0"):
-        Logistic(l2=-1).begin(given)
+        Logistic(l2=-1).init(given)
     with pytest.raises(ConfigError, match=r"`sources` must be one of 'side', .* got 'age'"):
-        Logistic(("age",)).begin(given)
+        Logistic(("age",)).init(given)
     with pytest.raises(ConfigError, match="`of` must be one of 'item', 'user', 'both', got 'shop'"):
-        Popularity("shop").begin(given)
+        Popularity("shop").init(given)

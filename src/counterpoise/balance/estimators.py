@@ -67,18 +67,18 @@ class BalanceReport:
     function_names: list[str]
 
     @property
-    def given_up(self) -> list[str]:
+    def relaxed(self) -> list[str]:
         """The names of the functions whose balance cost too much."""
-        return [self.function_names[j] for j in np.flatnonzero(self.result.given_up)]
+        return [self.function_names[j] for j in np.flatnonzero(self.result.relaxed)]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able values, without the weights."""
-        return {"solver": self.result.to_dict(), "given_up": self.given_up, "diagnosis": self.diagnosis.to_dict()}
+        return {"solver": self.result.to_dict(), "relaxed": self.relaxed, "diagnosis": self.diagnosis.to_dict()}
 
     def summary(self) -> str:
         """In words."""
         before, after = (abs(v / self.result.scale) for v in (self.result.imbalance_before, self.result.imbalance))
-        lost = f"Given up: {_first_names(self.given_up)}." if self.given_up else "No function was given up."
+        lost = f"Given up: {_first_names(self.relaxed)}." if self.relaxed else "No function was given up."
         lines = [
             f"{len(self.function_names)} functions balanced ({self.result.status} in {self.result.passes} passes, "
             f"duality gap {self.result.gap:.1e}): largest imbalance {before.max():.3f} SD before, "
@@ -307,7 +307,7 @@ class KernelBalancer(_Balancer):
     """Balances kernel functions: all smooth functions of the features, without naming any.
 
     `n_functions`, `select`, `candidates`, `ridge`: see `KernelFunctions`; without a recommender there is no error to
-    adapt to, so `select` is "spectral", "witness", "random", "worst_case" or "worst_case_top". "witness" takes
+    adapt to, so `select` is "spectral", "greedy", "random", "worst_case" or "worst_case_top". "greedy" takes
     `n_functions` at most, and stops by itself. "worst_case" balances all `candidates` at once: it has no use for
     `tolerance` and, but for the default of `candidates`, for `n_functions`.
     `kernel` "gaussian" or "exponential" and its `bandwidth` act on features standardised over the population.
@@ -452,7 +452,7 @@ class FrontierPoint:
     effective_sample_size: float
     rms_imbalance: float
     max_imbalance: float
-    given_up: int
+    relaxed: int
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -495,5 +495,5 @@ def _point(tolerance: float, result: BalanceResult) -> FrontierPoint:
         effective_sample_size=effective_sample_size(result.weights),
         rms_imbalance=float(np.sqrt(np.mean(sizes**2))),
         max_imbalance=float(sizes.max()),
-        given_up=int(result.given_up.sum()),
+        relaxed=int(result.relaxed.sum()),
     )

@@ -20,7 +20,7 @@ WeightsOf = Callable[[slice, Tensor], Tensor]  # of a block, from its place and 
 CANCELLED = 1e-6  # a variance below this share of the mean square has lost too many of its digits
 
 
-class Family(Protocol):
+class ExponentialFamily(Protocol):
     """The exponential family over some rows, wherever they lie: what the solver asks of them."""
 
     @property
@@ -39,21 +39,21 @@ class Family(Protocol):
     def line_passes(self) -> int:
         """How many passes `along` takes."""
 
-    def at(self, dual: Tensor) -> Point:
+    def at(self, dual: Tensor) -> FamilyPoint:
         """The family at a dual vector; one pass over the rows."""
 
-    def along(self, point: Point, trial: Point, length: float) -> float:
+    def along(self, point: FamilyPoint, trial: FamilyPoint, length: float) -> float:
         """The mean of the change of scores from `point` to `trial`, under the weights so far along the way."""
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the standard deviation of every function under the base weights."""
 
-    def sample(self, size: int) -> Tilting:
+    def sample(self, size: int) -> InMemoryFamily:
         """So many rows, drawn with repetition, in memory."""
 
 
 @dataclass(frozen=True)
-class Tilting:
+class InMemoryFamily:
     """The rows, what their functions should average to, their base weights and the cap on weights."""
 
     rows: Rows
@@ -72,13 +72,13 @@ class Tilting:
         """How many functions."""
         return self.rows.n_functions
 
-    def at(self, dual: Tensor) -> Point:
+    def at(self, dual: Tensor) -> FamilyPoint:
         """The scores log q_i - l'h(x_i), the smooth part of the dual and the imbalance, in one pass over the rows."""
         scores = torch.empty(self.rows.n_rows, dtype=torch.float64, device=self.rows.device)
         top, mass, total = tilted_sums(self.rows, dual, self.base, scores)
         if self.max_weight is not None:
             return self._capped(dual, scores)
-        return Point(self, dual, *normalised(dual, self.targets, top, mass, total), scores)
+        return FamilyPoint(self, dual, *normalised(dual, self.targets, top, mass, total), scores)
 
     def base(self, rows: slice) -> Tensor | float:
         """The logarithm of the base weights of a block."""
@@ -96,24 +96,24 @@ class Tilting:
         weight = float(base[0]) if self.log_base is None else None
         return mean_and_deviation(lambda centre: moments(self.rows, lambda part: base[part], centre, weight))
 
-    def sample(self, size: int) -> Tilting:
+    def sample(self, size: int) -> InMemoryFamily:
         """So many rows, drawn with repetition, in memory."""
         rows = self.rows
         drawn = torch.randint(rows.n_rows, (size,), generator=torch.Generator().manual_seed(0)).to(rows.device)
         base = None if self.log_base is None else self.log_base[drawn].log_softmax(0)
         cap = None if self.max_weight is None else min(1.0, self.max_weight * rows.n_rows / size)
-        return Tilting(matrix_rows(rows.take(drawn)), self.targets, base, cap)
+        return InMemoryFamily(matrix_rows(rows.take(drawn)), self.targets, base, cap)
 
-    def _capped(self, dual: Tensor, scores: Tensor) -> Point:
+    def _capped(self, dual: Tensor, scores: Tensor) -> FamilyPoint:
         """The same under the cap: the weights are known only after all scores are, so it takes a second pass."""
         assert self.max_weight is not None
         offset = capped_offset(scores, self.max_weight)
         weights = (scores - offset).exp_().clamp_(max=self.max_weight)
         means = weighted_sum(self.rows, weights).cpu()
         smooth = float((weights * scores).sum() - torch.special.xlogy(weights, weights).sum())
-        return Point(self, dual, offset, smooth + float(dual @ self.targets), means - self.targets, scores)
+        return FamilyPoint(self, dual, offset, smooth + float(dual @ self.targets), means - self.targets, scores)
 
-    def along(self, point: Point, trial: Point, length: float) -> float:
+    def along(self, point: FamilyPoint, trial: FamilyPoint, length: float) -> float:
         """The mean of the change of scores from `point` to `trial`, under the weights so far along the way."""
         change = trial.scores - point.scores
         scores = point.scores + length * change
@@ -124,10 +124,10 @@ class Tilting:
 
 
 @dataclass(frozen=True)
-class Point:
+class FamilyPoint:
     """The family at one dual vector: F's smooth part log sum_i q_i exp(-l'(h(x_i) - mu)) and tau = sum_i w_i h - mu."""
 
-    tilting: Tilting
+    tilting: InMemoryFamily
     dual: Tensor  # (functions,)
     offset: float  # log of the sum of exp(scores), or what replaces it under a cap
     smooth: float

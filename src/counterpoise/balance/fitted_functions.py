@@ -92,7 +92,7 @@ class FittedPowers(FittedFunctions):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class FittedGiven(FittedFunctions):
+class FittedCustom(FittedFunctions):
     """A caller's own functions."""
 
     function: Callable[[Tensor], Tensor]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from counterpoise.balance.fitted_functions import (
+    FittedCustom,
     FittedFunctions,
-    FittedGiven,
     FittedKernels,
     FittedPowers,
     standard_scores,
@@ -20,20 +20,20 @@ from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.population import Pairs, Points, Population, Sample, kernel_rows, matrix_rows
 from counterpoise.balance.selection import (
     drawn_rows,
+    greedy_worst_case,
     largest,
     ridge_coefficients,
     spectral_basis,
-    witnesses,
     worst_function,
     worth,
 )
-from counterpoise.config import Part, Select
+from counterpoise.config import Configurable, Select
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 
 FEW = 2**10  # points, observed or of the population, whose kernel values are all computed at once
 GRAM_PAIRS = 2**14  # pairs from which the Gram of kernels that do not factorise is taken
-WITNESS_ROWS = 2**17  # observed rows among which witnesses are sought
-LOOK_AT_ROWS = ("adaptive", "adaptive_spectral", "worst_case_top", "witness")  # rules that choose by the observed rows
+GREEDY_ROWS = 2**17  # observed rows among which witnesses are sought
+LOOK_AT_ROWS = ("adaptive", "adaptive_spectral", "worst_case_top", "greedy")  # rules that choose by the observed rows
 
 
 class Functions(Protocol):
@@ -55,7 +55,7 @@ class Functions(Protocol):
 
 
 @dataclasses.dataclass
-class Moments(Part):
+class Moments(Configurable):
     """Every feature, standardised over the population, to the powers 1 .. `order` (MB in the paper)."""
 
     order: int = 1
@@ -92,7 +92,7 @@ class Moments(Part):
 
 
 @dataclasses.dataclass
-class GivenFunctions(Part):
+class CustomFunctions(Configurable):
     """Your own functions: `function` takes features (rows, columns) as a tensor and gives (rows, functions)."""
 
     function: Callable[[Tensor], Tensor]
@@ -112,11 +112,11 @@ class GivenFunctions(Part):
             raise DataError("`function` must give a matrix (rows, functions).")
         spread = population.mean(lambda x: (self.function(x) - targets).square_(), 64).sqrt()
         names = [f"h{j}" for j in range(len(targets))]
-        return FittedGiven(targets=targets, scale=spread, names=names, function=self.function)
+        return FittedCustom(targets=targets, scale=spread, names=names, function=self.function)
 
 
 @dataclasses.dataclass
-class KernelFunctions(Part):
+class KernelFunctions(Configurable):
     """`n` functions made of kernels at `candidates` rows drawn from the population, chosen by `select`.
 
     "random": kernels at n of the candidates (RKB).
@@ -129,8 +129,8 @@ class KernelFunctions(Part):
     "worst_case": all candidates, in the quadratic problem that minimises the bias of the worst function (WKB);
     n counts only for the default of `candidates`, and the problem has no tolerance.
     "worst_case_top": the n kernels with the largest |alpha| of the worst function (WKB as printed).
-    "witness": the worst functions in turn, each under the weights that balance those before it; n at most, fewer where
-    a tenth of the imbalance that a random sample of the population has is left sooner (see `witness`).
+    "greedy": the worst functions in turn, each under the weights that balance those before it; n at most, fewer where
+    a tenth of the imbalance that a random sample of the population has is left sooner (see `greedy`).
     `ridge` is the penalty of the regression and of the worst function's norm, relative to the mean of the diagonal.
     """
 
@@ -168,7 +168,7 @@ class KernelFunctions(Part):
         gram = _gram(kernel, centres, population, mean, generator)
         if self.select in ("spectral", "adaptive_spectral"):
             return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
-        if self.select == "witness":
+        if self.select == "greedy":
             assert observed is not None
             return self._witness(kernel, centres, gram, mean, observed, weights, generator)
         norm = gram + self.ridge * gram.diagonal().mean() * between
@@ -270,10 +270,10 @@ class KernelFunctions(Part):
         generator: torch.Generator,
     ) -> FittedFunctions:
         rows = kernel_rows(kernel, centres, observed)
-        if rows.n_rows > WITNESS_ROWS:
-            rows, weights = rows.at(drawn_rows(rows, weights, WITNESS_ROWS, generator)), None
-        mixing = witnesses(rows.kept(), mean, gram - torch.outer(mean, mean), self.n, weights)
-        return FittedKernels.mixtures("witness", kernel, centres, gram, mean, mixing, worth(mixing))
+        if rows.n_rows > GREEDY_ROWS:
+            rows, weights = rows.at(drawn_rows(rows, weights, GREEDY_ROWS, generator)), None
+        mixing = greedy_worst_case(rows.kept(), mean, gram - torch.outer(mean, mean), self.n, weights)
+        return FittedKernels.mixtures("greedy", kernel, centres, gram, mean, mixing, worth(mixing))
 
 
 def _gram(kernel: Kernel, centres: Tensor, population: Population, mean: Tensor, generator: torch.Generator) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
-from counterpoise.config import Part
+from counterpoise.config import Configurable
 from counterpoise.errors import ConfigError, check_number
 
 MIXTURE_NODES = 64  # Gaussians that stand for an exponential kernel: the error is below 1e-6 everywhere
@@ -51,7 +51,7 @@ def gaussian_mixture(bandwidth: float, nodes: int = MIXTURE_NODES) -> tuple[Tens
 
 
 @dataclasses.dataclass
-class Kernel(Part):
+class Kernel(Configurable):
     """A kernel with a bandwidth: a number, or "median" to take it from the median distance of the population."""
 
     bandwidth: float | Literal["median"] = "median"
@@ -99,7 +99,7 @@ class Gaussian(Kernel):
         return gaussian(x, centres, self.number)
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """Itself."""
+        """UnitWeights."""
         return torch.ones(1, dtype=torch.float64), torch.tensor([self.number], dtype=torch.float64)
 
     def _from_median(self, median_square: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from counterpoise.balance.exponential_family import Family, Point
+from counterpoise.balance.exponential_family import ExponentialFamily, FamilyPoint
 from counterpoise.balance.penalties import Penalty, Vector
 
 SHORT = 0.3  # a step (in standard deviations of the log-weights) after which the covariance is still nearly the same
@@ -24,7 +24,7 @@ DAMPING = (0.0, 1e-10, 1e-7, 1e-4)  # of the mean variance, tried in turn where 
 class Solution:
     """Where the iteration stopped, and why."""
 
-    point: Point
+    point: FamilyPoint
     dual: Vector  # in the problem's coordinates
     gap: float
     passes: int
@@ -39,22 +39,22 @@ class DualProblem:
     `transform` (J, R), or (J,) for a diagonal, gives those coordinates: T'h instead of h, with prices l = T dual.
     """
 
-    tilting: Family
+    tilting: ExponentialFamily
     penalty: Penalty
     transform: Vector
     passes: int = 0
     rough: bool = False  # whether covariances in float32 will do
 
-    def at(self, dual: Vector) -> Point:
+    def at(self, dual: Vector) -> FamilyPoint:
         """One pass over the rows."""
         self.passes += 1
         return self.tilting.at(torch.from_numpy(self._prices(dual)))
 
-    def imbalance(self, point: Point) -> Vector:
+    def imbalance(self, point: FamilyPoint) -> Vector:
         """The imbalance T'tau."""
         return change_coordinates(self.transform, point.imbalance.numpy())
 
-    def covariance(self, point: Point) -> Vector:
+    def covariance(self, point: FamilyPoint) -> Vector:
         """The Hessian T' cov T; one pass."""
         self.passes += 1
         if self.transform.ndim == 2:
@@ -66,7 +66,7 @@ class DualProblem:
         prices: Vector = self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
         return prices
 
-    def value(self, point: Point, dual: Vector) -> float:
+    def value(self, point: FamilyPoint, dual: Vector) -> float:
         """The dual objective."""
         return point.smooth + self.penalty.value(dual)
 
@@ -125,7 +125,9 @@ class DualProblem:
                 break
         return step, slope
 
-    def _advanced(self, point: Point, dual: Vector, step: Vector, slope: float, gap: float) -> tuple[Point, Vector]:
+    def _advanced(
+        self, point: FamilyPoint, dual: Vector, step: Vector, slope: float, gap: float
+    ) -> tuple[FamilyPoint, Vector]:
         """(the point after a step, the step), which is made shorter where it overshoots or leads astray."""
         trial = self.at(dual + step)
         if self._overshoots(point, dual, trial, step, slope):
@@ -138,7 +140,7 @@ class DualProblem:
             trial = self.at(dual + step)
         return trial, step
 
-    def _overshoots(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> bool:
+    def _overshoots(self, point: FamilyPoint, dual: Vector, trial: FamilyPoint, change: Vector, before: float) -> bool:
         """Whether the full step goes well past the least value on its line, by more than rounding can feign."""
         target = dual + change
         after = self.penalty.slope(target, change) - float(self.imbalance(trial) @ change)
@@ -146,7 +148,7 @@ class DualProblem:
         noise = NOISE * float(abs(change).sum())
         return after > 0.5 * abs(before) + noise or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset))
 
-    def _search(self, point: Point, dual: Vector, trial: Point, change: Vector, before: float) -> float:
+    def _search(self, point: FamilyPoint, dual: Vector, trial: FamilyPoint, change: Vector, before: float) -> float:
         """The length at which the convex objective stops falling along `change`, from (n,) vectors or by passes."""
         drift = float(self._prices(change) @ self.tilting.targets.numpy())
         low, high, low_slope, high_slope, length = 0.0, 1.0, before, np.inf, 0.5

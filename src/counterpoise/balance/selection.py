@@ -89,7 +89,7 @@ INDEPENDENT_SHARE = (
 )
 
 
-def witnesses(rows: Rows, mean: Tensor, covariance: Tensor, count: int, base: Tensor | None = None) -> Tensor:
+def greedy_worst_case(rows: Rows, mean: Tensor, covariance: Tensor, count: int, base: Tensor | None = None) -> Tensor:
     """(M, J) mixtures of the M kernels in `rows`: uncorrelated over the population, of variance 1, J <= `count`.
 
     `mean` and `covariance` are those of the kernels over the population, `base` the weights to start from.

@@ -24,12 +24,12 @@ from counterpoise.balance.arguments import (
     finite_vector,
     positive_vector,
 )
-from counterpoise.balance.exponential_family import Family, Tilting
+from counterpoise.balance.exponential_family import ExponentialFamily, InMemoryFamily
 from counterpoise.balance.newton import DualProblem, Solution, change_coordinates
 from counterpoise.balance.penalties import Hinge, Penalty, Quadratic, Vector, whitening
 from counterpoise.balance.population import Rows, ShardedRows
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_number
-from counterpoise.out_of_core.family import ShardedTilting
+from counterpoise.out_of_core.family import ShardedFamily
 from counterpoise.threads import one_blas_thread, one_thread
 
 # What balancing reached: the weights, and everything that certifies them.
@@ -54,7 +54,7 @@ class BalanceResult:
     scale: Vector  # the standard deviations in which violations are reported
     tolerance: Vector
     strength: Vector
-    given_up: NDArray[np.bool_]  # functions whose balance cost more than their strength
+    relaxed: NDArray[np.bool_]  # functions whose balance cost more than their strength
     offset: float  # log w(x) = log q(x) - dual'h(x) - offset
     passes: int
     status: str  # "solved", "passes spent" or "stalled"
@@ -95,10 +95,10 @@ class BalanceResult:
             weights = weights.masked_fill(log_base < np.log(1e-299), 0.0)
         imbalance = point.imbalance.numpy()
         divergence = -point.smooth - float(point.dual.numpy() @ imbalance)
-        given_up, worst, worst_before = np.zeros(len(before), dtype=bool), None, None
+        relaxed, worst, worst_before = np.zeros(len(before), dtype=bool), None, None
         if isinstance(penalty, Hinge):
             excess = (abs(imbalance) - tolerance).clip(min=0)
-            given_up = (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess * transform > 1e-9)
+            relaxed = (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess * transform > 1e-9)
             soft = np.isfinite(strength)
             cost = float(strength[soft] @ excess[soft])
         elif isinstance(penalty, Quadratic):
@@ -115,7 +115,7 @@ class BalanceResult:
             scale=scale,
             tolerance=tolerance,
             strength=strength,
-            given_up=given_up,
+            relaxed=relaxed,
             offset=point.offset,
             passes=solution.passes,
             status=solution.status,
@@ -133,11 +133,11 @@ class BalanceResult:
             name: getattr(self, name)
             for name in ("gap", "objective", "divergence", "passes", "status", "max_violation", "worst_case_bias")
         }
-        return {"rows": len(self.weights)} | numbers | {"given_up": np.flatnonzero(self.given_up).tolist()} | vectors
+        return {"rows": len(self.weights)} | numbers | {"relaxed": np.flatnonzero(self.relaxed).tolist()} | vectors
 
     def __repr__(self) -> str:
         """Status, size and certificate."""
-        lost = int(self.given_up.sum())
+        lost = int(self.relaxed.sum())
         return (
             f"<BalanceResult: {self.status} in {self.passes} passes, {len(self.weights):,} weights, "
             f"{len(self.dual)} functions ({lost} given up), gap {self.gap:.1e}, violation {self.max_violation:.1e} SD>"
@@ -225,24 +225,24 @@ def _is_array(H: Any) -> bool:
     return not isinstance(H, Tensor | Rows | ShardedRows)
 
 
-def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> Tilting | ShardedTilting:
+def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> InMemoryFamily | ShardedFamily:
     if isinstance(H, ShardedRows):
         if base_weights is not None or max_weight is not None:
             raise ConfigError(
                 "`base_weights` and `max_weight` need all rows in one place; leave them out for a log in shards."
             )
-        return ShardedTilting(H, torch.from_numpy(finite_vector("targets", targets, H.n_functions)))
+        return ShardedFamily(H, torch.from_numpy(finite_vector("targets", targets, H.n_functions)))
     rows = as_rows(H)
     mu = torch.from_numpy(finite_vector("targets", targets, rows.n_functions))
     if max_weight is not None:
         advice = f"No weights on {rows.n_rows} rows that sum to 1 stay below it."
         check_number("max_weight", max_weight, at_least=1 / rows.n_rows, advice=advice)
         max_weight = min(float(max_weight), 1.0)
-    return Tilting(rows, mu, base_log_weights(base_weights, rows), max_weight)
+    return InMemoryFamily(rows, mu, base_log_weights(base_weights, rows), max_weight)
 
 
 def _balance(
-    tilting: Tilting | ShardedTilting,
+    tilting: InMemoryFamily | ShardedFamily,
     tolerance: Vector,
     strength: Vector,
     quadratic: tuple[Quadratic, Vector] | None,
@@ -274,7 +274,7 @@ def _balance(
         penalty, transform = quadratic
     with one_blas_thread():
         start, covariance = _warm_start(tilting, penalty, transform)
-        in_memory = isinstance(tilting, Tilting)  # in float32 the borders of shards would show
+        in_memory = isinstance(tilting, InMemoryFamily)  # in float32 the borders of shards would show
         rough = in_memory and covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
         problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
         solution = problem.solve(start, accuracy, max_passes, covariance)
@@ -284,7 +284,7 @@ def _balance(
     return result
 
 
-def _warm_start(tilting: Family, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
+def _warm_start(tilting: ExponentialFamily, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
     """The solution and the covariance on a sample of the rows, which itself starts from a smaller sample.
 
     Nothing is lost where the sample cannot be balanced: zeros, and no covariance.
@@ -317,8 +317,8 @@ def _warn(result: BalanceResult, accuracy: float) -> None:
             f"balancing stopped after {result.passes} passes ({result.status}) with {reached}, asked {accuracy:.0e}."
         )
         warnings.warn(message + " Raise `max_passes`, `tolerance` or `accuracy`.", ConvergenceWarning, stacklevel=4)
-    elif (result.given_up & np.isinf(result.strength)).any():
-        names = np.flatnonzero(result.given_up & np.isinf(result.strength)).tolist()
+    elif (result.relaxed & np.isinf(result.strength)).any():
+        names = np.flatnonzero(result.relaxed & np.isinf(result.strength)).tolist()
         message = f"no weights balance all functions: {names} were given up with {reached}."
         warnings.warn(
             message + " Use a finite `strength` to say what balance is worth.", ConvergenceWarning, stacklevel=4

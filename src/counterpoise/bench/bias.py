@@ -32,11 +32,11 @@ from counterpoise.errors import ConfigError, DataError, check_choice, check_numb
 from counterpoise.methods import METHODS, canonical_name, make
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_blas_thread, one_thread
-from counterpoise.training.context import Problem, fit_alone, mean_error
+from counterpoise.training.context import FitContext, fit_alone, mean_error
 from counterpoise.training.loop import Training
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import Current, Itself, NaiveBayes, Uniform, Weighing, Weights
-from counterpoise.weights.propensity import Given, Logistic, Popularity, Propensity
+from counterpoise.weights.base import EpochInputs, FittedWeights, NaiveBayes, Uniform, UnitWeights, Weights
+from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity
 
 # Six predictions of a known rating matrix, each wrong in its own way: what estimators of the error are tried on.
 #
@@ -245,18 +245,18 @@ RatioOf = Callable[[Tensor], Tensor]  # the ratio of every row of the log, for r
 class RatingBayes(Weights):
     """`NaiveBayes` with one class for each rating: ratio = P(rating) / P(rating | observed), from probe and log."""
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """For every rating that occurs, the weight that naive Bayes gives it against all others."""
-        probe = problem.need_probe("naive Bayes weights", "Or leave them out.")
-        ratio = torch.ones(len(problem.log))
-        for rating in np.unique(problem.log.ratings):
-            log, sample = (replace(part, ratings=(part.ratings == rating) * 1.0) for part in (problem.log, probe))
-            found = NaiveBayes().begin(replace(problem, log=log, probe=sample)).ratio
+        probe = context.need_probe("naive Bayes weights", "Or leave them out.")
+        ratio = torch.ones(len(context.log))
+        for rating in np.unique(context.log.ratings):
+            log, sample = (replace(part, ratings=(part.ratings == rating) * 1.0) for part in (context.log, probe))
+            found = NaiveBayes().init(replace(context, log=log, probe=sample)).ratio
             chosen = torch.from_numpy(log.labels > 0)
             ratio[chosen] = found[chosen]
-        weighing = Weighing()
-        weighing.ratio = ratio
-        return weighing
+        fitted_weights = FittedWeights()
+        fitted_weights.ratio = ratio
+        return fitted_weights
 
 
 def _balancing(rule: str, features: str) -> Builder:
@@ -266,9 +266,9 @@ def _balancing(rule: str, features: str) -> Builder:
 
 WEIGHTS: dict[str, Builder] = {
     "uniform": lambda known, rng: Uniform(),
-    "itself": lambda known, rng: Itself(),
-    "true": lambda known, rng: Given(known.propensity, clip=0),
-    "noisy": lambda known, rng: Given(noisy_propensity(known.propensity, rng), clip=0),
+    "unit": lambda known, rng: UnitWeights(),
+    "true": lambda known, rng: KnownPropensity(known.propensity, clip=0),
+    "noisy": lambda known, rng: KnownPropensity(noisy_propensity(known.propensity, rng), clip=0),
     "naive-bayes": lambda known, rng: RatingBayes(),
     "logistic": lambda known, rng: Logistic(),
     "propensity": lambda known, rng: Propensity(),
@@ -287,7 +287,7 @@ class Estimator(NamedTuple):
 PLAIN = ("true", "noisy", "naive-bayes", "logistic", "propensity", "popularity")
 ESTIMATORS: dict[str, Estimator] = {
     "naive": Estimator("uniform", "ips"),
-    "eib": Estimator("itself", "dr"),
+    "eib": Estimator("unit", "dr"),
     **{f"{risk}-{weights}": Estimator(weights, risk) for weights in PLAIN for risk in ("ips", "snips", "dr")},
     **{
         f"{rule}-{risk}-{features}": Estimator(f"{rule}-{features}", risk)
@@ -318,12 +318,12 @@ def estimate(risk: str, errors: Errors, ratio_of: RatioOf) -> float:
 def ratios(weights: str, known: KnownSelection, draw: Draw, rng: np.random.Generator) -> RatioOf:
     """Learn the weights from a draw. Rules that choose functions by the error choose anew for each error."""
     part = WEIGHTS[weights](known, rng)
-    begun = part.begin(_problem(draw, rng))
+    begun = part.init(_problem(draw, rng))
 
     def ratio_of(residuals: Tensor) -> Tensor:
-        weighing = deepcopy(begun)  # with its generator: what was solved before makes no difference
-        weighing.refresh(1, Current(lambda: residuals.float(), _no_features))
-        return weighing.ratio.double()
+        fitted_weights = deepcopy(begun)  # with its generator: what was solved before makes no difference
+        fitted_weights.refresh(1, EpochInputs(lambda: residuals.float(), _no_features))
+        return fitted_weights.ratio.double()
 
     if isinstance(part, Balancing) and part.functions.adaptive:
         return ratio_of
@@ -357,9 +357,9 @@ def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> Im
     return ImputedRatings(on_log, np.stack(on_pairs))
 
 
-def _problem(draw: Draw, rng: np.random.Generator) -> Problem:
+def _problem(draw: Draw, rng: np.random.Generator) -> FitContext:
     generator, device = torch.Generator().manual_seed(int(rng.integers(2**62))), torch.device("cpu")
-    return Problem(draw.log, draw.probe, MatrixFactorization(), Training(device="cpu"), device, generator)
+    return FitContext(draw.log, draw.probe, MatrixFactorization(), Training(device="cpu"), device, generator)
 
 
 def _no_features() -> tuple[Tensor, Tensor]:
@@ -486,8 +486,8 @@ def fitted(
 ) -> list[Row]:
     """Named methods, each fitted to the same simulated logs; `seeds`: how many, or which. `world`: see `simulate`.
 
-    Two rows for each: "weighted error", of the method's weights alone (`World.selection_bias`), and "own risk", the
-    estimate that it minimised, made on the labels it learned from.
+    Two rows for each: "weighted error", of the method's weights alone (`SimulatedData.selection_bias`), and "own risk",
+    the estimate that it minimised, made on the labels it learned from.
     """
     chosen = list(METHODS) if methods == "all" else [canonical_name(name) for name in _listed(methods)]
     if isinstance(seeds, int):

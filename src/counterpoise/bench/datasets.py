@@ -16,7 +16,7 @@ from counterpoise.evaluation.evaluate import binary_labels
 
 
 @dataclass(frozen=True)
-class Ground:
+class BenchDataset:
     """Where methods meet: the length of the evaluated lists, and the paper's batches (rows, uniform pairs a row)."""
 
     name: str
@@ -33,7 +33,7 @@ class Ground:
             if protocol != "honest":
                 raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
             return simulate(seed=seed, **self.shape).dataset
-        columns = (reading or {}) if self.name not in GROUNDS else {}
+        columns = (reading or {}) if self.name not in BENCH_DATASETS else {}
         dataset = load(self.name, protocol=protocol, seed=seed, threshold=threshold, **columns)
         if dataset.test is None:
             raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
@@ -58,24 +58,26 @@ class Ground:
         return f"{source.obtain}. Then set COUNTERPOISE_DATA to the folder above {self.name}."
 
 
-GROUNDS = {
+BENCH_DATASETS = {
     ground.name: ground
     for ground in (
-        Ground("coat", batch_size=128, pairs=5),
-        Ground("yahoo-r3"),
-        Ground("kuairec", k=20),
-        Ground("coat-like", batch_size=128, pairs=5, shape={"n_users": 290, "n_items": 300, "density": 0.08}),
-        Ground("music-like", shape={"n_users": 15_400, "n_items": 1_000, "density": 0.02, "test_rows_a_user": 10}),
-        Ground("product-like", k=20, shape={"n_users": 1_411, "n_items": 3_327, "test_rows_a_user": 80}),
-        Ground("simulated", shape={"n_users": 500, "n_items": 400}),
+        BenchDataset("coat", batch_size=128, pairs=5),
+        BenchDataset("yahoo-r3"),
+        BenchDataset("kuairec", k=20),
+        BenchDataset("coat-like", batch_size=128, pairs=5, shape={"n_users": 290, "n_items": 300, "density": 0.08}),
+        BenchDataset(
+            "music-like", shape={"n_users": 15_400, "n_items": 1_000, "density": 0.02, "test_rows_a_user": 10}
+        ),
+        BenchDataset("product-like", k=20, shape={"n_users": 1_411, "n_items": 3_327, "test_rows_a_user": 80}),
+        BenchDataset("simulated", shape={"n_users": 500, "n_items": 400}),
     )
 }
 
 
-def ground(name: str) -> Ground:
+def ground(name: str) -> BenchDataset:
     """By its name, or the path to files of your own."""
-    if name in GROUNDS:
-        return GROUNDS[name]
+    if name in BENCH_DATASETS:
+        return BENCH_DATASETS[name]
     if not Path(name).exists():
-        raise ConfigError(f"`datasets` must be among {', '.join(GROUNDS)}, or a path to your own, got {name!r}.")
-    return Ground(name)
+        raise ConfigError(f"`datasets` must be among {', '.join(BENCH_DATASETS)}, or a path to your own, got {name!r}.")
+    return BenchDataset(name)

@@ -16,15 +16,15 @@ from typing import Any, get_args
 import numpy as np
 
 from counterpoise import __version__
-from counterpoise.bench.datasets import Ground, ground
-from counterpoise.bench.methods import Entry, entries
+from counterpoise.bench.datasets import BenchDataset, ground
+from counterpoise.bench.methods import BenchMethod, entries
 from counterpoise.config import BenchBackbone, Protocol
 from counterpoise.data.log import Dataset, hash_logs
 from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
 from counterpoise.evaluation.evaluate import metrics_by_rule
 from counterpoise.methods import configure
 from counterpoise.models.matrix_factorization import MatrixFactorization
-from counterpoise.parallel import fit_side_by_side
+from counterpoise.parallel import fit_models
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.training.stacks import NotAlikeError
 
@@ -47,12 +47,12 @@ class Job:
     reading: Mapping[str, Any] = field(default_factory=dict)  # columns of files of one's own
 
     @cached_property
-    def ground(self) -> Ground:
+    def ground(self) -> BenchDataset:
         """Where it is fitted."""
         return ground(self.dataset)
 
     @cached_property
-    def entry(self) -> Entry:
+    def entry(self) -> BenchMethod:
         """What is fitted."""
         return entries([self.method])[0]
 
@@ -92,7 +92,7 @@ class Job:
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def backbone_settings(backbone: BenchBackbone, where: Ground) -> dict[str, Any]:
+def backbone_settings(backbone: BenchBackbone, where: BenchDataset) -> dict[str, Any]:
     """Nothing for "strong", our defaults; for "paper" its matrix factorisation and batches.
 
     The paper tells dimension and batch size, and grids for the rest. Learning rate and L2 are the same for all methods,
@@ -126,7 +126,7 @@ def measure_together(jobs: Sequence[Job]) -> list[dict[str, Any]]:
         models = [job.model() for job in jobs]
         if len({hash_logs("", dataset.train) for dataset in datasets}) > 1:
             raise NotAlikeError
-        fit_side_by_side(models, log, [dataset.probe for dataset in datasets])
+        models = fit_models(models, log, [dataset.probe for dataset in datasets])
         seconds = (time.perf_counter() - started) / len(jobs)
         found = zip(jobs, models, datasets, strict=True)
         return [_row(job) | _results(job, model, dataset, seconds) for job, model, dataset in found]

@@ -24,7 +24,7 @@ LITERATURE = ("mnar", *(method.name for method in BASELINES))  # what others pro
 
 
 @dataclass(frozen=True)
-class Entry:
+class BenchMethod:
     """A row: how it is called here and in the paper, and how a fresh model is built for a seed.
 
     A model has `fit(log, probe)` and `predict_log(log)`; ours are `DebiasedRecommender`s.
@@ -45,12 +45,12 @@ class Entry:
         return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
 
 
-def entries(words: Iterable[str]) -> list[Entry]:
+def entries(words: Iterable[str]) -> list[BenchMethod]:
     """The rows that words stand for, each once: names, `module:function`, or "all", "paper", "baselines", "balancing".
 
     A kernel method without its kernel is the Gaussian one.
     """
-    found: dict[str, Entry] = {}
+    found: dict[str, BenchMethod] = {}
     for word in words:
         for entry in _sets().get(word.lower()) or [_entry(word)]:
             found.setdefault(entry.name, entry)
@@ -58,7 +58,7 @@ def entries(words: Iterable[str]) -> list[Entry]:
 
 
 @lru_cache(maxsize=1)
-def _sets() -> dict[str, list[Entry]]:
+def _sets() -> dict[str, list[BenchMethod]]:
     everything = [entry for name in METHODS for entry in _ours(name)]
     everything.sort(key=lambda entry: entry.family not in ("naive", "ips"))  # the paper's order: IPS first, then DR
     return {
@@ -69,15 +69,15 @@ def _sets() -> dict[str, list[Entry]]:
     }
 
 
-def _ours(name: str) -> list[Entry]:
+def _ours(name: str) -> list[BenchMethod]:
     """The rows of a method by our name: one, or one for each kernel."""
     method = METHODS[name]
     group: Literal["baseline", "ours"] = "baseline" if name in LITERATURE else "ours"
     title = TITLES.get(name, method.title)
     if name.partition("-")[0] not in RULES:
-        return [Entry(name, title, group, method.family, partial(_make, name))]
+        return [BenchMethod(name, title, group, method.family, partial(_make, name))]
     return [
-        Entry(f"{name}-{kernel}", f"{title}-{ending}", group, method.family, partial(_make, f"{name}-{kernel}"))
+        BenchMethod(f"{name}-{kernel}", f"{title}-{ending}", group, method.family, partial(_make, f"{name}-{kernel}"))
         for kernel, ending in KERNELS.items()
     ]
 
@@ -86,7 +86,7 @@ def _make(name: str, seed: int) -> Any:
     return make(name, seed=seed)
 
 
-def _entry(word: str) -> Entry:
+def _entry(word: str) -> BenchMethod:
     if ":" in word:
         return _own(word, _imported(word))
     plugins = entry_points(group=PLUGINS)
@@ -102,10 +102,10 @@ def _entry(word: str) -> Entry:
     return next((row for row in rows if row.name.endswith("-exp") == word.lower().endswith("-exp")), rows[0])
 
 
-def _own(name: str, build: Any) -> Entry:
+def _own(name: str, build: Any) -> BenchMethod:
     if not callable(build):
         raise ConfigError(f"{name!r} must be a function of a seed that builds a model, got {build!r}.")
-    return Entry(name, name.rpartition(":")[2], "own", "own", build)
+    return BenchMethod(name, name.rpartition(":")[2], "own", "own", build)
 
 
 def _imported(word: str) -> Any:

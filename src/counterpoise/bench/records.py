@@ -14,7 +14,7 @@ import numpy as np
 
 from counterpoise.bench.published import CITATION, Published, places
 from counterpoise.bench.statistics import Floats, Interval, mean_and_deviation
-from counterpoise.errors import DataError, shown
+from counterpoise.errors import DataError, short_repr
 
 Block = Literal["IPS", "DR", "other"]
 BLOCKS: dict[str, Block] = {"naive": "IPS", "ips": "IPS", "dr": "DR", "imputation": "DR"}  # of each family
@@ -47,7 +47,9 @@ class Fit:
             raise DataError(f"a row of results must have {', '.join(map(repr, absent))}, got {_shown(row)}.")
         wrong = [name for name, is_right in RULES.items() if not is_right(row.get(name))]
         if wrong:
-            raise DataError(f"a row of results has an unusable {wrong[0]!r}: {shown(row.get(wrong[0]))}. Fit it again.")
+            raise DataError(
+                f"a row of results has an unusable {wrong[0]!r}: {short_repr(row.get(wrong[0]))}. Fit it again."
+            )
         return cls(
             **{name: row[name] for name in NEEDED},
             seconds=row.get("seconds"),
@@ -63,7 +65,7 @@ class Fit:
 
 
 def _shown(row: Mapping[str, Any]) -> str:
-    return shown({name: row[name] for name in NEEDED if name in row})
+    return short_repr({name: row[name] for name in NEEDED if name in row})
 
 
 def _is_text(value: Any) -> bool:

@@ -56,7 +56,7 @@ def plan(
 
     Every method and dataset is tried before the first fit: a mistake costs no time.
     """
-    from counterpoise.bench.datasets import GROUNDS, ground
+    from counterpoise.bench.datasets import BENCH_DATASETS, ground
     from counterpoise.bench.jobs import Job
     from counterpoise.bench.methods import entries
     from counterpoise.runs import parse_settings
@@ -67,7 +67,7 @@ def plan(
     rows, own = entries(words(methods) or []), parse_settings(settings or [])
     if not grounds or not rows:
         raise ConfigError("`datasets` and `methods` must name at least one each.")
-    if reading and all(where.name in GROUNDS for where in grounds):
+    if reading and all(where.name in BENCH_DATASETS for where in grounds):
         named = ", ".join(f"`{name}`" for name in reading)
         raise ConfigError(f"{named}: columns are of files of your own, and `datasets` names none.")
     jobs = [

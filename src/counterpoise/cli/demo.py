@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from counterpoise.data.simulation import World, simulate
+from counterpoise.data.simulation import SimulatedData, simulate
 from counterpoise.evaluation.evaluate import evaluate
 from counterpoise.methods import make
 from counterpoise.recommender import DebiasedRecommender
@@ -30,7 +30,7 @@ class Row:
 class Demo:
     """What the demonstration found."""
 
-    world: World
+    world: SimulatedData
     model: DebiasedRecommender  # of the default method
     plain: DebiasedRecommender  # matrix factorisation without weights
     configuration: FitConfig  # of the model, for those who repeat it
@@ -71,7 +71,7 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     )
 
 
-def _row(name: str, predictor: Any, world: World) -> Row:
+def _row(name: str, predictor: Any, world: SimulatedData) -> Row:
     on_log = evaluate(predictor, world.dataset.train, bootstrap=0)
     assert world.dataset.test is not None
     on_test = evaluate(predictor, world.dataset.test, bootstrap=0)

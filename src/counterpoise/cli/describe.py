@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Mapping
 from typing import Any
 
-from counterpoise.config import Part
+from counterpoise.config import Configurable
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.recommender import DebiasedRecommender
 
@@ -71,7 +71,7 @@ def _labelled(label: str, text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=f"{label:<12}", subsequent_indent=" " * 12)
 
 
-def _first_line(part: Part) -> str:
+def _first_line(part: Configurable) -> str:
     return (inspect.getdoc(type(part)) or "").partition("\n")[0]
 
 
@@ -85,7 +85,7 @@ def _setting_lines(model: DebiasedRecommender) -> list[str]:
     return lines
 
 
-def _order(model: Part, full: str) -> list[int]:
+def _order(model: Configurable, full: str) -> list[int]:
     """Where a setting stands: each level in the order of its part's fields, a part's settings right after it."""
     places, part = [], model
     for word in full.split("__"):
@@ -94,17 +94,17 @@ def _order(model: Part, full: str) -> list[int]:
     return places
 
 
-def _value(model: Part, full: str) -> Any:
+def _value(model: Configurable, full: str) -> Any:
     return model.get_params()[full]
 
 
 def _plain(value: Any) -> Any:
     """A part by the word for it where there is one, else by its class; parts in a tuple as Python writes them."""
-    if isinstance(value, Part):
+    if isinstance(value, Configurable):
         return WORDS.get(type(value), type(value).__name__)
     if not isinstance(value, tuple):
         return value
-    return repr(value) if any(isinstance(inner, Part) for inner in value) else list(value)
+    return repr(value) if any(isinstance(inner, Configurable) for inner in value) else list(value)
 
 
 def _as_set(value: Any) -> str:
@@ -125,11 +125,13 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         lines.append("The imputation is believed by half: a second predictor learns without it.")
     if "grades" in facts:
         lines.append(f"Grades: how far ratings are from the threshold counts too, by {facts['grades']['say']:.0%}.")
-    in_vain = facts.get("in_vain", {})
-    if "hedge" in in_vain:
-        lines.append(f"Hedge: one predictor as without it, since {in_vain['hedge']} that a second could doubt.")
-    if "grades" in in_vain:
-        lines.append(f"Grades: no say, since {in_vain['grades']}.")
+    inactive_settings = facts.get("inactive_settings", {})
+    if "hedge" in inactive_settings:
+        lines.append(
+            f"Hedge: one predictor as without it, since {inactive_settings['hedge']} that a second could doubt."
+        )
+    if "grades" in inactive_settings:
+        lines.append(f"Grades: no say, since {inactive_settings['grades']}.")
     if "share_agreed" in imputation:
         lines.append(f"The two models agree on {imputation['share_agreed']:.1%} of all pairs, which the third learns.")
     for candidate in imputation.get("propensities", []):
@@ -197,17 +199,17 @@ def _part_lines(facts: Mapping[str, Any]) -> list[str]:
 def _balance_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("solver") == "gradient":
         return [f"Balanced by Algorithm 1: weight loss {facts['last_weight_loss']:.3f} in the last batch."]
-    if "given_up" not in facts:
+    if "relaxed" not in facts:
         return []
     folds = facts.get("balanced", [])  # which may have chosen different numbers of functions
     total = sum(len(fold["names"]) for fold in folds) if folds else facts["functions"]
-    given_up = f"{facts['given_up']} of {total} functions given up"
+    relaxed = f"{facts['relaxed']} of {total} functions given up"
     if facts["status"] != "solved":
-        given_up += f", {facts['status']} with a gap of {facts['gap']:.1e}"
+        relaxed += f", {facts['status']} with a gap of {facts['gap']:.1e}"
     before, after = facts["held_out_before"], facts["held_out_after"]
     if before is None or after is None:
-        return [f"Balanced: {given_up}."]
+        return [f"Balanced: {relaxed}."]
     return [
         f"Balanced: imbalance of other functions, root mean square, {before['rms_sd']:.2g} SD before and "
-        f"{after['rms_sd']:.2g} SD after; {given_up}."
+        f"{after['rms_sd']:.2g} SD after; {relaxed}."
     ]

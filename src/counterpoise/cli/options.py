@@ -65,7 +65,7 @@ ProbeFile = Annotated[str | None, typer.Option(help="File with a small unbiased 
 Split = Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")]
 Repeated = Annotated[Duplicates | None, typer.Option(help="Repeated pairs.", show_default="error")]
 TimestampCol = Annotated[str | None, typer.Option(help="Column of timestamps, if any.")]
-PropensityCol = Annotated[str | None, typer.Option(help="Of propensities, for --set weights=given.")]
+PropensityCol = Annotated[str | None, typer.Option(help="Of propensities, for --set weights=known.")]
 ProbeFraction = Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")]
 Folder = Annotated[str | None, typer.Option(help="Folder of a named dataset.")]
 Memory = Annotated[str | None, typer.Option(help="Budget for a log in many files.", show_default="4GB")]

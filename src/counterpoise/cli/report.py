@@ -63,11 +63,11 @@ def report_beside(
 
     `wanted`: a sign of life meanwhile.
     """
-    from counterpoise.report.context import Material, name_of_test
+    from counterpoise.report.context import ReportContext, name_of_test
     from counterpoise.report.write import REPORT, write_report_of
     from counterpoise.storage import read_manifest
 
-    material = Material(model, run.name, read_manifest(run), dataset, dataset.test, name_of_test(dataset))
+    material = ReportContext(model, run.name, read_manifest(run), dataset, dataset.test, name_of_test(dataset))
     with working("reporting", wanted):
         write_report_of(material, run / REPORT, plain)
     return run / REPORT

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.data.ids import as_column, from_native
-from counterpoise.errors import DataError, RowError, shown
+from counterpoise.errors import DataError, RowError, short_repr
 
 
 def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
     bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
     if bad.any():
         row = int(bad.arg_max() or 0)
-        raise RowError(name, row, f"expected a finite number, got {shown(column[row])}. Correct or drop the row.")
+        raise RowError(name, row, f"expected a finite number, got {short_repr(column[row])}. Correct or drop the row.")
     return numbers.to_numpy().copy()
 
 
@@ -83,7 +83,9 @@ def whole_times(values: Any, name: str) -> NDArray[np.int64]:
     if times.has_nulls():
         row = int(times.is_null().arg_max() or 0)
         came = column.to_physical()[row] if is_date else column[row]  # a date out of range has no words
-        raise RowError(name, row, f"expected a whole number or a date, got {shown(came)}. Correct or drop the row.")
+        raise RowError(
+            name, row, f"expected a whole number or a date, got {short_repr(came)}. Correct or drop the row."
+        )
     return times.to_numpy().copy()
 
 
@@ -121,7 +123,7 @@ def _plain(values: Any, name: str) -> pl.Series:
         values = values.astype("datetime64[us]")
     if not hasattr(values, "__iter__"):
         raise DataError(
-            f"column {name!r}: expected a column of numbers, got {shown(values)}. Wrap a single one in a list."
+            f"column {name!r}: expected a column of numbers, got {short_repr(values)}. Wrap a single one in a list."
         )
     column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
     if column.dtype == pl.Object:  # a numpy array of mixed objects

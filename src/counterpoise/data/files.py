@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import polars as pl
 
-from counterpoise.errors import ConfigError, DataError, shown
+from counterpoise.errors import ConfigError, DataError, short_repr
 
 # How large a packed file is once unpacked, told before it is: a few kilobytes may hide more than memory holds.
 #
@@ -281,7 +281,7 @@ def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]
         if f"{name}_duplicated_0" in present:
             raise DataError(f"{file}: column {name!r}, row 1: the header has this name twice. Rename one.")
         if name not in present:
-            listed = ", ".join(map(shown, present[:20])) + (", ..." if len(present) > 20 else "")
+            listed = ", ".join(map(short_repr, present[:20])) + (", ..." if len(present) > 20 else "")
             way_out = f"Name yours with `{role}_col` (--{role}-col)." if role in ROLES else "Name columns that it has."
             if len(present) == 1 and any(mark in present[0] for mark in ",;|\t "):
                 way_out = "Give the `separator` (--separator) that the file uses."

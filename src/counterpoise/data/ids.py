@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from counterpoise.data.files import check_size
-from counterpoise.errors import DataError, shown
+from counterpoise.errors import DataError, short_repr
 
 Codes = NDArray[np.int32]
 Column = pl.Series | list[Hashable]
@@ -92,12 +92,12 @@ class Vocabulary:
             first = as_column(ids)[int(missing[0])]
             others = f" (and {missing.size - 1} more)" if missing.size > 1 else ""
             known = f"this log has {self.describe(kind)}. {advice}".rstrip()
-            raise DataError(f"unknown {kind} {shown(first)}{others}: {known}")
+            raise DataError(f"unknown {kind} {short_repr(first)}{others}: {known}")
         return codes
 
     def describe(self, kind: str) -> str:
         """For messages: how many ids, and what they look like."""
-        return f"{len(self)} {kind}s" + (f" with ids such as {shown(self._ids[0])}" if len(self) else "")
+        return f"{len(self)} {kind}s" + (f" with ids such as {short_repr(self._ids[0])}" if len(self) else "")
 
     def to_parquet(self) -> bytes:
         """The ids as the content of a Parquet file."""
@@ -223,7 +223,9 @@ def as_column(values: Any) -> Column:
         column = pl.Series(values)
     else:
         if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-            raise DataError(f"expected a list or a column of ids, got {shown(values)}. Wrap a single id in a list.")
+            raise DataError(
+                f"expected a list or a column of ids, got {short_repr(values)}. Wrap a single id in a list."
+            )
         listed = [value.item() if isinstance(value, np.generic) else value for value in values]
         kinds = {type(value) for value in listed if value is not None}
         # one plain type: a column must not quietly turn 1 and "1" into the same id

@@ -23,7 +23,7 @@ from counterpoise.data.columns import (
     whole_times,
 )
 from counterpoise.data.ids import Codes, Vocabulary
-from counterpoise.errors import DataError, RowError, check_choice, check_number, shown
+from counterpoise.errors import DataError, RowError, check_choice, check_number, short_repr
 
 # Pairs as numbers, user * |I| + item: values that belong to them, and pairs that occur more than once.
 
@@ -329,7 +329,7 @@ def _one_row_a_pair(log: FeedbackLog, rule: Duplicates, names: Mapping[str, str]
         raise RowError(
             names["item"],
             row,
-            f"{repeats.count} rows repeat a pair, the first is user {shown(user)}, item {shown(item)}. "
+            f"{repeats.count} rows repeat a pair, the first is user {short_repr(user)}, item {short_repr(item)}. "
             'Choose duplicates="last" or duplicates="mean" to keep one row a pair.',
         )
     last = repeats.last_rows

@@ -74,7 +74,7 @@ class PairTable:
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class SimulatedData:
     """A simulated dataset with everything that a real one hides."""
 
     dataset: Dataset
@@ -145,7 +145,7 @@ def simulate(
     n_features: int = 3,
     test_rows_a_user: int = 20,
     probe_fraction: float = 0.05,
-) -> World:
+) -> SimulatedData:
     """A biased log, an unbiased probe and test, and the truth behind them.
 
     `density` is the mean propensity. `strength` of the selection: 0 is missing at random, 1 the standard design.
@@ -207,7 +207,7 @@ def simulate(
     probe, test, removed = apply_protocol(train, log_of(test_users, test_items), "honest", probe_fraction, rng=rng)
     description = {"source": "simulated", "seed": seed, "strength": strength, "selection": selection}
     description |= {"protocol": "honest", **removed}
-    return World(
+    return SimulatedData(
         dataset=Dataset(train, probe, test, "simulated", description),
         propensity=propensity,
         preference=PairTable(shape, preference),

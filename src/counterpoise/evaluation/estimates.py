@@ -23,10 +23,10 @@ from counterpoise.evaluation.metrics import log_losses
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import THREADS_PAY, Progress, Training
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import Current, Weights
+from counterpoise.weights.base import EpochInputs, Weights
 
 Floats = NDArray[np.float64]
 
@@ -203,11 +203,11 @@ def ratio_of(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed
     """The ratio of each row of a log by weights that are ready before training."""
     training = Training(seed=seed)
     generator = torch.Generator().manual_seed(seed)
-    problem = Problem(log, probe, MatrixFactorization(), training, training.resolve_device(), generator)
+    context = FitContext(log, probe, MatrixFactorization(), training, training.resolve_device(), generator)
     with one_thread(training.rows_a_step(len(log)) < THREADS_PAY):
-        weighing = weights.begin(problem)
-        weighing.refresh(1, Current(_no_predictor, _no_predictor))
-    return weighing.ratio.cpu().numpy().astype(np.float64)
+        fitted_weights = weights.init(context)
+        fitted_weights.refresh(1, EpochInputs(_no_predictor, _no_predictor))
+    return fitted_weights.ratio.cpu().numpy().astype(np.float64)
 
 
 def _no_predictor() -> Any:

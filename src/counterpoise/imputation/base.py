@@ -10,20 +10,20 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from counterpoise.config import Part, Weighting
+from counterpoise.config import Configurable, Weighting
 from counterpoise.errors import check_choice, check_number
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import as_backbone
-from counterpoise.out_of_core.process_group import WHOLE, Share
+from counterpoise.out_of_core.process_group import WHOLE, BatchShard
 from counterpoise.risks import error
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch
 from counterpoise.training.optimizer import Adam, Rate
 from counterpoise.training.stacks import NotAlikeError, stack_numbers, stack_scorers
-from counterpoise.weights.base import View, Weighing
+from counterpoise.weights.base import FittedWeights, StepInputs
 
 
-class Imputing:
+class FittedImputation:
     """An imputation during one fit."""
 
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
@@ -33,7 +33,7 @@ class Imputing:
         0.0  # P(label | observed) = sigmoid(logit + offset): by how much the log's labels are better
     )
 
-    def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
+    def step(self, view: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.
 
         `shift`: what something else will add to the imputed errors of the rows, and is not to be learned.
@@ -58,7 +58,7 @@ class Imputing:
         """
         return None
 
-    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+    def stack(self, members: Sequence[Any], device: torch.device) -> FittedImputation:
         """The `members`, of which this is the first, as one with a leading axis, or `NotAlikeError` if they cannot."""
         raise NotAlikeError
 
@@ -72,24 +72,24 @@ class Imputing:
 
 
 @dataclass
-class Imputation(Part):
-    """The configuration of an `Imputing`."""
+class Imputation(Configurable):
+    """The configuration of an `FittedImputation`."""
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         """Ready to be trained beside the weights of the same fit."""
         raise NotImplementedError
 
 
 @dataclass
-class Nothing(Imputation):
+class NoImputation(Imputation):
     """No imputation: errors of 0, with which `dr` is `ips`."""
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         """Nothing to learn."""
-        return Zero()
+        return ZeroErrors()
 
 
-class Zero(Imputing):
+class ZeroErrors(FittedImputation):
     """Imputed errors of 0."""
 
     still, speaks = True, False
@@ -97,7 +97,7 @@ class Zero(Imputing):
     def has_closed_form(self, codes: Tensor) -> bool:
         return True
 
-    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+    def stack(self, members: Sequence[Any], device: torch.device) -> FittedImputation:
         return self
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
@@ -110,21 +110,21 @@ class Constant(Imputation):
 
     label: float | None = None
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         """The label is fixed before training."""
         if self.label is not None:
             check_number("label", self.label, at_least=0, at_most=1)
             return _Constant(float(self.label))
-        probe = problem.need_probe("a constant imputed label", "Or give the `label` as a number in [0, 1].")
+        probe = context.need_probe("a constant imputed label", "Or give the `label` as a number in [0, 1].")
         return _Constant(float(probe.labels.mean()))
 
 
 @dataclass
-class _Constant(Imputing):
+class _Constant(FittedImputation):
     label: float | Tensor
     still = True
 
-    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+    def stack(self, members: Sequence[Any], device: torch.device) -> FittedImputation:
         return _Constant(torch.tensor([[member.label] for member in members], device=device))
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,7 +138,7 @@ def _error_of(label: float | Tensor, logits: Tensor) -> Tensor:
     return error(label if isinstance(label, Tensor) else logits.new_full((), label), logits)
 
 
-def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5, share: Share = WHOLE) -> Tensor:
+def residual_weights(weighting: Weighting, weight: Tensor, mix: float = 0.5, share: BatchShard = WHOLE) -> Tensor:
     """How much (error - imputed error)^2 of an observed pair counts in training the imputation; mean 1.
 
     With w = 1 / propensity: "error" w, an estimate of the mean over D (Wang et al. 2019); "variance" w (w - 1), of the
@@ -166,7 +166,7 @@ def residual_slope(own: Tensor, logits: Tensor, errors: Tensor, importance: Tens
     return (importance * residual * logits * labels * (1 - labels) * (2 / own.shape[-1])).to(own.dtype)
 
 
-def _mean_one(values: Tensor, share: Share) -> Tensor:
+def _mean_one(values: Tensor, share: BatchShard) -> Tensor:
     return values / share.mean(values).clamp(min=1e-30)
 
 
@@ -181,23 +181,23 @@ class Learned(Imputation):
     mix: float = 0.5
     backbone: Backbone | str | None = None
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         """A fresh model."""
         check_choice("weighting", self.weighting, get_args(Weighting))
         check_number("mix", self.mix, at_least=0, at_most=1)
-        return _Learned(self, problem)
+        return _Learned(self, context)
 
 
-class _Learned(Imputing):
+class _Learned(FittedImputation):
     still = True
 
-    def __init__(self, part: Learned, problem: Problem) -> None:
-        self.part, self.rows, self.density = part, len(problem.log), problem.log.density
-        self.scorer = problem.build(deepcopy(as_backbone(part.backbone or problem.backbone)))
-        self.optimizer = Adam.of(self.scorer, problem.training.learning_rate, self.rows)
+    def __init__(self, part: Learned, context: FitContext) -> None:
+        self.part, self.rows, self.density = part, len(context.log), context.log.density
+        self.scorer = context.build(deepcopy(as_backbone(part.backbone or context.backbone)))
+        self.optimizer = Adam.of(self.scorer, context.training.learning_rate, self.rows)
 
     @torch.no_grad()
-    def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
+    def step(self, view: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         share = view.batch.share
         importance = residual_weights(self.part.weighting, ratio / self.density, self.part.mix, share)
         own, pull_back = self.scorer.traced(view.batch.users, view.batch.items)
@@ -215,7 +215,7 @@ class _Learned(Imputing):
             own, own_on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
         return error(torch.sigmoid(own), logits), error(torch.sigmoid(own_on_pairs), pair_logits)
 
-    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+    def stack(self, members: Sequence[Any], device: torch.device) -> FittedImputation:
         if any((member.part.weighting, member.part.mix) != (self.part.weighting, self.part.mix) for member in members):
             raise NotAlikeError
         stacked = copy(self)

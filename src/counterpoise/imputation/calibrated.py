@@ -12,11 +12,11 @@ from torch import Tensor
 
 from counterpoise.config import Covariate
 from counterpoise.errors import ConfigError, check_choice, check_number
-from counterpoise.imputation.base import Imputation, Imputing, Learned
-from counterpoise.training.context import Problem
+from counterpoise.imputation.base import FittedImputation, Imputation, Learned
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch
 from counterpoise.training.optimizer import Rate
-from counterpoise.weights.base import View, Weighing, Weights
+from counterpoise.weights.base import FittedWeights, StepInputs, Weights
 
 NOTHING = 1e-12  # the mean square up to which a column counts as 0
 JITTER = 1e-12  # the ridge that is always there, so that columns may repeat one another
@@ -40,21 +40,21 @@ def regression(columns: Tensor, target: Tensor, ridge: float = 0.0) -> Tensor:
 class _Ratios:
     """The ratio of any pairs as weights know it; over all of D it is asked for once if the weights never change."""
 
-    def __init__(self, weighing: Weighing) -> None:
-        self.weighing, self.fixed = weighing, never_changes(weighing)
+    def __init__(self, fitted_weights: FittedWeights) -> None:
+        self.fitted_weights, self.fixed = fitted_weights, never_changes(fitted_weights)
         self._everywhere: Tensor | None = None
 
     def at(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         if users is not None or not self.fixed:
-            return self.weighing.at(users, items).detach()
+            return self.fitted_weights.at(users, items).detach()
         if self._everywhere is None:
-            self._everywhere = self.weighing.at(None, None).detach()
+            self._everywhere = self.fitted_weights.at(None, None).detach()
         return self._everywhere
 
 
-def never_changes(weighing: Weighing) -> bool:
+def never_changes(fitted_weights: FittedWeights) -> bool:
     """Whether the weights are what they are before training."""
-    return not weighing.state() and type(weighing).refresh is Weighing.refresh
+    return not fitted_weights.state() and type(fitted_weights).refresh is FittedWeights.refresh
 
 
 @dataclass
@@ -77,21 +77,23 @@ class Targeted(Imputation):
     base: Imputation = field(default_factory=Learned)
     covariate: Covariate = "odds"
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         """The base, ready; the weights must be known on all pairs."""
         check_choice("covariate", self.covariate, get_args(Covariate))
         _check_parts("base", (self.base,), Imputation)
-        return _Targeted(self.base.begin(problem, weighing), self.covariate, _Ratios(weighing), problem.log.density)
+        return _FittedTargeted(
+            self.base.init(context, fitted_weights), self.covariate, _Ratios(fitted_weights), context.log.density
+        )
 
 
 @dataclass
-class _Targeted(Imputing):
-    base: Imputing
+class _FittedTargeted(FittedImputation):
+    base: FittedImputation
     covariate: Covariate
     ratios: _Ratios
     density: float
 
-    def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
+    def step(self, view: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         imputed = self.base.errors(view.batch.without_pairs(), view.logits, view.logits[:0], view.errors)[0]
         covariate = self._at(view.batch.users, view.batch.items)
         self.base.step(view, ratio, rate, shift + _fit(covariate, view.errors - imputed - shift) * covariate)
@@ -119,7 +121,7 @@ def _fit(covariate: Tensor, residuals: Tensor) -> Tensor:
 
 
 @dataclass
-class Multiple(Imputation):
+class MultiplyRobust(Imputation):
     """The combination of several inverse propensities and imputed errors that fits the observed errors best.
 
     imputed = u'eta with u = (1, 1 / propensity_1, ..., imputed error_1, ...) and eta by least squares of the error on u
@@ -136,37 +138,45 @@ class Multiple(Imputation):
     imputations: tuple[Imputation, ...] = field(default_factory=lambda: (Learned(), Learned()))
     ridge: float = 1e-5
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         """Every propensity learned, every imputation ready."""
         check_number("ridge", self.ridge, at_least=0)
         _check_parts("propensities", self.propensities, Weights)
         _check_parts("imputations", self.imputations, Imputation)
-        weighings = [part.begin(problem) for part in self.propensities]
-        for part, begun in zip(self.propensities, weighings, strict=True):
+        all_fitted_weights = [part.init(context) for part in self.propensities]
+        for part, begun in zip(self.propensities, all_fitted_weights, strict=True):
             if not never_changes(begun):
                 raise ConfigError(
                     f"`propensities` must be learned before training, and {type(part).__name__} is learned on the way. "
                     "Choose such as Logistic() or Propensity()."
                 )
-        beside = [w for w, _ in zip(cycle(weighings or [weighing]), self.imputations, strict=False)]
-        imputings = [part.begin(problem, w) for part, w in zip(self.imputations, beside, strict=True)]
-        return _Multiple([_Ratios(w) for w in weighings], imputings, beside if weighings else None, self.ridge)
+        beside = [w for w, _ in zip(cycle(all_fitted_weights or [fitted_weights]), self.imputations, strict=False)]
+        fitted_imputations = [part.init(context, w) for part, w in zip(self.imputations, beside, strict=True)]
+        return _FittedMultiplyRobust(
+            [_Ratios(w) for w in all_fitted_weights],
+            fitted_imputations,
+            beside if all_fitted_weights else None,
+            self.ridge,
+        )
 
 
 @dataclass
-class _Multiple(Imputing):
+class _FittedMultiplyRobust(FittedImputation):
     propensities: list[_Ratios]
-    imputings: list[Imputing]
-    beside: list[Weighing] | None  # the weights that each imputation is trained with; None: those of the method
+    fitted_imputations: list[FittedImputation]
+    beside: list[FittedWeights] | None  # the weights that each imputation is trained with; None: those of the method
     ridge: float
 
-    def step(self, view: View, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
-        for number, imputing in enumerate(self.imputings):
+    def step(self, view: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
+        for number, fitted_imputation in enumerate(self.fitted_imputations):
             own = ratio if self.beside is None else self.beside[number].ratio[view.batch.rows]
-            imputing.step(view, own, rate, shift)
+            fitted_imputation.step(view, own, rate, shift)
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
-        imputed = [imputing.errors(batch, logits, pair_logits, errors) for imputing in self.imputings]
+        imputed = [
+            fitted_imputation.errors(batch, logits, pair_logits, errors)
+            for fitted_imputation in self.fitted_imputations
+        ]
         ratios = [ratio.at(batch.users, batch.items) for ratio in self.propensities]
         ratios_on_pairs = [ratio.at(batch.pair_users, batch.pair_items) for ratio in self.propensities]
         columns = [*ratios, *(on_rows for on_rows, _ in imputed)]  # each (rows,)
@@ -175,12 +185,12 @@ class _Multiple(Imputing):
         return _combined(constant, eta, columns, logits), _combined(constant, eta, columns_on_pairs, pair_logits)
 
     def state(self) -> list[Tensor]:
-        return [tensor for imputing in self.imputings for tensor in imputing.state()]
+        return [tensor for fitted_imputation in self.fitted_imputations for tensor in fitted_imputation.state()]
 
     def facts(self) -> dict[str, Any]:
         return {
-            "propensities": [ratio.weighing.facts() for ratio in self.propensities],
-            "imputations": [imputing.facts() for imputing in self.imputings],
+            "propensities": [ratio.fitted_weights.facts() for ratio in self.propensities],
+            "imputations": [fitted_imputation.facts() for fitted_imputation in self.fitted_imputations],
         }
 
 

@@ -11,7 +11,7 @@ Hernandez-Lobato, Houlsby and Ghahramani 2014, Probabilistic Matrix Factorizatio
     P(label = 1 | observed) = sigmoid(logit R + contrast),   contrast = log(positive / negative)
     exposure loss = (1/|O|) (sum over O of -log m(R) + sum over silent pairs of -log(1 - m(R)))
 
-The gradient of a silent pair's term is that of its log loss against an imputed label, `label_given_silence`.
+The gradient of a silent pair's term is that of its log loss against an imputed label, `label_given_unobserved`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.imputation.base import Imputation, Imputing
-from counterpoise.training.context import Problem
+from counterpoise.imputation.base import FittedImputation, Imputation
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch
 from counterpoise.training.stacks import NotAlikeError, stack_numbers
-from counterpoise.weights.base import Weighing
-from counterpoise.weights.propensity import surprise_of_nothing
+from counterpoise.weights.base import FittedWeights
+from counterpoise.weights.propensity import negative_log_complement
 
 CAUTION = 2.0  # how many times its variance the squared contrast must exceed to count at all
 LARGEST = 0.95  # the largest probability of being observed, so that no silence is impossible
@@ -61,7 +61,7 @@ def label_propensities(density: float, log_rate: float, rate: float) -> Propensi
     return Propensities(min(positive, LARGEST), min(negative, LARGEST))
 
 
-def label_given_silence(chance: Tensor, of: Propensities) -> Tensor:
+def label_given_unobserved(chance: Tensor, of: Propensities) -> Tensor:
     """P(label = 1 | not observed) = R (1 - positive) / (1 - m(R)): the label that silence imputes."""
     label: Tensor = chance * (1 - of.positive) / (1 - of.negative - (of.positive - of.negative) * chance)
     return label
@@ -73,52 +73,52 @@ def exposure_loss(logits: Tensor, on_pairs: Tensor, density: float, of: Propensi
     A sum over silent pairs is |D| x the mean over D - |O| x the mean over O. log m(R) = log negative +
     log(1 - (1 - positive / negative) R).
     """
-    silent = surprise_of_nothing(on_pairs, of.share) / density - surprise_of_nothing(logits, of.share)
-    return silent + surprise_of_nothing(logits, 1 - of.positive / of.negative)
+    silent = negative_log_complement(on_pairs, of.share) / density - negative_log_complement(logits, of.share)
+    return silent + negative_log_complement(logits, 1 - of.positive / of.negative)
 
 
-def cautious(contrast: float, variance: float) -> float:
+def shrink_by_error(contrast: float, variance: float) -> float:
     """contrast x [1 - 2 variance / contrast^2]+: an estimate shrunken by its error, 0 unless the data insist on it."""
     kept = max(0.0, 1 - CAUTION * variance / contrast**2) if contrast else 0.0
     return contrast * kept if kept else 0.0
 
 
 @dataclass
-class Silence(Imputation):
+class MNARLikelihood(Imputation):
     """The exposure loss beside the risk, and the labels of the log read as P(label | observed).
 
-    The loss trains the predictor's own part, without what it was told of exposure (`Exposed`). There labels alone give
-    exposure a say, so that they can take back what silence claims and labels do not bear out.
-    `rate`: the label rate of all pairs; None for the probe's, whose contrast to the log's is shrunken by its standard
-    error (`cautious`). With neither the contrast is 0, and silence says nothing. `strength`: of the exposure loss; 1 is
-    the likelihood.
+    The exposure loss trains the base scorer alone, without exposure coefficients (`ExposureCovariate`): those are
+    learned from labels, which can correct what the missingness model gets wrong.
+    `rate`: the label rate of all pairs; None for the probe's, whose log odds ratio to the log's is shrunken by its
+    standard error (`shrink_by_error`). With neither the ratio is 0 and the missingness model is inactive. `strength`:
+    of the exposure loss; 1 is the likelihood.
     """
 
     rate: float | None = None
     strength: float = 1.0
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         """Compare the label rates."""
         if self.rate is not None:
             check_number("rate", self.rate, above=0, at_most=1 - 1e-6)
         check_number("strength", self.strength, at_least=0)
-        log_rate = float(problem.log.labels.mean())
+        log_rate = float(context.log.labels.mean())
         if not 0 < log_rate < 1:
             raise ConfigError(
                 f"silence needs both labels in the rows trained on, whose mean label is {log_rate:g}. "
                 "Use a larger log, another `threshold`, or another method, such as skb-dr."
             )
-        rate = _rate_of_probe(problem, log_rate) if self.rate is None else self.rate
-        return _Silence(label_propensities(problem.log.density, log_rate, rate), problem.log.density, self.strength)
+        rate = _rate_of_probe(context, log_rate) if self.rate is None else self.rate
+        return _FittedMNAR(label_propensities(context.log.density, log_rate, rate), context.log.density, self.strength)
 
 
-def _rate_of_probe(problem: Problem, log_rate: float) -> float:
+def _rate_of_probe(context: FitContext, log_rate: float) -> float:
     """The label rate of all pairs: that of the probe, drawn towards the log's as far as chance may explain it."""
-    probe = problem.probe
+    probe = context.probe
     if probe is None or len(probe) == 0:
         return log_rate
     rate = (float(probe.labels.sum()) + 1) / (len(probe) + 2)  # a row of each label more
-    contrast = cautious(_log_odds(log_rate) - _log_odds(rate), 1 / (len(probe) * rate * (1 - rate)))
+    contrast = shrink_by_error(_log_odds(log_rate) - _log_odds(rate), 1 / (len(probe) * rate * (1 - rate)))
     return 1 / (1 + math.exp(contrast - _log_odds(log_rate)))
 
 
@@ -126,7 +126,7 @@ def _log_odds(rate: float) -> float:
     return math.log(rate / (1 - rate))
 
 
-class _Silence(Imputing):
+class _FittedMNAR(FittedImputation):
     still = True
 
     def __init__(self, of: Propensities, density: float, strength: float) -> None:
@@ -134,7 +134,7 @@ class _Silence(Imputing):
         self.offset = of.contrast if abs(of.contrast) > 1e-9 else 0.0
         self.needs_pairs = self.speaks = bool(self.offset and strength)
 
-    def stack(self, members: Sequence[Any], device: torch.device) -> Imputing:
+    def stack(self, members: Sequence[Any], device: torch.device) -> FittedImputation:
         if any(member.needs_pairs != self.needs_pairs for member in members):
             raise NotAlikeError
         stacked = copy(self)

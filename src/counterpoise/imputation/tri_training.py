@@ -11,18 +11,18 @@ from torch import Tensor
 
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.imputation.base import Imputation, Imputing, Nothing
+from counterpoise.imputation.base import FittedImputation, Imputation, NoImputation
 from counterpoise.models.base import Scorer
 from counterpoise.risks import error
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import ALL_PAIRS_LIMIT, Batch, train
-from counterpoise.weights.base import NaiveBayes, Weighing, Weights
-from counterpoise.weights.propensity import Given
+from counterpoise.weights.base import FittedWeights, NaiveBayes, Weights
+from counterpoise.weights.propensity import KnownPropensity
 
 
 @dataclass
-class Agreement(Imputation):
+class TriTraining(Imputation):
     """Labels imputed by one of two models, on the pairs where both agree: |first - second| <= `threshold`.
 
     Both are trained with the risk `ips` and these `weights`, the first on the log and the second on as many rows drawn
@@ -36,43 +36,45 @@ class Agreement(Imputation):
     weights: Weights = field(default_factory=NaiveBayes)
     threshold: float = 0.1
 
-    def begin(self, problem: Problem, weighing: Weighing) -> Imputing:
+    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
         """Train both models, and see how far they agree."""
         check_number("threshold", self.threshold, at_least=0, advice="1 takes every pair.")
         if not isinstance(self.weights, Weights):
             raise ConfigError(f"`weights` must be a Weights part, got {self.weights!r}.")
-        if isinstance(self.weights, Given) and np.ndim(self.weights.propensity) == 1:
+        if isinstance(self.weights, KnownPropensity) and np.ndim(self.weights.propensity) == 1:
             raise ConfigError(
                 "`propensity` must not be an array by rows here, since rows are drawn again for the second model. "
                 "Give the log its `propensities`, or a matrix."
             )
-        again = problem.on(_resampled(problem))
-        agreeing = _Agreeing(_ips_model(problem, self.weights), _ips_model(again, self.weights), self.threshold)
-        agreeing.measure(problem)
+        again = context.on(_resampled(context))
+        agreeing = _FittedTriTraining(
+            _ips_model(context, self.weights), _ips_model(again, self.weights), self.threshold
+        )
+        agreeing.measure(context)
         return agreeing
 
 
-def _resampled(problem: Problem) -> FeedbackLog:
+def _resampled(context: FitContext) -> FeedbackLog:
     """As many rows of the log, drawn with replacement."""
-    rows = len(problem.log)
-    return problem.log.take(torch.randint(rows, (rows,), generator=problem.generator).numpy())
+    rows = len(context.log)
+    return context.log.take(torch.randint(rows, (rows,), generator=context.generator).numpy())
 
 
-def _ips_model(problem: Problem, weights: Weights) -> Scorer:
-    learner = Learner.begin(problem, weights, "ips", Nothing())
-    train(learner, problem.batches(learner.uses_pairs), None, problem.training)
+def _ips_model(context: FitContext, weights: Weights) -> Scorer:
+    learner = Learner.init(context, weights, "ips", NoImputation())
+    train(learner, context.batches(learner.uses_pairs), None, context.training)
     return learner.scorer.requires_grad_(False)
 
 
-class _Agreeing(Imputing):
+class _FittedTriTraining(FittedImputation):
     def __init__(self, first: Scorer, second: Scorer, threshold: float) -> None:
         self.first, self.second, self.threshold, self.share = first, second, threshold, 1.0
         self._everywhere: tuple[Tensor, Tensor] | None = None
 
-    def measure(self, problem: Problem) -> None:
+    def measure(self, context: FitContext) -> None:
         """The share of D that agrees: of all pairs, or of a uniform sample of those of a large D."""
-        everywhere = problem.log.n_pairs <= ALL_PAIRS_LIMIT
-        users, items = (None, None) if everywhere else _sample(problem)
+        everywhere = context.log.n_pairs <= ALL_PAIRS_LIMIT
+        users, items = (None, None) if everywhere else _sample(context)
         self.share = float(agree(*self._probabilities(users, items), self.threshold).float().mean())
         if self.share == 0:
             raise ConfigError(
@@ -112,7 +114,7 @@ def agree(first: Tensor, second: Tensor, threshold: float) -> Tensor:
     return (first - second).abs() <= threshold
 
 
-def _sample(problem: Problem) -> tuple[Tensor, Tensor]:
+def _sample(context: FitContext) -> tuple[Tensor, Tensor]:
     """As many uniform pairs of D as are looked at all together elsewhere."""
-    users, items = (torch.randint(high, (ALL_PAIRS_LIMIT,), generator=problem.generator) for high in problem.log.shape)
-    return users.to(problem.device), items.to(problem.device)
+    users, items = (torch.randint(high, (ALL_PAIRS_LIMIT,), generator=context.generator) for high in context.log.shape)
+    return users.to(context.device), items.to(context.device)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from counterpoise.config import Part
+from counterpoise.config import Configurable
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
 from counterpoise.models.embedding_ops import gradients_of, rows_of_grid
@@ -97,7 +97,7 @@ class Scorer(nn.Module):
         """The scorer without what it was told of exposure: itself, unless it was told any."""
         return self
 
-    def told(self, users: Tensor | None, items: Tensor | None) -> Tensor:
+    def exposure_logits(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         """What exposure adds to the logit of each pair, of all pairs of D where they are None, if it was told any."""
         raise NotImplementedError
 
@@ -133,7 +133,7 @@ class Scorer(nn.Module):
 
 
 @dataclass
-class Backbone(Part):
+class Backbone(Configurable):
     """The configuration of a `Scorer`."""
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
@@ -143,8 +143,8 @@ class Backbone(Part):
         """
         raise NotImplementedError
 
-    def inform(self, scorer: Scorer, problem: Any) -> None:
-        """Tell a fresh scorer of a `Problem` what a first model has to say, if there is one."""
+    def inform(self, scorer: Scorer, context: Any) -> None:
+        """Tell a fresh scorer of a `FitContext` what a first model has to say, if there is one."""
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
         """A scorer of the right shape, to be filled with saved values. `n_columns`: side features of users, items."""

@@ -6,7 +6,7 @@ tell. So a first, small model of being observed is fitted to the log, and its th
     logit = logit of the backbone + v_u a_u + v_i b_i + v_ui <g_u, h_i>
 
 with a_u, b_i and <g_u, h_i> the parts of the log odds of being observed, each scaled to a standard deviation of 1 over
-all pairs, and three numbers v, "voices", learned from the labels beside all else. Where exposure has nothing to do with
+all pairs, and three coefficients v learned from the labels beside all else. Where exposure has nothing to do with
 taste they stay near 0. (Wang, Liang, Charlin and Blei 2020, Causal Inference for Recommender Systems, put reconstructed
 exposure into the predictor; who rated what speaks in SVD++ too, Koren 2008, Factorization Meets the Neighborhood.)
 """
@@ -25,43 +25,45 @@ from counterpoise.errors import ConfigError, check_number
 from counterpoise.models.base import Backbone, Scorer
 from counterpoise.models.embedding_ops import Kept, lookup
 from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
-from counterpoise.weights.propensity import fit_observation
+from counterpoise.weights.propensity import fit_exposure_model
 
 HARDLY = 0.1  # log odds of being observed
 
 
 @dataclass
-class Exposed(Backbone):
+class ExposureCovariate(Backbone):
     """The logit of `backbone` + the user's, the item's and the pair's own part in being observed, each with its voice.
 
-    `exposure_dim`: the dimensions of the model of being observed. `l2_voices`: the precision of the prior on the
+    `exposure_dim`: the dimensions of the model of being observed. `l2_exposure`: the precision of the prior on the
     voices, as `l2` in `MatrixFactorization`; a voice is in log odds of a positive label for a standard deviation.
     """
 
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     exposure_dim: int = 4
-    l2_voices: float = 1.0
+    l2_exposure: float = 1.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
         """The backbone's own scorer, which has not been told of exposure yet."""
         check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
-        check_number("l2_voices", self.l2_voices, at_least=0)
-        if isinstance(self.backbone, Exposed):
-            raise ConfigError("`backbone` of Exposed must not be an Exposed itself: name the one inside.")
+        check_number("l2_exposure", self.l2_exposure, at_least=0)
+        if isinstance(self.backbone, ExposureCovariate):
+            raise ConfigError(
+                "`backbone` of ExposureCovariate must not be an ExposureCovariate itself: name the one inside."
+            )
         own, width = deepcopy(as_backbone(self.backbone)).build(log, generator, rate), self.exposure_dim + 1
-        return _Exposed(self, own, torch.zeros(log.shape[0], width), torch.zeros(log.shape[1], width))
+        return _ExposureScorer(self, own, torch.zeros(log.shape[0], width), torch.zeros(log.shape[1], width))
 
-    def inform(self, scorer: Scorer, problem: Any) -> None:
+    def inform(self, scorer: Scorer, context: Any) -> None:
         """Fit a model of what the log observed."""
-        assert isinstance(scorer, _Exposed)
-        as_backbone(self.backbone).inform(scorer.inner, problem)
-        model = fit_observation(problem.plainly_trained(), MatrixFactorization(dim=self.exposure_dim))
+        assert isinstance(scorer, _ExposureScorer)
+        as_backbone(self.backbone).inform(scorer.inner, context)
+        model = fit_exposure_model(context.plainly_trained(), MatrixFactorization(dim=self.exposure_dim))
         scorer.user_exposure, scorer.item_exposure = _scaled(*model.features())
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
         """All parameters zero."""
         own, width = as_backbone(self.backbone).empty(n_users, n_items, n_columns), self.exposure_dim + 1
-        return _Exposed(self, own, torch.zeros(n_users, width), torch.zeros(n_items, width))
+        return _ExposureScorer(self, own, torch.zeros(n_users, width), torch.zeros(n_items, width))
 
 
 def _scaled(users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,25 +91,25 @@ def _parts(user_exposure: Tensor, item_exposure: Tensor, users: Tensor, items: T
     return torch.stack([of_users[..., 0], of_items[..., 0], pairs], -2)
 
 
-class _Exposed(Scorer):
+class _ExposureScorer(Scorer):
     user_exposure: Tensor  # (|U|, 1 + dim) a user's main effect, then its vector
     item_exposure: Tensor
 
-    def __init__(self, part: Exposed, own: Scorer, users: Tensor, items: Tensor) -> None:
+    def __init__(self, part: ExposureCovariate, own: Scorer, users: Tensor, items: Tensor) -> None:
         super().__init__()
         self.part, self.n_users, self.n_items, self.stackable = part, own.n_users, own.n_items, own.stackable
-        self.inner, self.voices, self.kept = own, nn.Parameter(torch.zeros(3)), Kept()
+        self.inner, self.exposure_coefficients, self.kept = own, nn.Parameter(torch.zeros(3)), Kept()
         self.register_buffer("user_exposure", users.detach())
         self.register_buffer("item_exposure", items.detach())
 
     def own(self) -> Scorer:
         return self.inner
 
-    def told(self, users: Tensor | None, items: Tensor | None) -> Tensor:
+    def exposure_logits(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         if users is None or items is None:
             of_users, of_items = self._tables()
             return (of_users @ of_items.mT).flatten(-2)
-        return (self.voices[..., None, :] @ self._parts(users, items)).squeeze(-2)
+        return (self.exposure_coefficients[..., None, :] @ self._parts(users, items)).squeeze(-2)
 
     def _parts(self, users: Tensor, items: Tensor) -> Tensor:
         """a_u, b_i and <g_u, h_i> of each pair, which never change: (..., 3, pairs)."""
@@ -117,7 +119,7 @@ class _Exposed(Scorer):
         return _parts(*given) if kept is None else kept
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        logits: Tensor = self.inner(users, items) + self.told(users, items)
+        logits: Tensor = self.inner(users, items) + self.exposure_logits(users, items)
         return logits
 
     def grid(self, users: Tensor | None = None) -> Tensor:
@@ -125,7 +127,11 @@ class _Exposed(Scorer):
         return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.mT
 
     def precision(self, name: str) -> float | Tensor:
-        return self.part.l2_voices if name == "voices" else self.inner.precision(name.removeprefix("inner."))
+        return (
+            self.part.l2_exposure
+            if name == "exposure_coefficients"
+            else self.inner.precision(name.removeprefix("inner."))
+        )
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.inner.embeddings()
@@ -140,7 +146,7 @@ class _Exposed(Scorer):
     def _tables(self) -> tuple[Tensor, Tensor]:
         """Two tables whose inner products are v_u a_u + v_i b_i + v_ui <g_u, h_i>."""
         users, items = self.user_exposure, self.item_exposure
-        of_user, of_item, of_pair = self.voices[..., None, None].unbind(-3)
+        of_user, of_item, of_pair = self.exposure_coefficients[..., None, None].unbind(-3)
         one_user, one_item = torch.ones_like(users[..., :1]), torch.ones_like(items[..., :1])
         user_table = torch.cat([of_user * users[..., :1], one_user, of_pair * users[..., 1:]], -1)
         return user_table, torch.cat([one_item, of_item * items[..., :1], items[..., 1:]], -1)

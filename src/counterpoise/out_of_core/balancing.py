@@ -17,14 +17,14 @@ from torch import Tensor
 
 from counterpoise.balance.features import standardised
 from counterpoise.balance.fitted_functions import FittedFunctions, FittedKernels
-from counterpoise.balance.functions import LOOK_AT_ROWS, WITNESS_ROWS, Functions, KernelFunctions
+from counterpoise.balance.functions import GREEDY_ROWS, LOOK_AT_ROWS, Functions, KernelFunctions
 from counterpoise.balance.kernels import Gaussian, pair_tables
 from counterpoise.balance.population import ObservedPairs, Pairs, Rows, ShardedRows, pair_rows
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.files import PARQUET, column_names, files_of, kind_of
 from counterpoise.data.reading import AnyPath, read_beside, read_side
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.out_of_core.executors import Engine, Local
+from counterpoise.out_of_core.executors import Engine, ThreadEngine
 from counterpoise.out_of_core.shards import Shard, ShardColumn, Shards, as_bytes, batches, shard_log
 from counterpoise.storage import write_table
 from counterpoise.threads import one_thread
@@ -139,7 +139,7 @@ def balance_shards(
     select = getattr(recipe, "select", "")
     if select.startswith("adaptive"):
         raise ConfigError(
-            f'`select` must be "spectral", "witness", "random" or "worst_case" for a log in shards, got "{select}".'
+            f'`select` must be "spectral", "greedy", "random" or "worst_case" for a log in shards, got "{select}".'
         )
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
 
@@ -148,17 +148,17 @@ def balance_shards(
         with one_thread():  # blocks of a few rows
             return ShardFunctions.of(recipe.fit(pairs, observed, generator=generator), pairs, budget)
 
-    with (engine or Local()).over(shards, fitted_tables) as (each, source):
+    with (engine or ThreadEngine()).over(shards, fitted_tables) as (each, source):
         fitted = source.fitted
         rows = ShardedRows(shards.n_rows, len(fitted.targets), each, lambda name: ShardColumn(shards, name))
         return fitted.balance(rows, tolerance, strength, **options)
 
 
 def some_pairs(shards: Shards, pairs: Pairs, generator: torch.Generator) -> ObservedPairs:
-    """The rows of a log in shards, or a draw of as many as `witness` looks at in memory."""
+    """The rows of a log in shards, or a draw of as many as `greedy` looks at in memory."""
     rows = torch.arange(shards.n_rows)
-    if shards.n_rows > WITNESS_ROWS:
-        rows = torch.randint(shards.n_rows, (WITNESS_ROWS,), generator=generator)
+    if shards.n_rows > GREEDY_ROWS:
+        rows = torch.randint(shards.n_rows, (GREEDY_ROWS,), generator=generator)
     codes = [shards.take(name, rows.numpy()).astype(np.int64) for name in ("users", "items")]
     return pairs.at(*(torch.from_numpy(code).to(pairs.users.device) for code in codes))
 
@@ -183,7 +183,7 @@ class BalancedLog:
     def summary(self) -> str:
         """A few lines."""
         result, before = self.result, abs(self.result.imbalance_before / self.result.scale).max()
-        after, lost = abs(result.imbalance / result.scale).max(), int(result.given_up.sum())
+        after, lost = abs(result.imbalance / result.scale).max(), int(result.relaxed.sum())
         return (
             f"{self.rows:,} rows of {self.shape[0]:,} users x {self.shape[1]:,} items, {len(result.dual)} functions: "
             f"largest imbalance {before:.3f} SD before, {after:.2g} SD after ({lost} given up).\n"

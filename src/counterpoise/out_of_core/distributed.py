@@ -24,8 +24,8 @@ from counterpoise.accelerate import optimizers
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.out_of_core.executors import RayEngine, connected, imported
 from counterpoise.out_of_core.log import StreamedBatches
-from counterpoise.out_of_core.process_group import Ranks
-from counterpoise.out_of_core.progress_actor import Board
+from counterpoise.out_of_core.process_group import ProcessGroup
+from counterpoise.out_of_core.progress_actor import ProgressActor
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import FILE, Checkpoint
 from counterpoise.training.ensemble import AnyLearner
@@ -45,7 +45,7 @@ class Work:
     training: Training
     checkpoint: Checkpoint  # to go on from after a death
     learned: Checkpoint  # of the end
-    board: Any  # a `Board`, as an actor
+    board: Any  # a `ProgressActor`, as an actor
 
 
 def train_share(config: Mapping[str, Work]) -> None:
@@ -53,7 +53,7 @@ def train_share(config: Mapping[str, Work]) -> None:
 
     An error of ours would come again: it stands on the board, where workers that start again find it and end.
     """
-    ray, work, ranks = imported(), config["work"], Ranks.of_this_process()
+    ray, work, ranks = imported(), config["work"], ProcessGroup.of_this_process()
     if ray.get(work.board.failure.remote()) is not None:
         return
     losses: list[float] = []
@@ -69,7 +69,7 @@ def train_share(config: Mapping[str, Work]) -> None:
         work.learned.write(work.learner, [torch.tensor(loss) for loss in losses])
 
 
-def _losses(work: Work, ranks: Ranks) -> list[float]:
+def _losses(work: Work, ranks: ProcessGroup) -> list[float]:
     """Of all epochs; what was learned is then in the learner."""
     learner, batches, folder = work.learner, work.batches, work.checkpoint.file.parent
     device = imported("ray.train.torch").get_device()
@@ -132,7 +132,7 @@ def train_together(
     with scratch as place, connected(engine.address, engine.workers) as ray:
         kept = _prepared(checkpoint or Checkpoint(Path(place) / FILE, ""), learner)
         learned = Checkpoint(Path(place) / LEARNED, kept.key)
-        board = ray.remote(num_cpus=0)(Board).remote()
+        board = ray.remote(num_cpus=0)(ProgressActor).remote()
         work = Work(learner, batches, training, kept, learned, board)
         try:
             with _told(ray, board, progress):

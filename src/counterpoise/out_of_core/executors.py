@@ -26,7 +26,7 @@ FOREVER = -1  # a worker that dies is started again, and the call it was at is m
 TOGETHER = 16  # shards of a call at most: it costs the driver a millisecond, a death no more than these shards
 CALLS = 8  # of a worker in a pass at least, where it has so many shards: who is faster can then take some from others
 AT_HAND = 2  # calls that a worker has at a time, so that it need not wait for the driver
-Part = Sequence[Shard]
+Configurable = Sequence[Shard]
 
 
 class _Worker:
@@ -76,7 +76,7 @@ class RayEngine:
             def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
                 sent = ray.put(arguments)
 
-                def call(worker: int, part: Part) -> Any:
+                def call(worker: int, part: Configurable) -> Any:
                     return actors[worker].run.remote(work, part, sent, kept)
 
                 return _in_order(shared_out(ray, call, queues))
@@ -88,7 +88,7 @@ class RayEngine:
                     ray.kill(worker)
 
 
-def parts_of(shards: Sequence[Shard], workers: int) -> list[list[Part]]:
+def parts_of(shards: Sequence[Shard], workers: int) -> list[list[Configurable]]:
     """For each worker every so manieth shard, in parts that are a call each."""
     size = min(max(1, len(shards) // (workers * CALLS)), TOGETHER)
     owned = [shards[at::workers] for at in range(workers)]
@@ -96,8 +96,8 @@ def parts_of(shards: Sequence[Shard], workers: int) -> list[list[Part]]:
 
 
 def shared_out(
-    ray: Any, call: Callable[[int, Part], Any], queues: Sequence[Sequence[Part]]
-) -> Iterator[tuple[Part, list[Any]]]:
+    ray: Any, call: Callable[[int, Configurable], Any], queues: Sequence[Sequence[Configurable]]
+) -> Iterator[tuple[Configurable, list[Any]]]:
     """(a part, what `call(worker, part)` found for its shards) for all parts, as they come.
 
     Workers take from their own queue, and those that have come to its end from the end of the longest.
@@ -119,7 +119,7 @@ def shared_out(
         yield part, results(ray, done)[0]
 
 
-def _in_order(found: Iterable[tuple[Part, list[Any]]]) -> list[Any]:
+def _in_order(found: Iterable[tuple[Configurable, list[Any]]]) -> list[Any]:
     """What was found for each shard, in the order of shards."""
     pairs = [pair for part, values in found for pair in zip(part, values, strict=True)]
     return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
@@ -225,7 +225,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Local:
+class ThreadEngine:
     """Threads of this process, each on one shard at a time; by default as many as torch uses."""
 
     threads: int | None = None
@@ -248,7 +248,7 @@ def make_engine(name: EngineName = "local", workers: int | None = None, address:
     if workers is not None:
         check_number("workers", workers, at_least=1, integer=True)
     if name == "local":
-        return Local(workers)
+        return ThreadEngine(workers)
     from counterpoise.out_of_core.executors import RayEngine
 
     return RayEngine(workers, address)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.balance.exponential_family import (
-    Point,
-    Tilting,
+    FamilyPoint,
+    InMemoryFamily,
     joined,
     mean_and_deviation,
     moments,
@@ -37,7 +37,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class ShardedTilting:
+class ShardedFamily:
     """The rows in shards, and what their functions should average to. Base weights are uniform, there is no cap."""
 
     rows: ShardedRows
@@ -67,7 +67,7 @@ class ShardedTilting:
         sums = joined(*zip(*parts, strict=True))
         return ShardedPoint(self, dual, *normalised(dual, self.targets, *sums), torch.empty(0))  # type: ignore[arg-type]
 
-    def along(self, point: Point, trial: Point, length: float) -> float:
+    def along(self, point: FamilyPoint, trial: FamilyPoint, length: float) -> float:
         """The mean of the change of scores, -(change of the dual)'h, so far along the way; a pass."""
         change = trial.dual - point.dual
         between = self.at(point.dual + length * change)
@@ -83,13 +83,13 @@ class ShardedTilting:
 
         return mean_and_deviation(around)
 
-    def sample(self, size: int) -> Tilting:
+    def sample(self, size: int) -> InMemoryFamily:
         """So many rows, drawn with repetition, in memory; the draw does not depend on the shards."""
         drawn = torch.randint(self.n_rows, (min(size, SAMPLE),), generator=torch.Generator().manual_seed(0)).sort()[0]
-        return Tilting(matrix_rows(torch.from_numpy(np.concatenate(self.rows.each(_some, drawn)))), self.targets)
+        return InMemoryFamily(matrix_rows(torch.from_numpy(np.concatenate(self.rows.each(_some, drawn)))), self.targets)
 
 
-class ShardedPoint(Point):
+class ShardedPoint(FamilyPoint):
     """The family at one dual vector, from which everything is computed again where the rows are."""
 
     @cached_property

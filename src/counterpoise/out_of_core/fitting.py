@@ -8,25 +8,25 @@ from typing import Any
 
 import torch
 
-from counterpoise.accelerate import recorded
+from counterpoise.accelerate import with_cuda_graphs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
-from counterpoise.imputation.base import Constant, Imputation, Learned, Nothing
-from counterpoise.imputation.mnar import Silence
+from counterpoise.imputation.base import Constant, Imputation, Learned, NoImputation
+from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.out_of_core.distributed import train_together
 from counterpoise.out_of_core.executors import Engine, RayEngine, connected
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog, way_out
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
-from counterpoise.training.ensemble import AnyLearner, begin
+from counterpoise.training.ensemble import AnyLearner, init
 from counterpoise.training.loop import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import Itself, NaiveBayes, Uniform, Weights
+from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights, Weights
 from counterpoise.weights.propensity import Popularity
 
-WEIGHTS: tuple[type[Weights], ...] = (Uniform, Itself, NaiveBayes, Popularity, Balancing)
-IMPUTATIONS: tuple[type[Imputation], ...] = (Nothing, Constant, Learned, Silence)
+WEIGHTS: tuple[type[Weights], ...] = (Uniform, UnitWeights, NaiveBayes, Popularity, Balancing)
+IMPUTATIONS: tuple[type[Imputation], ...] = (NoImputation, Constant, Learned, MNARLikelihood)
 
 
 def fit_streamed(
@@ -39,10 +39,10 @@ def fit_streamed(
     """`model.fit` on a streamed log, for the parts that look at batches alone or at one number for each row."""
     model.check(log, probe)
     _check(model, log)
-    together, problem = isinstance(log.engine, RayEngine), model.problem(log, probe)
+    together, problem = isinstance(log.engine, RayEngine), model.context(log, probe)
     problem = replace(problem, device=torch.device("cpu")) if together else problem  # workers have devices of their own
     with one_thread(model.training.rows_a_step(len(log)) < THREADS_PAY), _cluster(log.engine):
-        learner = begin(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
+        learner = init(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
         batches = problem.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
         try:
@@ -81,7 +81,7 @@ def _trained(
 ) -> History:
     if isinstance(engine, RayEngine):
         return train_together(engine, learner, batches, training, progress, checkpoint)
-    stepped = recorded(learner, training)
+    stepped = with_cuda_graphs(learner, training)
     if checkpoint is None:
         return train(stepped, batches, None, training, progress)
     resumable = checkpoint.of(stepped)

@@ -18,8 +18,8 @@ from counterpoise.data.ids import Codes
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.reading import AnyPath, read_logs
 from counterpoise.errors import ConfigError
-from counterpoise.out_of_core.executors import Engine, Local, RayEngine
-from counterpoise.out_of_core.process_group import Share
+from counterpoise.out_of_core.executors import Engine, RayEngine, ThreadEngine
+from counterpoise.out_of_core.process_group import BatchShard
 from counterpoise.out_of_core.shards import ShardColumn, ShardedLog, Shards, as_bytes, permuted, shard_log
 from counterpoise.training.loop import Batch, Batches
 
@@ -36,7 +36,7 @@ class StreamedLog(FeedbackLog):
     def __init__(
         self, log: ShardedLog, threshold: float | None = None, engine: Engine | None = None, memory: int = 4 * 10**9
     ) -> None:
-        values: dict[str, Any] = {"shards": log.shards, "threshold": threshold, "engine": engine or Local()}
+        values: dict[str, Any] = {"shards": log.shards, "threshold": threshold, "engine": engine or ThreadEngine()}
         values |= {"user_ids": log.user_ids, "item_ids": log.item_ids, "memory": memory}
         for name in ("timestamps", "user_features", "item_features", "propensities", "source"):
             values[name] = None
@@ -195,12 +195,12 @@ class StreamedBatches(Batches):
         return users[start * each : stop * each], items[start * each : stop * each]
 
     def _batch(
-        self, rows: NDArray[np.int64], pairs: tuple[Tensor | None, Tensor | None], share: Share | None = None
+        self, rows: NDArray[np.int64], pairs: tuple[Tensor | None, Tensor | None], share: BatchShard | None = None
     ) -> Batch:
         users, items, ratings = (self._take(name, rows) for name in ("users", "items", "ratings"))
         columns = rows, users, items, self.log.labels_of(ratings)
         row, user, item, label = (torch.from_numpy(values).to(self.device) for values in columns)
-        return Batch(row, user, item, label, *pairs, share or Share())
+        return Batch(row, user, item, label, *pairs, share or BatchShard())
 
     def _take(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         return self.log.shards.take(name, rows, self._column)

@@ -18,14 +18,14 @@ from torch import Tensor, nn
 
 
 @dataclass(frozen=True)
-class Ranks:
+class ProcessGroup:
     """The processes that train together, and which of them this is."""
 
     rank: int = 0
     size: int = 1
 
     @classmethod
-    def of_this_process(cls) -> Ranks:
+    def of_this_process(cls) -> ProcessGroup:
         """Its place in torch's process group."""
         return cls(group.get_rank(), group.get_world_size())
 
@@ -34,10 +34,10 @@ class Ranks:
         rows = last - first
         return first + rows * self.rank // self.size, first + rows * (self.rank + 1) // self.size
 
-    def share(self, first: int, last: int) -> Share:
+    def share(self, first: int, last: int) -> BatchShard:
         """How its positions count among them all."""
         start, stop = self.cut(first, last)
-        return Share(self, self.size * (stop - start) / (last - first))
+        return BatchShard(self, self.size * (stop - start) / (last - first))
 
     def averaged(self, values: Tensor) -> Tensor:
         """The mean over processes, without gradients."""
@@ -48,14 +48,14 @@ class Ranks:
         return total / self.size
 
 
-ALONE = Ranks()
+ALONE = ProcessGroup()
 
 
 @dataclass(frozen=True)
-class Share:
+class BatchShard:
     """Which part of a batch its rows are: all of it, unless several processes share it."""
 
-    ranks: Ranks = ALONE
+    ranks: ProcessGroup = ALONE
     weight: float = 1.0  # of the loss of these rows, in the mean over processes
 
     @property
@@ -72,7 +72,7 @@ class Share:
         return self.ranks.averaged(self.weighed(values.mean(-1, keepdim=True)))
 
 
-WHOLE = Share()
+WHOLE = BatchShard()
 
 
 class AveragedGradients:

@@ -7,7 +7,7 @@ from counterpoise.errors import CounterpoiseError
 Epoch = tuple[int, int, float]  # epochs done, epochs planned, loss
 
 
-class Board:
+class ProgressActor:
     """Epochs that are done, and the error that ended all; Ray makes an actor of it."""
 
     def __init__(self) -> None:

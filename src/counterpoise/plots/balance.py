@@ -81,7 +81,7 @@ def dual_prices(result: Any, *, names: Sequence[str] | None = None, most: int = 
     order = np.argsort(-prices, kind="stable")[:most][::-1]
     capped = [j for j in range(len(order)) if np.isfinite(limits[order[j]]) and found.worst_case_bias is None]
     with panels(height=0.9 + 0.14 * len(order)) as (figure, (axes,)):
-        colours = [ORANGE if found.given_up[j] else BLUE for j in order]
+        colours = [ORANGE if found.relaxed[j] else BLUE for j in order]
         axes.barh(range(len(order)), prices[order], color=colours, height=0.7)
         axes.scatter(limits[order][capped], capped, marker="|", s=40, color=GREY, label="strength")
         axes.set_yticks(range(len(order)), [labels[j] for j in order])
@@ -90,7 +90,7 @@ def dual_prices(result: Any, *, names: Sequence[str] | None = None, most: int = 
             axes.set_xlim(0, 1.05 * prices.max())  # limits far away say only that none was reached
         elif capped:
             axes.legend(loc="lower right")
-        lost = int(found.given_up.sum())
+        lost = int(found.relaxed.sum())
         axes.set_title(f"{lost} of {len(prices)} functions given up", loc="left")
     return figure
 

@@ -12,9 +12,9 @@ import numpy as np
 from counterpoise import __version__
 from counterpoise.config import Unknown
 from counterpoise.data.log import FeedbackLog
-from counterpoise.errors import ConfigError, DataError, shown
+from counterpoise.errors import ConfigError, DataError, short_repr
 from counterpoise.evaluation.evaluate import NAMES, Resampled, paired_differences, resampled_evaluation
-from counterpoise.report.context import Material, material_of_run, words_on_strangers
+from counterpoise.report.context import ReportContext, material_of_run, words_on_strangers
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.facts import LOWER_IS_BETTER, flat, method_name, plain_json, verdict, versions
 from counterpoise.report.summary import stopped_words
@@ -47,7 +47,7 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknow
     return facts | {"headline": _headline(facts), "summary": _summary(facts)}
 
 
-def _named(materials: Sequence[Material]) -> list[Material]:
+def _named(materials: Sequence[ReportContext]) -> list[ReportContext]:
     """With names that differ: where two folders have one name, the place of the run is added."""
     names = [material.name for material in materials]
     return [
@@ -56,7 +56,7 @@ def _named(materials: Sequence[Material]) -> list[Material]:
     ]
 
 
-def common_test(materials: Sequence[Material]) -> tuple[FeedbackLog | None, list[str]]:
+def common_test(materials: Sequence[ReportContext]) -> tuple[FeedbackLog | None, list[str]]:
     """The test of the first run without the pairs that any run has seen in training, and what there is to say."""
     log = materials[0].test
     if log is None:
@@ -65,18 +65,18 @@ def common_test(materials: Sequence[Material]) -> tuple[FeedbackLog | None, list
         ]
     for material in materials[1:]:
         check_knows(material, log, materials[0])
-    strangers = [note for material in materials for note in words_on_strangers(material, log)]
+    unknown_users = [note for material in materials for note in words_on_strangers(material, log)]
     if materials[0].configuration.get("protocol", "honest") == "paper":
         kept = "Pairs seen in training are kept in the test, as in the paper's protocol of the first run."
-        return log, [kept, *strangers]
+        return log, [kept, *unknown_users]
     seen = np.logical_or.reduce([material.model.has_seen(log) for material in materials])
     if seen.all():
         raise DataError("every pair of the test was seen by one of the runs. Give another with --test FILE.")
     note = f"{seen.sum():,} pairs of the test of {materials[0].name} were seen by another run and are left out of all."
-    return log.take(~seen), [*([note] if seen.any() else []), *strangers]
+    return log.take(~seen), [*([note] if seen.any() else []), *unknown_users]
 
 
-def check_knows(material: Material, log: FeedbackLog, first: Material) -> None:
+def check_knows(material: ReportContext, log: FeedbackLog, first: ReportContext) -> None:
     """Raise `DataError` unless a run knows all items of the test of the first, and all users that it has to."""
     model = material.model
     kinds = [("items", model.item_ids_, log.item_ids, log.items)]
@@ -88,18 +88,18 @@ def check_knows(material: Material, log: FeedbackLog, first: Material) -> None:
         if len(unknown):
             raise DataError(
                 f"{material.name} does not know {len(unknown):,} of the {len(tested):,} {kind} of the test of "
-                f"{first.name}, the first is {shown(unknown[0])}: it was fitted on other data "
+                f"{first.name}, the first is {short_repr(unknown[0])}: it was fitted on other data "
                 f"({material.configuration.get('data', 'unknown')}). Compare runs of one log, or give --test FILE with "
                 "users and items that all runs know."
             )
 
 
-def _evaluated(material: Material, log: FeedbackLog, first: Material) -> Resampled:
+def _evaluated(material: ReportContext, log: FeedbackLog, first: ReportContext) -> Resampled:
     scores = material.model.predict_log(log, unknown=material.unknown)
     return resampled_evaluation(scores, log, first.k, first.empty_users)
 
 
-def _metric(name: str, materials: Sequence[Material], found: Sequence[Resampled]) -> dict[str, Any]:
+def _metric(name: str, materials: Sequence[ReportContext], found: Sequence[Resampled]) -> dict[str, Any]:
     """One metric of all runs, each with its interval and its difference from the first."""
     rows = []
     for material, resampled in zip(materials, found, strict=True):
@@ -113,7 +113,7 @@ def _metric(name: str, materials: Sequence[Material], found: Sequence[Resampled]
     return {"metric": name, "name": title, "lower_is_better": name in LOWER_IS_BETTER, "runs": rows}
 
 
-def _run_facts(material: Material) -> dict[str, Any]:
+def _run_facts(material: ReportContext) -> dict[str, Any]:
     model, manifest = material.model, material.manifest
     weights = model.facts_["weights"]
     held_out = [weights.get(f"held_out_{when}") for when in ("before", "after")]

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from counterpoise.config import EmptyUsers, Unknown
 from counterpoise.data.log import Dataset, FeedbackLog
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError, shown
-from counterpoise.imputation.base import Nothing
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
+from counterpoise.imputation.base import NoImputation
 from counterpoise.methods import configure, make, short_names
-from counterpoise.models.exposure import Exposed
+from counterpoise.models.exposure import ExposureCovariate
 from counterpoise.models.matrix_factorization import as_backbone
-from counterpoise.out_of_core.executors import Local
+from counterpoise.out_of_core.executors import ThreadEngine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog
 from counterpoise.ranking import Seen
@@ -35,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class ReportContext:
     """A fitted model with what is known around it; None for what is not there, and `notes` say why."""
 
     model: DebiasedRecommender
@@ -107,12 +107,12 @@ def seen_pairs(seen: Seen) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.repeat(np.arange(len(counts)), counts), seen.items.numpy()
 
 
-def material_of_run(run: str | Path, test: str | None = None, unknown: Unknown = "error") -> Material:
+def material_of_run(run: str | Path, test: str | None = None, unknown: Unknown = "error") -> ReportContext:
     """A saved run with its data read again, where they are still there and still the same."""
     model, manifest = load_model(run), read_manifest(run)
     fitted = manifest.get("fit") or {}
     dataset, notes = _read_again(model, fitted)
-    found = Material(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
+    found = ReportContext(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
     if test is None:
         return found if dataset is None else replace(found, test=dataset.test, test_name=name_of_test(dataset))
     log, seen, protocol = read_test(model, fitted, test)
@@ -121,9 +121,9 @@ def material_of_run(run: str | Path, test: str | None = None, unknown: Unknown =
     return replace(found, test=log, test_name=test, notes=(*notes, *said))
 
 
-def words_on_strangers(material: Material, log: FeedbackLog) -> list[str]:
+def words_on_strangers(material: ReportContext, log: FeedbackLog) -> list[str]:
     """What to say of users of a test whom a model does not know; an error where they are not allowed."""
-    rows = int(material.model.strangers(log, material.unknown).sum())
+    rows = int(material.model.unknown_users(log, material.unknown).sum())
     whose = f"Of {len(log):,} ratings of the test {rows:,} are by users whom the log of {material.name} does not have"
     return [f"{whose}: they are predicted by the items' rates of positive labels."] if rows else []
 
@@ -143,13 +143,13 @@ def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[
     try:
         dataset = load_data(FitConfig(**fitted))
     except (CounterpoiseError, OSError, ValueError):  # no word of a file that is not this log goes into a page
-        named = shown(fitted.get("data"))
+        named = short_repr(fitted.get("data"))
         return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
     if not _same_pairs(model, dataset.train):
         return None, (f"{fitted['data']} has changed since the fit, so what needs the log is left out.",)
     log = dataset.train
-    if isinstance(log, StreamedLog) and not isinstance(log.engine, Local):
-        dataset = replace(dataset, train=log.by(Local()))
+    if isinstance(log, StreamedLog) and not isinstance(log.engine, ThreadEngine):
+        dataset = replace(dataset, train=log.by(ThreadEngine()))
     return dataset, ()
 
 
@@ -163,11 +163,11 @@ def _same_pairs(model: DebiasedRecommender, log: FeedbackLog) -> bool:
 
 def is_plain(model: DebiasedRecommender) -> bool:
     """Whether a model is plain: every pair counts the same, nothing is imputed, nothing is told of exposure."""
-    told = isinstance(as_backbone(model.backbone), Exposed)
-    return isinstance(model.weights, Uniform) and isinstance(model.imputation, Nothing) and not told
+    told = isinstance(as_backbone(model.backbone), ExposureCovariate)
+    return isinstance(model.weights, Uniform) and isinstance(model.imputation, NoImputation) and not told
 
 
-def with_plain(material: Material, plain: str | Path | DebiasedRecommender | None = None) -> Material:
+def with_plain(material: ReportContext, plain: str | Path | DebiasedRecommender | None = None) -> ReportContext:
     """With plain MF beside it: a model, a saved run, or fitted now with the training and the settings of this one.
 
     On a large log, where an epoch has many steps, a plain model that is fitted now gets `PLAIN_STEPS` of them.
@@ -192,7 +192,7 @@ def with_plain(material: Material, plain: str | Path | DebiasedRecommender | Non
     return replace(material, plain=fit_streamed(model, log) if isinstance(log, StreamedLog) else model.fit(log))
 
 
-def plain_model(material: Material) -> DebiasedRecommender:
+def plain_model(material: ReportContext) -> DebiasedRecommender:
     """Plain MF, unfitted, with the training of the model and those settings of its backbone that plain MF has."""
     model, log = make("mf"), material.train
     known = short_names(model)

@@ -119,7 +119,7 @@ DEFINITIONS = {
         "next, for every pair alike (proportional odds), so that a rating says more than its side of the threshold. "
         "How far that is believed was measured on the log: 0 not at all, 1 fully."
     ),
-    "voices": (
+    "exposure_coefficients": (
         "What the exposure of a user, an item and a pair adds to the log odds of a positive label, for one "
         "standard deviation of it. Learned from labels; near 0 where exposure has nothing to do with taste."
     ),

@@ -24,7 +24,7 @@ from counterpoise.evaluation.calibration import calibration_bins, calibration_er
 from counterpoise.evaluation.evaluate import NAMES, Difference, binary_labels, paired_differences, resampled_evaluation
 from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.report.context import Material, WeightedRows, seen_pairs
+from counterpoise.report.context import ReportContext, WeightedRows, seen_pairs
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.summary import OWN, headline, summary
 
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 CURVE_POINTS = 50
 
 
-def log_facts(material: Material, rows: WeightedRows) -> dict[str, Any]:
+def log_facts(material: ReportContext, rows: WeightedRows) -> dict[str, Any]:
     """JSON-able: size, concentration of users and items, label rates of the log, weighted, of probe and test."""
     users, items = seen_pairs(material.model.seen_)
     n_users, n_items = material.shape
@@ -79,7 +79,7 @@ def share_of_top(counts: ArrayLike, share: float) -> float:
     return float(np.interp(share * len(values), np.arange(len(held)), held) / held[-1])
 
 
-def _label_rates(material: Material, rows: WeightedRows) -> list[dict[str, Any]]:
+def _label_rates(material: ReportContext, rows: WeightedRows) -> list[dict[str, Any]]:
     """A rate for each sample that there is; uniform samples have an interval."""
     facts = material.model.log_facts_
     rates = [{"sample": "log", "rate": facts["mean_label"], "rows": facts["rows"], "interval": None}]
@@ -100,7 +100,7 @@ DIRECTIONS = 4  # of the embeddings of users, and of items
 SIDES = ("user", "item")
 
 
-def balance_facts(material: Material, rows: WeightedRows) -> dict[str, Any]:
+def balance_facts(material: ReportContext, rows: WeightedRows) -> dict[str, Any]:
     """JSON-able: the table of features, held-out functions, and the certificate of the balanced functions."""
     tables = feature_tables(material, rows)
     own = material.model.facts_["weights"]
@@ -110,13 +110,13 @@ def balance_facts(material: Material, rows: WeightedRows) -> dict[str, Any]:
         "held_out": _held_out(tables, rows),
         "held_out_of_method": _own_held_out(own),
         "functions": _functions(own),
-        "given_up": own.get("given_up"),
+        "relaxed": own.get("relaxed"),
         "status": own.get("status"),
         "gap": own.get("gap"),
     }
 
 
-def feature_tables(material: Material, rows: WeightedRows) -> list[tuple[str, int, Floats]]:
+def feature_tables(material: ReportContext, rows: WeightedRows) -> list[tuple[str, int, Floats]]:
     """(name, 0 for users or 1 for items, a value for each of them): activity, side features, directions of taste."""
     found = []
     for side, (who, codes, size) in enumerate(zip(SIDES, (rows.users, rows.items), material.shape, strict=True)):
@@ -181,7 +181,7 @@ def _own_held_out(own: dict[str, Any]) -> dict[str, Any] | None:
 
 def _functions(own: dict[str, Any]) -> list[dict[str, Any]]:
     """Each balanced function of each fold: imbalance before and after, its price, and whether it was given up."""
-    keys = ("before_sd", "after_sd", "price", "given_up")
+    keys = ("before_sd", "after_sd", "price", "relaxed")
     found = []
     for fold, part in enumerate(own.get("balanced", []), start=1):
         for name, *values in zip(part["names"], *(part[key] for key in keys), strict=True):
@@ -197,7 +197,7 @@ HEAVIEST = 10
 QUANTILES = {"least": 0, "5%": 0.05, "median": 0.5, "95%": 0.95, "most": 1}
 
 
-def weights_facts(material: Material, rows: WeightedRows) -> dict[str, Any]:
+def weights_facts(material: ReportContext, rows: WeightedRows) -> dict[str, Any]:
     """JSON-able; `uniform` where every row counts the same, and little else then."""
     ratio = material.model.ratio_.astype(np.float64)
     own = material.model.facts_["weights"]
@@ -253,7 +253,7 @@ def weight_by_count(relative: Floats, counts: NDArray[Any], groups: int = GROUPS
     return found
 
 
-def _sides(material: Material, rows: WeightedRows) -> list[tuple[NDArray[Any], int]]:
+def _sides(material: ReportContext, rows: WeightedRows) -> list[tuple[NDArray[Any], int]]:
     return list(zip((rows.users, rows.items), material.shape, strict=True))
 
 
@@ -291,7 +291,7 @@ def _by_label(relative: Floats, rows: WeightedRows) -> list[dict[str, Any]]:
 
 
 def _heaviest(
-    material: Material, rows: WeightedRows, relative: Floats, users: NDArray[Any], items: NDArray[Any]
+    material: ReportContext, rows: WeightedRows, relative: Floats, users: NDArray[Any], items: NDArray[Any]
 ) -> list[dict[str, Any]]:
     """The rows that count most: whom the tail is made of."""
     top = np.argsort(-relative, kind="stable")[:HEAVIEST]
@@ -317,7 +317,7 @@ LOWER_IS_BETTER = ("mse", "mae", "log_loss")
 VOICES = ("user", "item", "pair")
 
 
-def model_facts(material: Material) -> dict[str, Any]:
+def model_facts(material: ReportContext) -> dict[str, Any]:
     """JSON-able."""
     model = material.model
     return {
@@ -326,9 +326,9 @@ def model_facts(material: Material) -> dict[str, Any]:
         "risk": model.facts_["risk"],
         "error_on_log": model.facts_["error_on_log"],
         "imputation": _plain_numbers(model.facts_["imputation"]),
-        "voices": _voices(model),
+        "exposure_coefficients": _voices(model),
         "grades": model.facts_.get("grades"),
-        "in_vain": model.facts_.get("in_vain", {}),
+        "inactive_settings": model.facts_.get("inactive_settings", {}),
         "truth": material.manifest.get("truth"),
         "demo": material.manifest.get("demo"),
         **_on_test(material),
@@ -349,7 +349,7 @@ def learning_curve(history: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _on_test(material: Material) -> dict[str, Any]:
+def _on_test(material: ReportContext) -> dict[str, Any]:
     """Metrics of the model and of plain MF on the test, their paired differences, and calibration."""
     log = material.test
     if log is None:
@@ -397,7 +397,7 @@ def calibration(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, Any]:
 
 def _voices(model: DebiasedRecommender) -> dict[str, float] | None:
     """What exposure says in the prediction, in log odds for a standard deviation, where the model is told of it."""
-    values = getattr(model.scorer_, "voices", None)
+    values = getattr(model.scorer_, "exposure_coefficients", None)
     return None if values is None else dict(zip(VOICES, values.cpu().tolist(), strict=True))
 
 
@@ -412,7 +412,7 @@ SAMPLE = 2000  # users whose lists are counted on the whole
 Codes = NDArray[np.int64]
 
 
-def list_facts(material: Material) -> dict[str, Any]:
+def list_facts(material: ReportContext) -> dict[str, Any]:
     """JSON-able: lists of some users, from the least to the most active, and figures over a sample of users."""
     users, items = seen_pairs(material.model.seen_)
     activity = np.bincount(users, minlength=material.shape[0])
@@ -468,7 +468,7 @@ def _figures(lists: list[list[int]], popularity: NDArray[Any]) -> dict[str, floa
 
 
 def _example(
-    material: Material,
+    material: ReportContext,
     models: dict[str, DebiasedRecommender],
     user: int,
     activity: NDArray[Any],
@@ -492,7 +492,7 @@ def _example(
 PACKAGES = ("numpy", "scipy", "torch", "polars")
 
 
-def gather(material: Material) -> dict[str, Any]:
+def gather(material: ReportContext) -> dict[str, Any]:
     """Everything that the report of one run shows."""
     rows = material.weighted_rows()
     gathered: dict[str, Any] = {
@@ -518,7 +518,7 @@ def plain_json(facts: Mapping[str, Any]) -> dict[str, Any]:
     return dict(json.loads(json.dumps(facts), parse_constant=lambda word: None))
 
 
-def configuration_facts(material: Material) -> dict[str, Any]:
+def configuration_facts(material: ReportContext) -> dict[str, Any]:
     """What decides the fit, and what it ran on."""
     manifest, model = material.manifest, material.model
     return {
@@ -567,7 +567,7 @@ def _words(configuration: dict[str, Any]) -> dict[str, str]:
     return {name: value for name, value in flat(parts).items() if isinstance(value, str)}
 
 
-def _method(material: Material) -> dict[str, Any]:
+def _method(material: ReportContext) -> dict[str, Any]:
     """The method by its name, as far as the run knows it."""
     model = material.model
     asked = material.configuration.get("method")

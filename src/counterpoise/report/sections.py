@@ -257,35 +257,35 @@ def _held_out(balance: Facts) -> Table | None:
 
 
 def _certificate(balance: Facts) -> str:
-    functions, lost = balance["functions"], balance["given_up"]
+    functions, lost = balance["functions"], balance["relaxed"]
     folds = max(row["fold"] for row in functions)
     worst = max(abs(row["after_sd"]) for row in functions)
-    given_up = (
+    relaxed = (
         "None was given up." if not lost else f"{lost} of them were given up: they cost more than they were worth."
     )
     return (
         f"The method balanced {len(functions)} functions in {folds} fold{'s' if folds > 1 else ''}; the largest "
-        f"imbalance left is {worst:.2g} SD. {given_up} Solver: {balance['status']}, duality gap {balance['gap']:.1e}."
+        f"imbalance left is {worst:.2g} SD. {relaxed} Solver: {balance['status']}, duality gap {balance['gap']:.1e}."
     )
 
 
 def _prices(balance: Facts) -> Figure:
     dearest = sorted(balance["functions"], key=lambda row: -abs(row["price"]))[:PRICES]
     bars = [
-        Bar(place, place + 1, abs(row["price"]), _price_tip(row), "warn" if row["given_up"] else "after")
+        Bar(place, place + 1, abs(row["price"]), _price_tip(row), "warn" if row["relaxed"] else "after")
         for place, row in enumerate(dearest)
     ]
     svg = bar_chart(bars, "balanced functions, dearest first", "|dual price|", "Dual price of each balanced function")
     caption = f"{_certificate(balance)} High bars are what the log hardly has the rows for."
-    legend = {"balanced": "after"} | ({"given up": "warn"} if any(row["given_up"] for row in dearest) else {})
+    legend = {"balanced": "after"} | ({"given up": "warn"} if any(row["relaxed"] for row in dearest) else {})
     return Figure("What balance cost", svg, caption, legend, term="dual price")
 
 
 def _price_tip(row: Facts) -> str:
-    given_up = ", given up" if row["given_up"] else ""
+    relaxed = ", given up" if row["relaxed"] else ""
     return (
         f"{row['name']} (fold {row['fold']}): price {row['price']:+.3g}, imbalance {row['before_sd']:+.3f} before, "
-        f"{row['after_sd']:+.3f} after{given_up}"
+        f"{row['after_sd']:+.3f} after{relaxed}"
     )
 
 
@@ -297,7 +297,7 @@ def _functions(functions: Sequence[Facts]) -> Table:
         Column("given up", term="given up"),
     ]
     rows = [
-        [row["name"], row["fold"], row["before_sd"], row["after_sd"], row["price"], "yes" if row["given_up"] else "no"]
+        [row["name"], row["fold"], row["before_sd"], row["after_sd"], row["price"], "yes" if row["relaxed"] else "no"]
         for row in functions
     ]
     return Table("Balanced functions, imbalance in standard deviations", columns, rows, folded=True)
@@ -539,7 +539,7 @@ def _learning(model: Facts) -> Figure:
 
 def _silence(model: Facts) -> list[Text | Table | Figure]:
     """What silence and exposure did, where a method reads them."""
-    facts, voices = model["imputation"], model["voices"]
+    facts, exposure_coefficients = model["imputation"], model["exposure_coefficients"]
     blocks: list[Text | Table | Figure] = []
     if "contrast" in facts:
         columns = [Column("observed if positive", "share", "chance of being observed")]
@@ -552,20 +552,20 @@ def _silence(model: Facts) -> list[Text | Table | Figure]:
         blocks.append(
             Table("What silence says: the chance that a pair is observed, by its label", columns, rows, half=True)
         )
-    if voices:
+    if exposure_coefficients:
         words = {"user": "exposure of the user", "item": "exposure of the item", "pair": "exposure of the pair"}
         drawn = [
             (words[who], [Mark(value, f"{words[who]}: {value:+.3f} log odds for a standard deviation")])
-            for who, value in voices.items()
+            for who, value in exposure_coefficients.items()
         ]
         svg = row_chart(drawn, "log odds for a standard deviation", "What exposure adds to the prediction")
         table = Table(
             "Voices",
-            [Column("of", term="voices"), Column("voice", "sd", "voices")],
-            [[words[w], v] for w, v in voices.items()],
+            [Column("of", term="exposure_coefficients"), Column("voice", "sd", "exposure_coefficients")],
+            [[words[w], v] for w, v in exposure_coefficients.items()],
         )
         caption = "Right of 0: what is seen more pleases more, beyond what else is known of it."
-        blocks.append(Figure("What exposure adds", svg, caption, numbers=table, term="voices"))
+        blocks.append(Figure("What exposure adds", svg, caption, numbers=table, term="exposure_coefficients"))
     if grades := model.get("grades"):
         columns = [Column("rating from", "number"), Column("log odds", "number", "grades")]
         rows = list(map(list, zip(grades["levels"], grades["log_odds"], strict=True)))

@@ -10,7 +10,7 @@ OWN = "of one's own"  # a method without a name of ours
 EACH = "weights each rating by the inverse of its estimated chance of being observed"
 WEIGHT_WORDS = {
     "Uniform": "gives every rating the same weight",
-    "Itself": "gives every rating the same weight",
+    "UnitWeights": "gives every rating the same weight",
     "NaiveBayes": "weights positive and negative ratings so that they are as frequent as in the probe",
     "Balancing": "weights the ratings so that functions of user and item average as they do over all pairs",
     "Given": "weights each rating by the inverse of its known chance of being observed",
@@ -156,21 +156,23 @@ def _silence_words(model: Mapping[str, Any]) -> list[str]:
         words.append("It would read silence instead, but no probe shows that the log's labels differ from all pairs'.")
     if "level" in facts:
         words.append("That is believed by half: a second predictor learns from ratings alone.")
-    if model["voices"]:
+    if model["exposure_coefficients"]:
         words.append("And it is told how exposed each user, item and pair is; labels decide how much that counts.")
     return words
 
 
 def _setting_words(model: Mapping[str, Any]) -> list[str]:
     """What hedge and grades did, and why they did nothing where they were asked for in vain."""
-    in_vain, words = model["in_vain"], []
-    if "hedge" in in_vain:
-        words.append(f"A second predictor was to doubt the imputation, but there is none: {in_vain['hedge']}.")
+    inactive_settings, words = model["inactive_settings"], []
+    if "hedge" in inactive_settings:
+        words.append(
+            f"A second predictor was to doubt the imputation, but there is none: {inactive_settings['hedge']}."
+        )
     if model["grades"]:
         say = f"with a say of {model['grades']['say']:.2f} (0: none, 1: all that it could have)"
         words.append(f"The grade of a rating, how far it is from the threshold, counts beside its label, {say}.")
-    if "grades" in in_vain:
-        words.append(f"Grades of ratings were to count beside labels, but had no say: {in_vain['grades']}.")
+    if "grades" in inactive_settings:
+        words.append(f"Grades of ratings were to count beside labels, but had no say: {inactive_settings['grades']}.")
     return words
 
 

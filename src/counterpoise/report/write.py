@@ -14,7 +14,7 @@ from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.comparison import comparison_facts
 from counterpoise.report.comparison_page import comparison_page
-from counterpoise.report.context import Material, material_of_run, name_of_test, with_plain
+from counterpoise.report.context import ReportContext, material_of_run, name_of_test, with_plain
 from counterpoise.report.facts import gather
 from counterpoise.report.page import report_page
 from counterpoise.storage import MANIFEST, check_writable, write_texts
@@ -41,7 +41,7 @@ def write_report(
     if isinstance(source, DebiasedRecommender):
         given = test if isinstance(test, FeedbackLog) else None if dataset is None else dataset.test
         name = "the given test" if isinstance(test, FeedbackLog) else None if dataset is None else name_of_test(dataset)
-        material = Material(source, dataset=dataset, test=given, test_name=name, unknown=unknown)
+        material = ReportContext(source, dataset=dataset, test=given, test_name=name, unknown=unknown)
         out = out or REPORT
     else:
         if isinstance(test, FeedbackLog):
@@ -67,7 +67,7 @@ def drawing(*runs: str | Path) -> Iterator[None]:
 
 
 def write_report_of(
-    material: Material, out: str | Path, plain: bool | str | Path | DebiasedRecommender = True
+    material: ReportContext, out: str | Path, plain: bool | str | Path | DebiasedRecommender = True
 ) -> dict[str, Any]:
     """The report of what is at hand, written; its facts."""
     check_out(out)

@@ -84,7 +84,7 @@ class Lists:
     users: Scores | None  # (|U|, d), and items (|I|, d): their inner products are the logits, where there are such
     items: Scores | None
     directions: Scores  # (|I|, d') vectors of length 1: their inner products are similarities
-    strangers: Scores  # (|I|,) the log odds of each item's label rate
+    unknown_users: Scores  # (|I|,) the log odds of each item's label rate
     popularity: NDArray[np.int64]  # (|I|,) how often each item stands in the log
     seen_starts: list[int]
     seen_items: NDArray[np.int64]
@@ -95,14 +95,14 @@ class Lists:
         tables = model.scorer_.vectors()
         users, items = (None, None) if tables is None else (table.cpu().contiguous().numpy() for table in tables)
         directions = torch.nn.functional.normalize(model.scorer_.embeddings()[1], dim=1).cpu().numpy()
-        strangers = torch.logit(model.item_rates_.cpu(), eps=1e-6).numpy()
-        tensors = [directions, strangers, *(table for table in (users, items) if table is not None)]
+        unknown_users = torch.logit(model.item_rates_.cpu(), eps=1e-6).numpy()
+        tensors = [directions, unknown_users, *(table for table in (users, items) if table is not None)]
         if not all(np.isfinite(table).all() for table in tensors):
             raise DataError("the model holds numbers that are not finite, so it ranks nothing. Fit and save again.")
         starts, seen = model.seen_.starts.tolist(), model.seen_.items.numpy()
-        _check_shapes(model, len(strangers), starts, seen)
-        popularity = np.bincount(seen, minlength=len(strangers))
-        return cls(model.scorer_, users, items, directions, strangers, popularity, starts, seen)
+        _check_shapes(model, len(unknown_users), starts, seen)
+        popularity = np.bincount(seen, minlength=len(unknown_users))
+        return cls(model.scorer_, users, items, directions, unknown_users, popularity, starts, seen)
 
     def recommend(
         self,
@@ -139,7 +139,7 @@ class Lists:
     def scores(self, user: int | None) -> Scores:
         """The logit of every item, in an array of its own. (|I|,)"""
         if user is None:
-            return self.strangers.copy()
+            return self.unknown_users.copy()
         if self.users is None or self.items is None:
             return self.scorer.grid(torch.tensor([user]))[0].cpu().numpy()
         logits: Scores = self.items @ self.users[user]

@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from counterpoise import risks
-from counterpoise.imputation.base import Imputing
+from counterpoise.imputation.base import FittedImputation
 from counterpoise.models.base import Scorer
 from counterpoise.training.loop import Batch
 from counterpoise.training.optimizer import Adam, Rate
-from counterpoise.weights.base import View, Weighing
+from counterpoise.weights.base import FittedWeights, StepInputs
 
 
 class Parts(Protocol):
     """What takes a step: a `Learner`."""
 
     scorer: Scorer
-    weighing: Weighing
-    imputing: Imputing
+    fitted_weights: FittedWeights
+    fitted_imputation: FittedImputation
     risk_name: str
     optimizer: Adam
 
@@ -31,30 +31,35 @@ class Parts(Protocol):
 
 def has_closed_form(parts: Parts, batch: Batch) -> bool:
     """Whether `closed_step` is a step of these parts on this batch: each has one, and the risk is of labels alone."""
-    users, imputing = batch.users, parts.imputing
+    users, fitted_imputation = batch.users, parts.fitted_imputation
     return (
-        parts.risk_name == ("dr" if imputing.speaks else "ips")
-        and not (imputing.speaks and batch.pair_users is None)
+        parts.risk_name == ("dr" if fitted_imputation.speaks else "ips")
+        and not (fitted_imputation.speaks and batch.pair_users is None)
         and parts.grading is None
         and parts.optimizer.averaged is None
-        and all(part.has_closed_form(users) for part in (parts.weighing, imputing, parts.scorer))
+        and all(part.has_closed_form(users) for part in (parts.fitted_weights, fitted_imputation, parts.scorer))
     )
 
 
 @torch.inference_mode()
 def closed_step(parts: Parts, batch: Batch, rate: Rate) -> Tensor:
     """One step of every part; the loss of the predictor before its own. As `Learner.step`, from known slopes."""
-    weighing, imputing, rows, labels = parts.weighing, parts.imputing, len(batch.rows), batch.labels
-    users, items = _rows_and_pairs(batch) if imputing.speaks else (batch.users, batch.items)
+    fitted_weights, fitted_imputation, rows, labels = (
+        parts.fitted_weights,
+        parts.fitted_imputation,
+        len(batch.rows),
+        batch.labels,
+    )
+    users, items = _rows_and_pairs(batch) if fitted_imputation.speaks else (batch.users, batch.items)
     logits, pull_back = parts.scorer.traced(users, items)
     of_rows, of_pairs = logits[:rows], logits[rows:]
-    view = View(batch, of_rows, of_pairs, risks.error(labels, of_rows))
-    imputing.step(view, weighing.ratio.index_select(0, batch.rows), rate)
-    imputed_labels = imputing.labels(users, items)
+    view = StepInputs(batch, of_rows, of_pairs, risks.error(labels, of_rows))
+    fitted_imputation.step(view, fitted_weights.ratio.index_select(0, batch.rows), rate)
+    imputed_labels = fitted_imputation.labels(users, items)
     imputed = torch.zeros_like(logits) if imputed_labels is None else risks.error(imputed_labels, logits)
     imputed_on_rows, imputed_on_pairs = imputed[:rows], imputed[rows:]
-    weighing.step(view, imputed_on_rows, imputed_on_pairs, rate)
-    ratio = weighing.ratio.index_select(0, batch.rows)
+    fitted_weights.step(view, imputed_on_rows, imputed_on_pairs, rate)
+    ratio = fitted_weights.ratio.index_select(0, batch.rows)
     if imputed_labels is None:
         risk, slopes = risks.ips(view.errors, ratio), risks.ips_slopes(labels, logits, ratio)
     else:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.accelerate import recorded
+from counterpoise.accelerate import with_cuda_graphs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
 from counterpoise.models.base import Backbone, Scorer
@@ -25,7 +25,7 @@ LossOf = Callable[[Scorer, Batch], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class FitContext:
     """One fit: its data, its predictor's backbone, how it is trained, and the generator of all its randomness."""
 
     log: FeedbackLog  # the rows that are trained on
@@ -48,20 +48,20 @@ class Problem:
         backbone.inform(scorer, self)
         return scorer
 
-    def on(self, log: FeedbackLog) -> Problem:
+    def on(self, log: FeedbackLog) -> FitContext:
         """The same fit on other rows."""
         return replace(self, log=log)
 
-    def brief(self) -> Problem:
+    def brief(self) -> FitContext:
         """The same fit with fewer epochs, for models on the way, which need no last digit."""
         epochs = max(BRIEF_EPOCHS, math.ceil(BRIEF_STEPS / len(self.batches())))
         return replace(self, training=replace(self.training, epochs=min(epochs, self.training.epochs)))
 
-    def plainly_trained(self) -> Problem:
+    def plainly_trained(self) -> FitContext:
         """The same fit with the default training, for models that do not follow the predictor's."""
         return replace(self, training=Training(graph=self.training.graph))
 
-    def deal(self, folds: int) -> Iterator[tuple[Tensor, Problem]]:
+    def deal(self, folds: int) -> Iterator[tuple[Tensor, FitContext]]:
         """For cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each of so many folds.
 
         Rows are dealt at random. With one fold, or fewer rows than folds, all rows and the fit on all rows.
@@ -108,13 +108,13 @@ class _Alone:
 
 
 def fit_alone(
-    problem: Problem, backbone: Backbone, loss_of: LossOf, pairs: bool = False, rate: float | None = None
+    context: FitContext, backbone: Backbone, loss_of: LossOf, pairs: bool = False, rate: float | None = None
 ) -> Scorer:
     """A scorer trained for all epochs on `loss_of(scorer, batch)` and its penalty, with the settings of the fit."""
-    scorer = problem.build(backbone, rate)
-    optimizer = Adam.of(scorer, problem.training.learning_rate, len(problem.log))
+    scorer = context.build(backbone, rate)
+    optimizer = Adam.of(scorer, context.training.learning_rate, len(context.log))
     learner = _Alone(scorer, loss_of, optimizer)
-    train(recorded(learner, problem.training), problem.batches(pairs), None, problem.training)
+    train(with_cuda_graphs(learner, context.training), context.batches(pairs), None, context.training)
     return scorer.requires_grad_(False)
 
 

@@ -18,20 +18,20 @@ from torch import Tensor
 
 from counterpoise import risks
 from counterpoise.data.log import FeedbackLog
-from counterpoise.imputation.base import Imputation, Zero
-from counterpoise.imputation.mnar import cautious
+from counterpoise.imputation.base import Imputation, ZeroErrors
+from counterpoise.imputation.mnar import shrink_by_error
 from counterpoise.models.base import Scorer
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Batch
 from counterpoise.training.optimizer import Adam, Rate
 from counterpoise.training.ordinal import no_say
-from counterpoise.weights.base import Weighing, Weights
+from counterpoise.weights.base import FittedWeights, Weights
 
 HALVINGS = 50  # of an interval of log odds
 
 
-class Hedged(Scorer):
+class EnsembleScorer(Scorer):
     """The mean of two scorers' logits, + a level."""
 
     level: Tensor  # (); of fits side by side one for each
@@ -73,24 +73,30 @@ class Hedged(Scorer):
         return users, torch.cat([believing[1], doubting[1], ones], -1)
 
     @property
-    def voices(self) -> Tensor | None:
+    def exposure_coefficients(self) -> Tensor | None:
         """What exposure says in the prediction, where both are told of it: they are told the same."""
-        of_both = [getattr(scorer, "voices", None) for scorer in (self.believing, self.doubting)]
+        of_both = [getattr(scorer, "exposure_coefficients", None) for scorer in (self.believing, self.doubting)]
         return None if None in of_both else torch.stack(of_both).mean(0)  # type: ignore[arg-type]
 
 
-class HedgedLearner:
+class EnsembleLearner:
     """Two learners that see the same batches; what the weights learn, they learn beside the first."""
 
     def __init__(self, believer: Learner, probe: FeedbackLog | None) -> None:
         self.believer, self.probe = believer, probe
-        self.weighing, self.imputing, self.uses_pairs = believer.weighing, believer.imputing, believer.uses_pairs
+        self.fitted_weights, self.fitted_imputation, self.uses_pairs = (
+            believer.fitted_weights,
+            believer.fitted_imputation,
+            believer.uses_pairs,
+        )
         self.grading = believer.grading
         risk = "ips" if believer.risk_name in risks.NEED_IMPUTATION else believer.risk_name
         scorer, grading = deepcopy(believer.scorer), believer.grading and believer.grading.again()
         optimizer = Adam.of(scorer, believer.optimizer.learning_rate, len(believer.log.labels), grading)
-        self.doubter = Learner(scorer, _Borrowed(believer.weighing), Zero(), risk, optimizer, believer.log, grading)
-        self.scorer = Hedged(believer.scorer, scorer)
+        self.doubter = Learner(
+            scorer, _Borrowed(believer.fitted_weights), ZeroErrors(), risk, optimizer, believer.log, grading
+        )
+        self.scorer = EnsembleScorer(believer.scorer, scorer)
 
     @property
     def still(self) -> bool:
@@ -134,10 +140,10 @@ class HedgedLearner:
         return float(own)
 
 
-class _Borrowed(Weighing):
+class _Borrowed(FittedWeights):
     """The weights of another learner, which moves them."""
 
-    def __init__(self, of: Weighing) -> None:
+    def __init__(self, of: FittedWeights) -> None:
         self.of = of
 
     @property
@@ -148,42 +154,42 @@ class _Borrowed(Weighing):
         return self.of.at(users, items, labels)
 
 
-AnyLearner = Learner | HedgedLearner
+AnyLearner = Learner | EnsembleLearner
 
 
-def begin(
-    problem: Problem, weights: Weights, risk: str, imputation: Imputation, hedge: bool, grades: bool = False
+def init(
+    context: FitContext, weights: Weights, risk: str, imputation: Imputation, hedge: bool, grades: bool = False
 ) -> AnyLearner:
     """What the loop trains."""
-    return hedged(Learner.begin(problem, weights, risk, imputation, grades), problem.probe, hedge)
+    return hedged(Learner.init(context, weights, risk, imputation, grades), context.probe, hedge)
 
 
 def hedged(learner: Learner, probe: FeedbackLog | None, hedge: bool) -> AnyLearner:
     """The learner, with a second one beside it if that is wanted, and if it learns anything that is to be doubted."""
-    return HedgedLearner(learner, probe) if hedge and learner.heeds_imputation else learner
+    return EnsembleLearner(learner, probe) if hedge and learner.heeds_imputation else learner
 
 
 def no_doubt(learner: AnyLearner) -> str | None:
     """Why there is nothing that a second predictor could doubt; None where there is one."""
-    if isinstance(learner, HedgedLearner):
+    if isinstance(learner, EnsembleLearner):
         return None
-    if isinstance(learner.imputing, Zero):
+    if isinstance(learner.fitted_imputation, ZeroErrors):
         return "nothing is imputed"
-    return "the risk heeds no imputation" if learner.imputing.speaks else "the imputation says nothing"
+    return "the risk heeds no imputation" if learner.fitted_imputation.speaks else "the imputation says nothing"
 
 
-def in_vain(learner: AnyLearner, log: FeedbackLog, hedge: bool, grades: bool) -> dict[str, dict[str, str]]:
+def inactive_settings(learner: AnyLearner, log: FeedbackLog, hedge: bool, grades: bool) -> dict[str, dict[str, str]]:
     """JSON-able: which of the two settings came to nothing, and why, if any did."""
     asked = {
         "hedge": no_doubt(learner) if hedge else None,
         "grades": no_say(log) if grades and learner.grading is None else None,
     }
     found = {name: why for name, why in asked.items() if why is not None}
-    return {"in_vain": found} if found else {}
+    return {"inactive_settings": found} if found else {}
 
 
 def level(logits: Tensor, labels: Tensor) -> float:
-    """The b with which sigmoid(logits + b) averages to the rate of the labels, shrunken by its error (`cautious`).
+    """The b with which sigmoid(logits + b) averages to the rate of the labels, shrunken (`shrink_by_error`).
 
     Its variance is 1 / sum of p (1 - p). The rate has a row of each label more, so that there is a b for any labels.
     """
@@ -193,4 +199,4 @@ def level(logits: Tensor, labels: Tensor) -> float:
         middle = (low + high) / 2
         low, high = (low, middle) if float(torch.sigmoid(logits + middle).mean()) > rate else (middle, high)
     chance = torch.sigmoid(logits + high)
-    return cautious(high, 1 / max(float((chance * (1 - chance)).sum()), 1e-12))
+    return shrink_by_error(high, 1 / max(float((chance * (1 - chance)).sum()), 1e-12))

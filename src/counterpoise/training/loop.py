@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.config import Part
+from counterpoise.config import Configurable
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, CounterpoiseError, check_flag, check_number
-from counterpoise.out_of_core.process_group import ALONE, WHOLE, Ranks, Share
+from counterpoise.out_of_core.process_group import ALONE, WHOLE, BatchShard, ProcessGroup
 from counterpoise.training.optimizer import Rate
 
 # What was learned when training last went well: a stop or a divergence loses an epoch, not the fit.
@@ -23,7 +23,7 @@ from counterpoise.training.optimizer import Rate
 LIMIT = 1 << 27  # numbers: beyond, two more copies would take more memory than they are worth
 
 
-class LastGood:
+class LastFiniteState:
     """A copy of the state at the beginning of the last epoch whose loss was a number.
 
     The loss of an epoch is taken before its steps, so that it speaks of the state at its beginning.
@@ -82,7 +82,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass
-class Training(Part):
+class Training(Configurable):
     """How a model is trained.
 
     `batch_size`: rows a step, "full" for the whole log, or "auto": full up to 262,144 rows, beyond
@@ -158,7 +158,7 @@ class Batch(NamedTuple):
     labels: Tensor
     pair_users: Tensor | None  # None: all pairs of D, user by user
     pair_items: Tensor | None
-    share: Share = WHOLE  # whether there are more of its rows in other processes
+    share: BatchShard = WHOLE  # whether there are more of its rows in other processes
 
     def without_pairs(self) -> Self:
         """Its rows alone."""
@@ -171,7 +171,7 @@ class Batches:
     With `pairs_a_row` None every batch stands beside all of D.
     """
 
-    ranks: Ranks = ALONE
+    ranks: ProcessGroup = ALONE
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ def train(
 
     A divergence or Ctrl-C leaves those of the last good epoch there, and its history on the error.
     """
-    history, good = History(), LastGood(learner.state)
+    history, good = History(), LastFiniteState(learner.state)
     try:
         _train(learner, batches, held_out, training, progress, history, good)
     except (DivergenceError, KeyboardInterrupt) as stop:
@@ -289,7 +289,7 @@ def _train(
     training: Training,
     progress: Progress | None,
     history: History,
-    good: LastGood,
+    good: LastFiniteState,
 ) -> None:
     started = time.perf_counter()
     epochs, step = int(torch.as_tensor(training.epochs).max()), 0

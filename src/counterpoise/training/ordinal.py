@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, softplus
 
 from counterpoise.data.log import FeedbackLog
-from counterpoise.imputation.mnar import cautious
+from counterpoise.imputation.mnar import shrink_by_error
 from counterpoise.models.embedding_ops import take
 from counterpoise.risks import error
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch
 from counterpoise.training.optimizer import Rate
 
@@ -46,7 +46,7 @@ STEPS = 12  # of Newton's method
 Numbers = NDArray[np.float64]
 
 
-class Levels(NamedTuple):
+class RatingLevels(NamedTuple):
     """Ratings in levels 0, 1, ...: `borders[k - 1]` is where level k begins, and the threshold where `main` does."""
 
     borders: Numbers
@@ -104,7 +104,7 @@ def reached(grades: NDArray[np.uint8], levels: int) -> Numbers:
 def say_of_grades(scores: Numbers, labels: Numbers, grades: NDArray[np.uint8], main: int) -> float:
     """The slope of the grade given the label over that of the label, in scores that have not seen the row; 0 to 1.
 
-    Both by maximum likelihood. Each counts as 0 unless the data insist on it (`cautious`).
+    Both by maximum likelihood. Each counts as 0 unless the data insist on it (`shrink_by_error`).
     """
     x = scores - scores.mean()
     of_label = label_slope(x, labels)
@@ -118,7 +118,7 @@ def label_slope(x: Numbers, labels: Numbers) -> float:
         chance = _sigmoid(columns @ beta)
         information = (columns.T * (chance * (1 - chance))) @ columns
         beta += np.linalg.lstsq(information, columns.T @ (labels - chance))[0]
-    return cautious(float(beta[1]), float(np.linalg.pinv(information)[1, 1]))
+    return shrink_by_error(float(beta[1]), float(np.linalg.pinv(information)[1, 1]))
 
 
 def grade_slope(x: Numbers, labels: Numbers, grades: NDArray[np.uint8], main: int) -> float:
@@ -144,7 +144,7 @@ def grade_slope(x: Numbers, labels: Numbers, grades: NDArray[np.uint8], main: in
         if information <= 0:
             return 0.0
         slope += float(np.clip((x * push).sum() / information, -1, 1))
-    return cautious(slope, 1 / information)
+    return shrink_by_error(slope, 1 / information)
 
 
 def _matching_cuts(
@@ -179,7 +179,7 @@ def others_log_odds(codes: NDArray[Any], labels: Numbers, rows: NDArray[np.int64
     return _log_odds(chance)  # type: ignore[no-any-return]
 
 
-class Cuts(nn.Module):
+class Cutpoints(nn.Module):
     """The logarithms of the gaps between one cut and the next. ([fits,] levels - 2)"""
 
     def __init__(self, log_gaps: Tensor) -> None:
@@ -188,26 +188,26 @@ class Cuts(nn.Module):
 
 
 @dataclass(eq=False)
-class Grading:
+class FittedOrdinal:
     """The grades of a log during one fit."""
 
     grades: Tensor  # (rows of the log,)
-    levels: Levels
+    levels: RatingLevels
     say: float
     centre: float
-    cuts: Cuts
+    cuts: Cutpoints
 
     @classmethod
-    def begin(cls, problem: Problem) -> Self | None:
+    def init(cls, context: FitContext) -> Self | None:
         """Levels, say and first cuts from the log; None where there is nothing that grades say."""
-        log, threshold = problem.log, problem.log.threshold
+        log, threshold = context.log, context.log.threshold
         rows = np.arange(len(log))
         if len(log) > SAMPLE:
             rows = np.sort(np.random.default_rng(0).integers(len(log), size=SAMPLE))
         labels = log.labels
         if threshold is None or len(np.unique(labels[rows])) < 2:
             return None
-        rate, levels = float(labels.mean()), Levels.of(log.ratings[rows], threshold)
+        rate, levels = float(labels.mean()), RatingLevels.of(log.ratings[rows], threshold)
         if len(levels.borders) < 2:
             return None
         grades = levels.grades(log.ratings)
@@ -216,8 +216,8 @@ class Grading:
             return None
         above = reached(grades, len(levels.borders) + 1)[1:-1]
         gaps = -np.diff(np.log(above / (1 - above)))
-        cuts = Cuts(torch.from_numpy(np.log(np.maximum(gaps, NARROWEST))).float()).to(problem.device)
-        return cls(torch.from_numpy(grades).to(problem.device), levels, say, math.log(rate / (1 - rate)), cuts)
+        cuts = Cutpoints(torch.from_numpy(np.log(np.maximum(gaps, NARROWEST))).float()).to(context.device)
+        return cls(torch.from_numpy(grades).to(context.device), levels, say, math.log(rate / (1 - rate)), cuts)
 
     def surprise(self, batch: Batch, logits: Tensor) -> Tensor:
         """`grade_surprise` of each row, from logits of P(label | observed)."""
@@ -239,7 +239,7 @@ class Grading:
 
     def side_by_side(self, fits: int) -> Self:
         """The same for so many fits with a leading axis."""
-        return replace(self, cuts=Cuts(self.cuts.log_gaps.detach().repeat(fits, 1)))
+        return replace(self, cuts=Cutpoints(self.cuts.log_gaps.detach().repeat(fits, 1)))
 
     def facts(self) -> dict[str, Any]:
         """JSON-able: where levels begin, how much grades say, and the log odds of each level at the centre."""

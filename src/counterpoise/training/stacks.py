@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from counterpoise.data.log import FeedbackLog
 from counterpoise.models.base import Backbone, Scorer
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch, Batches, Training
 
 PAIRS = ("pair_users", "pair_items")
@@ -84,9 +84,9 @@ def hand_back(stacked: Collection[Tensor], members: Iterable[Iterable[Tensor]]) 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """`Problem`s of one log side by side: what parts ask of a problem, answered for all of them."""
+    """`FitContext`s of one log side by side: what parts ask of a problem, answered for all of them."""
 
-    members: list[Problem]
+    members: list[FitContext]
 
     @property
     def log(self) -> FeedbackLog:

@@ -23,7 +23,7 @@ from counterpoise.evaluation.estimates import (
 )
 from counterpoise.methods import make
 from counterpoise.out_of_core.log import StreamedLog
-from counterpoise.parallel import fit_side_by_side
+from counterpoise.parallel import fit_models
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.training.loop import DivergenceError, Progress
 from counterpoise.tuning.search_space import search_space
@@ -165,7 +165,7 @@ class _Search:
         if len(trials) > 1:
             try:
                 models = [self.make(trial.proposal.settings) for trial in trials]
-                fit_side_by_side(models, fold.log, [fold.probe] * len(models), progress)
+                models = fit_models(models, fold.log, [fold.probe] * len(models), progress=progress)
                 errors = [_finite(errors_in(fold, model), fold) for model in models]
             except Exception:
                 errors = []

@@ -23,23 +23,23 @@ from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.out_of_core.balancing import balance_shards
 from counterpoise.out_of_core.log import StreamedLog, way_out
-from counterpoise.training.context import Problem, fit_alone, mean_error
-from counterpoise.weights.base import Current, NaiveBayes, Uniform, Weighing, Weights
+from counterpoise.training.context import FitContext, fit_alone, mean_error
+from counterpoise.weights.base import EpochInputs, FittedWeights, NaiveBayes, Uniform, Weights
 from counterpoise.weights.gradient import WeightModel
-from counterpoise.weights.propensity import fit_observation
+from counterpoise.weights.propensity import fit_exposure_model
 
 # Features learned on the way: what a first, small model says of users and items.
 
 Tables = dict[str, tuple[Tensor, Tensor]]  # source -> (users, items)
 
 
-def first_fits(problem: Problem, sources: Sequence[Source], embedder: Backbone) -> Tables:
+def first_fits(context: FitContext, sources: Sequence[Source], embedder: Backbone) -> Tables:
     """Tables for "embeddings" (a model of the labels) and "exposure" (of what was observed), as far as asked for."""
     tables = {}
     if "embeddings" in sources:
-        tables["embeddings"] = fit_alone(problem.brief(), deepcopy(embedder), mean_error).features()
+        tables["embeddings"] = fit_alone(context.brief(), deepcopy(embedder), mean_error).features()
     if "exposure" in sources:
-        tables["exposure"] = fit_observation(problem, deepcopy(embedder)).features()
+        tables["exposure"] = fit_exposure_model(context, deepcopy(embedder)).features()
     return tables
 
 
@@ -74,27 +74,27 @@ class Balancing(Weights):
     refresh: int = 30
     moving: bool = False
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Features first; the weights come with the first epoch."""
         self._check()
-        if isinstance(problem.log, StreamedLog):
-            return _OverShards(self, problem, problem.log)
-        prior = (NaiveBayes() if self.prior == "naive-bayes" else Uniform()).begin(problem)
+        if isinstance(context.log, StreamedLog):
+            return _OverShards(self, context, context.log)
+        prior = (NaiveBayes() if self.prior == "naive-bayes" else Uniform()).init(context)
         if self.solver == "gradient":
-            pairs = self.pairs(problem, first_fits(problem, self.sources, self.embedder))
+            pairs = self.pairs(context, first_fits(context, self.sources, self.embedder))
             model = deepcopy(self.embedder)
-            return WeightModel(problem, pairs, prior, self.functions, self.tolerance, self.strength, model)
-        return _Solved(self, problem, prior)
+            return WeightModel(context, pairs, prior, self.functions, self.tolerance, self.strength, model)
+        return _Solved(self, context, prior)
 
     @property
     def sources(self) -> tuple[Source, ...]:
         """The features, one or more."""
         return (self.features,) if isinstance(self.features, str) else tuple(self.features)
 
-    def pairs(self, problem: Problem, learned: Tables) -> Pairs:
+    def pairs(self, context: FitContext, learned: Tables) -> Pairs:
         """All pairs with their features."""
         embeddings, exposure = learned.get("embeddings"), learned.get("exposure")
-        return pair_features(problem.log, self.sources, embeddings, exposure, problem.device)
+        return pair_features(context.log, self.sources, embeddings, exposure, context.device)
 
     def _check(self) -> None:
         check_prices(self.tolerance, self.strength)
@@ -115,18 +115,18 @@ class Balancing(Weights):
             raise ConfigError(f"`functions` must be Moments, KernelFunctions or their like, got {self.functions!r}.")
 
 
-class _Solved(Weighing):
+class _Solved(FittedWeights):
     """Exact weights over the whole log, fold by fold."""
 
     steady = True
 
-    def __init__(self, part: Balancing, problem: Problem, prior: Weighing) -> None:
-        self.part, self.problem, self.prior = part, problem, prior
+    def __init__(self, part: Balancing, context: FitContext, prior: FittedWeights) -> None:
+        self.part, self.context, self.prior = part, context, prior
         self.ratio, self.solved_at = prior.ratio.clone(), 0
         folds = part.folds if {"embeddings", "exposure"} & set(part.sources) else 1
-        self.folds = [_Fold(part, problem, prior, rows, others) for rows, others in problem.deal(folds)]
+        self.folds = [_Fold(part, context, prior, rows, others) for rows, others in context.deal(folds)]
 
-    def refresh(self, epoch: int, current: Current) -> None:
+    def refresh(self, epoch: int, current: EpochInputs) -> None:
         part, first = self.part, self.solved_at == 0
         changing = part.functions.adaptive or part.moving
         if not first and (not changing or epoch - self.solved_at < part.refresh):
@@ -145,7 +145,7 @@ class _Solved(Weighing):
         if self.solved_at == 0:
             return prior
         if users is None or items is None:
-            n_users, n_items = self.problem.log.shape
+            n_users, n_items = self.context.log.shape
             code = torch.arange(n_users * n_items, device=self.ratio.device)
             user, item = code // n_items, code % n_items
         else:
@@ -163,7 +163,7 @@ class _Solved(Weighing):
             "solver": "dual",
             "folds": len(results),
             "functions": max(len(result.dual) for result in results),
-            "given_up": int(sum(result.given_up.sum() for result in results)),
+            "relaxed": int(sum(result.relaxed.sum() for result in results)),
             "largest_violation_sd": max(result.max_violation for result in results),
             "worst_case_bias": max(biases) if biases else None,
             "gap": max(result.gap for result in results),
@@ -174,20 +174,20 @@ class _Solved(Weighing):
         }
 
 
-class _OverShards(Weighing):
+class _OverShards(FittedWeights):
     """Exact weights over a log in shards, in features that are not learned."""
 
-    def __init__(self, part: Balancing, problem: Problem, log: StreamedLog) -> None:
+    def __init__(self, part: Balancing, context: FitContext, log: StreamedLog) -> None:
         if part.solver != "dual" or part.prior != "uniform" or not set(part.sources) <= {"activity", "side"}:
             raise ConfigError(
                 "balancing a log that is streamed needs features='activity' (--set features=activity), solver='dual' "
                 f"and prior='uniform'. Or {way_out(log.engine)} to read the log into memory."
             )
         prices = {"tolerance": part.tolerance, "strength": part.strength}
-        place = {"engine": log.engine, "memory": log.memory, "seed": problem.generator}
-        self.result = balance_shards(log.shards, part.pairs(problem, {}), part.functions, **prices, **place)  # type: ignore[arg-type]
+        place = {"engine": log.engine, "memory": log.memory, "seed": context.generator}
+        self.result = balance_shards(log.shards, part.pairs(context, {}), part.functions, **prices, **place)  # type: ignore[arg-type]
         parts = [torch.from_numpy(len(log) * weights).float() for weights in self.result.weights]
-        self.ratio = torch.cat(parts).to(problem.device)
+        self.ratio = torch.cat(parts).to(context.device)
         self.result.weights.remove()
 
     def facts(self) -> dict[str, Any]:
@@ -196,7 +196,7 @@ class _OverShards(Weighing):
             "solver": "dual",
             "folds": 1,
             "functions": len(result.dual),
-            "given_up": int(result.given_up.sum()),
+            "relaxed": int(result.relaxed.sum()),
             "largest_violation_sd": result.max_violation,
             "worst_case_bias": result.worst_case_bias,
             "gap": result.gap,
@@ -212,18 +212,20 @@ class _Fold:
     fitted: FittedFunctions
     result: BalanceResult
 
-    def __init__(self, part: Balancing, problem: Problem, prior: Weighing, rows: Tensor, others: Problem) -> None:
+    def __init__(
+        self, part: Balancing, context: FitContext, prior: FittedWeights, rows: Tensor, others: FitContext
+    ) -> None:
         self.part, self.rows = part, rows
         self.base = None if part.prior == "uniform" else prior.ratio[rows]
         self.base_mean = float(prior.ratio[rows].mean())
-        self.problem, self.others = problem.on(problem.log.take(rows.cpu().numpy())), others
+        self.context, self.others = context.on(context.log.take(rows.cpu().numpy())), others
         self.tables = first_fits(others, part.sources, part.embedder)
         self._place()
 
     def _place(self) -> None:
         """The rows among all pairs, by features that come from the other rows."""
         self.pairs = self.part.pairs(self.others, self.tables)
-        self.observed = observed_pairs(self.problem.log, self.pairs)
+        self.observed = observed_pairs(self.context.log, self.pairs)
 
     def move(self, embeddings: tuple[Tensor, Tensor]) -> None:
         """Take the predictor's own embeddings for features."""
@@ -241,7 +243,7 @@ class _Fold:
         return solved
 
     def _choose(self, errors: Tensor | None, ratio: Tensor) -> FittedFunctions:
-        functions, generator, observed = self.part.functions, self.problem.generator, self.observed
+        functions, generator, observed = self.part.functions, self.context.generator, self.observed
         if errors is None:
             return functions.fit(self.pairs, observed, None, self.base, generator)
         most = ROWS_A_CANDIDATE * getattr(functions, "n_candidates", 1)
@@ -269,7 +271,7 @@ class _Fold:
             "before_sd": (result.imbalance_before / result.scale).tolist(),
             "after_sd": (result.imbalance / result.scale).tolist(),
             "price": (result.dual * result.scale).tolist(),
-            "given_up": result.given_up.tolist(),
+            "relaxed": result.relaxed.tolist(),
         }
 
     def held_out(self, ratio: Tensor) -> dict[str, float] | None:

@@ -9,14 +9,14 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from counterpoise.config import Part
+from counterpoise.config import Configurable
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch
 from counterpoise.training.optimizer import Rate
 
 
-class View(NamedTuple):
+class StepInputs(NamedTuple):
     """What a part may look at in a step: all of it detached, so that no part moves another."""
 
     batch: Batch
@@ -25,14 +25,14 @@ class View(NamedTuple):
     errors: Tensor  # (rows,)
 
 
-class Current(NamedTuple):
+class EpochInputs(NamedTuple):
     """What the weights may ask of the predictor at the beginning of an epoch, detached."""
 
     residuals: Callable[[], Tensor]  # error minus imputed error of every row of the log
     features: Callable[[], tuple[Tensor, Tensor]]  # what it has learned of users and of items
 
 
-class Weighing:
+class FittedWeights:
     """Weights during one fit. Those that never change set `ratio` and answer `at`; the others learn on the way."""
 
     needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
@@ -50,12 +50,12 @@ class Weighing:
         return self.still
 
     def _idle(self, *names: str) -> bool:
-        return all(getattr(type(self), name) is getattr(Weighing, name) for name in names)
+        return all(getattr(type(self), name) is getattr(FittedWeights, name) for name in names)
 
-    def refresh(self, epoch: int, current: Current) -> None:
+    def refresh(self, epoch: int, current: EpochInputs) -> None:
         """At the beginning of an epoch, counted from 1, look at the whole log."""
 
-    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
+    def step(self, view: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Learn from a batch, at `rate` times the learning rate; imputed errors of its rows and of its pairs of D."""
 
     def has_closed_form(self, codes: Tensor) -> bool:
@@ -83,10 +83,10 @@ class Weighing:
 
 
 @dataclass
-class Weights(Part):
-    """The configuration of a `Weighing`."""
+class Weights(Configurable):
+    """The configuration of a `FittedWeights`."""
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Learn what can be learned before training, and be ready for the rest."""
         raise NotImplementedError
 
@@ -95,24 +95,24 @@ class Weights(Part):
 class Uniform(Weights):
     """Every observed pair counts the same: what plain matrix factorisation assumes, wrongly on a biased log."""
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Ratio 1."""
-        return _Same(problem, 1.0)
+        return _ConstantWeights(context, 1.0)
 
 
 @dataclass
-class Itself(Weights):
+class UnitWeights(Weights):
     """Every observed pair stands for itself alone, weight 1: with `dr`, imputation is left to speak for all others."""
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Ratio = density."""
-        return _Same(problem, problem.log.density)
+        return _ConstantWeights(context, context.log.density)
 
 
-class _Same(Weighing):
-    def __init__(self, problem: Problem, ratio: float) -> None:
-        self.ratio = torch.full((len(problem.log),), ratio, device=problem.device)
-        self._shape = problem.log.shape
+class _ConstantWeights(FittedWeights):
+    def __init__(self, context: FitContext, ratio: float) -> None:
+        self.ratio = torch.full((len(context.log),), ratio, device=context.device)
+        self._shape = context.log.shape
 
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
         size = self._shape[0] * self._shape[1] if users is None else len(users)
@@ -129,28 +129,28 @@ class NaiveBayes(Weights):
 
     smoothing: float = 1.0
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Two values, one for each label; in between for labels in between."""
         check_number("smoothing", self.smoothing, at_least=0)
-        probe = problem.need_probe(
+        probe = context.need_probe(
             "naive Bayes weights",
             "Or put others in their place, such as 'propensity', wherever they are set: `weights`, "
             "`imputation__weights`, or `prior`, which can be 'uniform'.",
         )
         unbiased = (float(probe.labels.sum()) + self.smoothing) / (len(probe) + 2 * self.smoothing)
-        biased = float(problem.log.labels.mean())
+        biased = float(context.log.labels.mean())
         if not 0 < biased < 1:
             raise ConfigError(
                 f"naive Bayes weights need both labels in the rows trained on, whose mean label is {biased:g}. "
                 "Put others in their place, such as 'propensity', or a larger log."
             )
-        return _ByLabel(problem, (1 - unbiased) / (1 - biased), unbiased / biased)
+        return _LabelWeights(context, (1 - unbiased) / (1 - biased), unbiased / biased)
 
 
-class _ByLabel(Weighing):
-    def __init__(self, problem: Problem, negative: float, positive: float) -> None:
+class _LabelWeights(FittedWeights):
+    def __init__(self, context: FitContext, negative: float, positive: float) -> None:
         self._negative, self._positive = negative, positive
-        self.ratio = self.at(None, None, torch.from_numpy(problem.log.labels).to(problem.device))
+        self.ratio = self.at(None, None, torch.from_numpy(context.log.labels).to(context.device))
 
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
         if labels is None:
@@ -187,7 +187,7 @@ def propensity_facts(propensity: Tensor, density: float, clip: float) -> dict[st
     }
 
 
-class Estimated(Weighing):
+class InversePropensity(FittedWeights):
     """Weights from propensities that are known before training: see `inverse_propensity`.
 
     `density`: of the log that the propensities speak of, None for that of the rows trained on. `normalised`: the ratios
@@ -196,16 +196,16 @@ class Estimated(Weighing):
 
     def __init__(
         self,
-        problem: Problem,
+        context: FitContext,
         propensity_of: PropensityOf,
         clip: float,
         density: float | None = None,
         normalised: bool = False,
     ) -> None:
         check_number("clip", clip, at_least=0, at_most=1, advice="It is a share of the density; 0 switches it off.")
-        log, self.clip = problem.log, clip
+        log, self.clip = context.log, clip
         self.density = log.density if density is None else density
-        codes = [torch.from_numpy(codes).to(problem.device) for codes in (log.users, log.items)]
+        codes = [torch.from_numpy(codes).to(context.device) for codes in (log.users, log.items)]
         self.propensity_of, self.on_log = propensity_of, propensity_of(*codes)
         ratio = inverse_propensity(self.on_log, self.density, clip)
         self.scale = 1 / float(ratio.mean()) if normalised else 1.0

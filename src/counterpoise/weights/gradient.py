@@ -18,10 +18,10 @@ from counterpoise.balance.kernels import BANDWIDTH_PAIRS
 from counterpoise.balance.population import Pairs, Population, Sample
 from counterpoise.balance.selection import solve
 from counterpoise.models.base import Backbone
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch
 from counterpoise.training.optimizer import Adam, Rate
-from counterpoise.weights.base import View, Weighing
+from counterpoise.weights.base import FittedWeights, StepInputs
 
 BATCH_STRENGTH = 1.0  # what a standard deviation of all functions together is worth by default: a batch of 128 is off
 # by 0.09 in each by chance alone, and a price of 1 for each of 50 makes the weights chase that until two rows are left
@@ -69,7 +69,7 @@ def weight_slope(
     return mass * (slope - mass @ slope)
 
 
-class WeightModel(Weighing):
+class WeightModel(FittedWeights):
     """ratio = exp(g(user, item)) x prior, normalised over the batch, and over the log when training is done."""
 
     needs_pairs: ClassVar[bool] = True
@@ -77,30 +77,30 @@ class WeightModel(Weighing):
 
     def __init__(
         self,
-        problem: Problem,
+        context: FitContext,
         pairs: Pairs,
-        prior: Weighing,
+        prior: FittedWeights,
         functions: Functions,
         tolerance: float,
         strength: float | None,
         backbone: Backbone,
     ) -> None:
-        self.problem, self.pairs, self.prior = problem, pairs, prior
-        self.functions = _for_batches(functions, problem, pairs)
+        self.context, self.pairs, self.prior = context, pairs, prior
+        self.functions = _for_batches(functions, context, pairs)
         self.tolerance, self.strength = tolerance, strength
-        self.scorer = problem.build(backbone, rate=0.5)
-        self.optimizer = Adam.of(self.scorer, problem.training.learning_rate, len(problem.log))
+        self.scorer = context.build(backbone, rate=0.5)
+        self.optimizer = Adam.of(self.scorer, context.training.learning_rate, len(context.log))
         self.ratio, self.log_prior = prior.ratio.clone(), prior.ratio.log()
         self.last: tuple[Tensor, Tensor, Tensor, FittedFunctions, float, float] | None = None  # of L_w
 
     @torch.no_grad()
-    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
+    def step(self, view: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Choose functions on the batch, one gradient step on L_w, new ratios for the rows of the batch."""
         batch, rows = view.batch, len(view.batch.rows)
         observed = Sample(self.pairs.features(batch.users, batch.items))
         ratio, log_base = (values.index_select(0, batch.rows) for values in (self.ratio, self.log_prior))
         fitted = self.functions.fit(
-            self._population(batch), observed, view.errors - imputed, ratio, self.problem.generator
+            self._population(batch), observed, view.errors - imputed, ratio, self.context.generator
         )
         logits, pull_back = self.scorer.traced(batch.users, batch.items)
         log_mass = (logits + log_base).log_softmax(0)
@@ -125,14 +125,14 @@ class WeightModel(Weighing):
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
         """exp(g) x prior over its mean on the log."""
-        log = self.problem.batches().whole()
+        log = self.context.batches().whole()
         mean = (self.scorer(log.users, log.items).exp() * self.prior.ratio).mean()
         ratio: Tensor = self.scorer.at(users, items).exp() * self.prior.at(users, items, labels) / mean
         return ratio
 
     def settle(self) -> None:
         """Every row's ratio as the model has it, normalised over the log."""
-        log = self.problem.batches().whole()
+        log = self.context.batches().whole()
         self.ratio = self.at(log.users, log.items, log.labels)
 
     def state(self) -> list[Tensor]:
@@ -145,11 +145,11 @@ class WeightModel(Weighing):
         return {"solver": "gradient", "last_weight_loss": loss}
 
 
-def _for_batches(functions: Functions, problem: Problem, pairs: Pairs) -> Functions:
+def _for_batches(functions: Functions, context: FitContext, pairs: Pairs) -> Functions:
     """The same rule, its bandwidth fixed once for all batches, with as many candidates as a batch has rows."""
     if not isinstance(functions, KernelFunctions):
         return functions
-    kernel = functions.kernel.with_bandwidth(pairs.draw(2 * BANDWIDTH_PAIRS, problem.generator))
-    rows = problem.training.rows_a_step(len(problem.log))
+    kernel = functions.kernel.with_bandwidth(pairs.draw(2 * BANDWIDTH_PAIRS, context.generator))
+    rows = context.training.rows_a_step(len(context.log))
     candidates = functions.candidates or max(functions.n, min(rows, functions.n_candidates))
     return dataclasses.replace(functions, kernel=kernel, candidates=candidates)

@@ -12,11 +12,19 @@ from torch.nn.functional import softplus
 
 from counterpoise.errors import check_number
 from counterpoise.models.base import Backbone
-from counterpoise.training.context import Problem
+from counterpoise.training.context import FitContext
 from counterpoise.training.loop import Batch
 from counterpoise.training.optimizer import Adam, Rate
-from counterpoise.weights.base import CLIP, Current, View, Weighing, Weights, inverse_propensity, propensity_facts
-from counterpoise.weights.propensity import cross_entropy, default_model, surprise_of_nothing
+from counterpoise.weights.base import (
+    CLIP,
+    EpochInputs,
+    FittedWeights,
+    StepInputs,
+    Weights,
+    inverse_propensity,
+    propensity_facts,
+)
+from counterpoise.weights.propensity import cross_entropy, default_model, negative_log_complement
 
 LARGEST = 1 - 1e-3  # the largest propensity whose 1 / (1 - p) is balanced
 
@@ -33,7 +41,7 @@ def entire_space(
 
     CE(o r -> p q) = -log(1 - p q) - o r logit(p q), so it is mean_D -log(1 - p q) - density x mean_O r logit(p q).
     """
-    nothing = surprise_of_nothing(on_pairs, torch.sigmoid(other_on_pairs.detach()))
+    nothing = negative_log_complement(on_pairs, torch.sigmoid(other_on_pairs.detach()))
     return nothing - density * (labels * joint_logit(on_rows, other_on_rows.detach())).mean()
 
 
@@ -54,7 +62,7 @@ def normalised_gap(weight: Tensor, function_on_rows: Tensor, function_on_pairs: 
     return (weight * (function_on_rows - function_on_pairs.mean())).sum() / weight.sum()
 
 
-class _Joint(Weighing):
+class _JointPropensity(FittedWeights):
     """A model of o with logits s, a step at a time; what it minimises besides the cross-entropy is its owner's affair.
 
     The gaps are those of clipped propensities, the ones that weigh: otherwise a single row with a huge weight, which
@@ -67,22 +75,22 @@ class _Joint(Weighing):
     needs_pairs: ClassVar[bool] = True
     gap_name: ClassVar[str]
 
-    def __init__(self, problem: Problem, backbone: Backbone | None, clip: float) -> None:
+    def __init__(self, context: FitContext, backbone: Backbone | None, clip: float) -> None:
         check_number("clip", clip, at_least=0, at_most=1, advice="It is a share of the density; 0 switches it off.")
-        self.clip, self.density, self.rows = clip, problem.log.density, len(problem.log)
-        self.scorer = problem.build(default_model(backbone), self.density)
-        self.optimizer = Adam.of(self.scorer, problem.training.learning_rate, self.rows)
-        self.whole = problem.batches().whole()
+        self.clip, self.density, self.rows = clip, context.log.density, len(context.log)
+        self.scorer = context.build(default_model(backbone), self.density)
+        self.optimizer = Adam.of(self.scorer, context.training.learning_rate, self.rows)
+        self.whole = context.batches().whole()
         self.ratio = self.at(self.whole.users, self.whole.items)
-        self._gap, self._steps, self._whole_step = torch.zeros((), device=problem.device), 0, False
+        self._gap, self._steps, self._whole_step = torch.zeros((), device=context.device), 0, False
 
-    def refresh(self, epoch: int, current: Current) -> None:
+    def refresh(self, epoch: int, current: EpochInputs) -> None:
         """Every row's ratio as the model has it now; where the batch is the log, they are so already."""
         if not self._whole_step:
             self.settle()
         self._gap, self._steps = torch.zeros_like(self._gap), 0
 
-    def step(self, view: View, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
+    def step(self, view: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """One step of the model of o; nothing else moves."""
         batch = view.batch
         on_rows, on_pairs = self.both(batch)
@@ -97,7 +105,7 @@ class _Joint(Weighing):
         return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
 
     def loss(
-        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, view: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """(what the model of o minimises, by pair of D; what should become 0)."""
         raise NotImplementedError
@@ -143,25 +151,25 @@ class BalancedPropensity(Weights):
     backbone: Backbone | None = None
     clip: float = CLIP
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """A fresh model."""
         check_number("observation", self.observation, above=0)
         check_number("labels", self.labels, at_least=0)
         check_number("balance", self.balance, at_least=0)
-        return _Balanced(self, problem)
+        return _Balanced(self, context)
 
 
-class _Balanced(_Joint):
+class _Balanced(_JointPropensity):
     gap_name = "balance_gap"
 
-    def __init__(self, part: BalancedPropensity, problem: Problem) -> None:
-        super().__init__(problem, part.backbone, part.clip)
+    def __init__(self, part: BalancedPropensity, context: FitContext) -> None:
+        super().__init__(context, part.backbone, part.clip)
         self.part = part
         smallest = max(part.clip * self.density, 1e-6)
         self.range = math.log(smallest / (1 - smallest)), math.log(LARGEST / (1 - LARGEST))  # of logits in the balance
 
     def loss(
-        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, view: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The three terms of `BalancedPropensity`."""
         own = cross_entropy(on_pairs, on_rows, self.density)
@@ -196,21 +204,21 @@ class StabilizedPropensity(Weights):
     backbone: Backbone | None = None
     clip: float = CLIP
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """A fresh model."""
         check_number("stability", self.stability, at_least=0)
-        return _Stabilized(self, problem)
+        return _Stabilized(self, context)
 
 
-class _Stabilized(_Joint):
+class _Stabilized(_JointPropensity):
     gap_name = "stability_gap"
 
-    def __init__(self, part: StabilizedPropensity, problem: Problem) -> None:
-        super().__init__(problem, part.backbone, part.clip)
+    def __init__(self, part: StabilizedPropensity, context: FitContext) -> None:
+        super().__init__(context, part.backbone, part.clip)
         self.part = part
 
     def loss(
-        self, view: View, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, view: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Cross-entropy and the squared gap of `StabilizedPropensity`."""
         weight = inverse_propensity(torch.sigmoid(on_rows), self.density, self.clip)

@@ -23,9 +23,9 @@ from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, chec
 from counterpoise.models.base import Backbone, Scorer
 from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
 from counterpoise.threads import one_thread
-from counterpoise.training.context import Problem, fit_alone, mean_error
+from counterpoise.training.context import FitContext, fit_alone, mean_error
 from counterpoise.training.loop import Batch
-from counterpoise.weights.base import CLIP, Estimated, PropensityOf, Weighing, Weights
+from counterpoise.weights.base import CLIP, FittedWeights, InversePropensity, PropensityOf, Weights
 
 # Estimates of the propensity P(observed) of a pair, from the log alone: each gives weights to any method.
 
@@ -39,19 +39,19 @@ def cross_entropy(on_pairs: Tensor, on_rows: Tensor, density: float) -> Tensor:
     CE(o -> p) = -log(1 - p) - o s, so it is mean_D -log(1 - p) - density x mean_O s: no pair of D needs to know whether
     it was observed.
     """
-    return surprise_of_nothing(on_pairs, 1.0) - density * on_rows.mean(-1)
+    return negative_log_complement(on_pairs, 1.0) - density * on_rows.mean(-1)
 
 
-def surprise_of_nothing(logits: Tensor, share: Tensor | float) -> Tensor:
+def negative_log_complement(logits: Tensor, share: Tensor | float) -> Tensor:
     """Mean of -log(1 - share x sigmoid(logit)), with gradients in the logits; shares, at most 1, are constants.
 
     `share`: one for each pair, or one for all: 1, or a number well below it; of fits side by side (fits, 1).
     """
-    mean: Tensor = _SurpriseOfNothing.apply(logits, share)  # type: ignore[no-untyped-call]
+    mean: Tensor = _NegativeLogComplement.apply(logits, share)  # type: ignore[no-untyped-call]
     return mean
 
 
-class _SurpriseOfNothing(torch.autograd.Function):
+class _NegativeLogComplement(torch.autograd.Function):
     """Written out because every step of a fit over all of D takes it: autograd alone takes twice as long.
 
     On a CPU many pairs of fits side by side are looked at fit by fit, each in the cache of a core.
@@ -98,10 +98,10 @@ def observation_loss(scorer: Scorer, batch: Batch, density: float) -> Tensor:
     return cross_entropy(on_pairs, on_rows, density) / density
 
 
-def fit_observation(problem: Problem, backbone: Backbone) -> Scorer:
+def fit_exposure_model(context: FitContext, backbone: Backbone) -> Scorer:
     """A first model of being observed, trained by cross-entropy over D."""
-    loss = partial(observation_loss, density=problem.log.density)
-    return fit_alone(problem.brief(), backbone, loss, pairs=True, rate=problem.log.density)
+    loss = partial(observation_loss, density=context.log.density)
+    return fit_alone(context.brief(), backbone, loss, pairs=True, rate=context.log.density)
 
 
 def default_model(backbone: Backbone | None) -> Backbone:
@@ -122,10 +122,10 @@ class Propensity(Weights):
     backbone: Backbone | None = None
     clip: float = CLIP
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Train the model."""
-        scorer = fit_observation(problem, default_model(self.backbone))
-        return Estimated(problem, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
+        scorer = fit_exposure_model(context, default_model(self.backbone))
+        return InversePropensity(context, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
 
 
 @dataclass
@@ -139,18 +139,18 @@ class Popularity(Weights):
     of: CountsOf = "item"
     clip: float = CLIP
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Count."""
         check_choice("of", self.of, get_args(CountsOf))
-        log = problem.log
+        log = context.log
         shares = []  # of each user's, and each item's pairs that were observed
         for side, codes, other in (("user", log.users, log.shape[1]), ("item", log.items, log.shape[0])):
             counts = torch.bincount(torch.from_numpy(codes).long(), minlength=log.n_pairs // other).clamp(min=1)
             counted = self.of in (side, "both")
-            shares.append((counts / other if counted else torch.ones(len(counts))).to(problem.device))
+            shares.append((counts / other if counted else torch.ones(len(counts))).to(context.device))
         factor = 1 / log.density if self.of == "both" else 1.0
         propensity_of = _product(shares[0], shares[1], factor)
-        return Estimated(problem, propensity_of, self.clip, normalised=True)
+        return InversePropensity(context, propensity_of, self.clip, normalised=True)
 
 
 def _product(users: Tensor, items: Tensor, factor: float) -> PropensityOf:
@@ -168,30 +168,30 @@ def _product(users: Tensor, items: Tensor, factor: float) -> PropensityOf:
 
 
 @dataclass(eq=False)
-class Given(Weights):
+class KnownPropensity(Weights):
     """Propensities that the caller knows: ratio = density / propensity.
 
-    `propensity`: a |U| x |I| matrix or a function of (users, items), both by codes, such as `World.propensity`; an
-    array with one value for each row of the log; or None for the log's own column `propensities`. `clip`: see
+    `propensity`: a |U| x |I| matrix or a function of (users, items), both by codes, such as `SimulatedData.propensity`;
+    an array with one value for each row of the log; or None for the log's own column `propensities`. `clip`: see
     `inverse_propensity`. A saved configuration keeps neither array nor function: to fit again, pass it again.
     """
 
     propensity: Any = None
     clip: float = CLIP
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Nothing to learn."""
-        training = problem.training
+        training = context.training
         kept = 1.0 if training.patience is None else 1 - training.validation  # propensities are those of the whole log
-        return Estimated(problem, _given(self.propensity, problem), self.clip, problem.log.density / kept)
+        return InversePropensity(context, _given(self.propensity, context), self.clip, context.log.density / kept)
 
     def to_config(self) -> dict[str, Any]:
         """The configuration, with null for an array or a function."""
-        return {"part": "Given", "propensity": None, "clip": self.clip}
+        return {"part": "KnownPropensity", "propensity": None, "clip": self.clip}
 
     def __eq__(self, other: object) -> bool:
         """The same clip, and the same function or arrays of equal values."""
-        if not isinstance(other, Given) or self.clip != other.clip:
+        if not isinstance(other, KnownPropensity) or self.clip != other.clip:
             return False
         functions = callable(self.propensity), callable(other.propensity)
         if any(functions):
@@ -199,9 +199,9 @@ class Given(Weights):
         return np.array_equal(self.propensity, other.propensity)
 
 
-def _given(propensity: Any, problem: Problem) -> PropensityOf:
+def _given(propensity: Any, context: FitContext) -> PropensityOf:
     """A function of codes from whatever the caller gave."""
-    log, device = problem.log, problem.device
+    log, device = context.log, context.device
     if propensity is None:
         return _from_rows(log, device)
     if callable(propensity):
@@ -213,7 +213,7 @@ def _given(propensity: Any, problem: Problem) -> PropensityOf:
         _check_propensities(values, lambda row: f"row {row}")
         return _from_rows(replace(log, propensities=values, source=None), device)
     advice = ""
-    if values.ndim == 1 and problem.training.patience is not None:
+    if values.ndim == 1 and context.training.patience is not None:
         advice = " With patience some rows are held out and an array cannot follow: give the log its `propensities`."
     raise DataError(
         f"`propensity` must have the shape {log.shape} of all pairs or ({len(log)},) of the rows that are trained on, "
@@ -296,7 +296,7 @@ class Logistic(Weights):
     l2: float = 1.0
     clip: float = CLIP
 
-    def begin(self, problem: Problem) -> Weighing:
+    def init(self, context: FitContext) -> FittedWeights:
         """Fit the regression."""
         check_number("l2", self.l2, at_least=0)
         sources = (self.sources,) if isinstance(self.sources, str) else tuple(self.sources)
@@ -304,14 +304,14 @@ class Logistic(Weights):
             check_choice("sources", source, ("side", "activity", "embeddings"))
         embeddings = None
         if "embeddings" in sources:
-            tables = fit_alone(problem, deepcopy(problem.backbone), mean_error).embeddings()
+            tables = fit_alone(context, deepcopy(context.backbone), mean_error).embeddings()
             embeddings = tables[0].cpu(), tables[1].cpu()
-        pairs = pair_features(problem.log, sources, embeddings)
-        observed = observed_pairs(problem.log, pairs)
-        with one_thread(problem.log.n_pairs < THREADS_PAY):
-            fitted = regress(pairs, observed.users, observed.items, self.l2, problem.generator)
-        users, items = (table.to(problem.device) for table in fitted.effects(pairs))
-        return Estimated(problem, lambda user, item: torch.sigmoid(_sum(users, items, user, item)), self.clip)
+        pairs = pair_features(context.log, sources, embeddings)
+        observed = observed_pairs(context.log, pairs)
+        with one_thread(context.log.n_pairs < THREADS_PAY):
+            fitted = regress(pairs, observed.users, observed.items, self.l2, context.generator)
+        users, items = (table.to(context.device) for table in fitted.effects(pairs))
+        return InversePropensity(context, lambda user, item: torch.sigmoid(_sum(users, items, user, item)), self.clip)
 
 
 def _sum(users: Tensor, items: Tensor, user: Tensor | None, item: Tensor | None) -> Tensor:
