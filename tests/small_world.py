@@ -12,16 +12,15 @@ from scipy.special import expit
 from torch import Tensor
 
 from counterpoise import FeedbackLog, MatrixFactorization, Training
-from counterpoise.imputation.base import FittedImputation, Imputation
+from counterpoise.data.batches import Batch
 from counterpoise.risks import error
 from counterpoise.training.context import FitContext
-from counterpoise.training.loop import Batch
-from counterpoise.weights.base import FittedWeights, Weights
+from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, Weights
 
 Table = NDArray[np.float64]  # (users, items)
 
 
-def cross_entropy(label: Table, logit: Table) -> Table:
+def exposure_cross_entropy(label: Table, logit: Table) -> Table:
     """-label log(prediction) - (1 - label) log(1 - prediction)."""
     prediction = expit(logit)
     return -label * np.log(prediction) - (1 - label) * np.log(1 - prediction)
@@ -38,8 +37,8 @@ class SmallWorld:
         self.labels = (rng.random(x.shape) < expit(1.5 * x)).astype(float)
         self.logits = 1 + rng.standard_normal(x.shape)
         self.imputed_labels = rng.random(x.shape)
-        self.errors = cross_entropy(self.labels, self.logits)
-        self.imputed = cross_entropy(self.imputed_labels, self.logits)
+        self.errors = exposure_cross_entropy(self.labels, self.logits)
+        self.imputed = exposure_cross_entropy(self.imputed_labels, self.logits)
         self.wrong_propensity = rng.uniform(0.1, 0.9, x.shape)
         self.ideal = float(self.errors.mean())
 

@@ -58,7 +58,7 @@ def test_on_a_cpu_nothing_is_recorded_and_nothing_changes(dataset: Dataset, monk
 
 
 def test_every_optimiser_of_a_learner_is_found_once(dataset: Dataset) -> None:
-    model = cp.make("dr-jl", hedge=True)
+    model = cp.make("dr-jl", ensemble=cp.Ensemble())
     learner = init(model.context(dataset.train, dataset.probe), model.weights, model.risk, model.imputation, True)
     found = list(optimizers(CudaGraphLearner(learner)))
     assert len(found) == len({id(one) for one in found}) == 3  # two predictors and the imputation
@@ -70,12 +70,12 @@ def test_weights_that_are_solved_again_stay_where_a_recorded_step_reads_them(mov
     weights = Balancing(KernelFunctions(n=3, select="adaptive"), features=features, refresh=1, moving=moving)  # type: ignore[arg-type]
     model = cp.DebiasedRecommender(weights, training=Training(epochs=3, device="cpu"))
     learner = init(model.context(dataset.train, dataset.probe), weights, "ips", model.imputation, False)
-    place, seen = learner.fitted_weights.ratio.data_ptr(), []
+    place, seen = learner.weights.ratio.data_ptr(), []
     for epoch in (1, 2, 3):
-        learner.begin_epoch(epoch)
+        learner.start_epoch(epoch)
         learner.step(learner.log.whole(), 1.0)
-        seen.append(learner.fitted_weights.ratio.clone())
-        assert learner.fitted_weights.ratio.data_ptr() == place
+        seen.append(learner.weights.ratio.clone())
+        assert learner.weights.ratio.data_ptr() == place
     assert not torch.equal(seen[0], seen[2])
 
 

@@ -57,7 +57,7 @@ def test_every_learned_part_moves(name: str, dataset: Dataset) -> None:
     for old, new in zip(before, learner.state(), strict=True):
         assert not torch.equal(old, new)
     if name not in ("mf", "eib", "asips", "mr", "mnar", "counterpoise"):  # whose weights are meant to be uniform
-        assert learner.fitted_weights.ratio.std() > 0.01
+        assert learner.weights.ratio.std() > 0.01
     json.dumps(facts, allow_nan=False)
 
 

@@ -34,8 +34,8 @@ def learner_of(name: str, seen: Observed, **settings: object) -> Learner:
     model = cp.make(name, **settings)
     learner = Learner.init(seen.context, model.weights, model.risk, model.imputation)
     fix(learner.scorer, seed=1)
-    if hasattr(learner.fitted_imputation, "scorer"):
-        fix(learner.fitted_imputation.scorer, seed=2)
+    if hasattr(learner.imputation, "scorer"):
+        fix(learner.imputation.scorer, seed=2)
     return learner
 
 
@@ -123,7 +123,7 @@ def test_targeting_leaves_nothing_to_correct_along_its_covariate(name: str, cova
     with torch.no_grad():
         logits, pair_logits = learner.scorer.rows_and_pairs(batch.users, batch.items, None, None)
         errors = error(batch.labels, logits)
-        imputed, _ = learner.fitted_imputation.errors(batch, logits, pair_logits, errors)
+        imputed, _ = learner.imputation.errors(batch, logits, pair_logits, errors)
     weight = 1 / seen.at(SMALL.propensity)
     along = weight - 1 if covariate == "odds" else weight
     left, total = float((along * (errors - imputed)).sum()), float((along * errors).sum())

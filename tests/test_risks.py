@@ -8,12 +8,12 @@ import torch
 from small_world import Observed, SmallWorld
 
 from counterpoise import Dataset, DebiasedRecommender, Training
+from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.risks import direct, dr, dr_slopes, error, ips, ips_slopes, snips
 from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import Batch
 from counterpoise.weights.base import NaiveBayes, Uniform
 
 WORLD = SmallWorld()
@@ -134,8 +134,8 @@ def _training_risk(learner: Learner, batch: Batch) -> float:
     """What a step would minimise, without its penalty."""
     logits, pair_logits = learner._logits(batch)
     errors = error(batch.labels, logits)
-    imputed = learner.fitted_imputation.errors(batch, logits, pair_logits, errors)
-    return float(learner._risk(errors, learner.fitted_weights.ratio[batch.rows], *imputed))
+    imputed = learner.imputation.errors(batch, logits, pair_logits, errors)
+    return float(learner._risk(errors, learner.weights.ratio[batch.rows], *imputed))
 
 
 @pytest.mark.parametrize("imputation", [Constant(0.3), Learned()])

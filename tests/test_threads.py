@@ -17,7 +17,7 @@ from counterpoise.threads import at_once
 
 @pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
 def test_results_do_not_depend_on_threads_beyond_rounding(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.recommender.THREADS_PAY", 0)  # else a log as small as this gets one
+    monkeypatch.setattr("counterpoise.recommender.MIN_ROWS_FOR_THREADS", 0)  # else a log as small as this gets one
     data = simulate(n_users=300, n_items=250, density=0.5, seed=0).dataset  # enough rows for work to be shared
     before, found = torch.get_num_threads(), []
     try:

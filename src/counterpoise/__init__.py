@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
     from counterpoise.imputation.base import Constant, Learned, NoImputation
-    from counterpoise.imputation.calibrated import MultiplyRobust, Targeted
     from counterpoise.imputation.mnar import MNARLikelihood
+    from counterpoise.imputation.multiply_robust import MultiplyRobust
+    from counterpoise.imputation.targeted import Targeted
     from counterpoise.imputation.tri_training import TriTraining
     from counterpoise.methods import METHODS, make
     from counterpoise.models.exposure import ExposureCovariate
@@ -31,7 +32,9 @@ if TYPE_CHECKING:
     from counterpoise.parallel import fit_many
     from counterpoise.recommender import DebiasedRecommender, load_model
     from counterpoise.report.write import write_report
+    from counterpoise.training.ensemble import Ensemble
     from counterpoise.training.loop import History, Training
+    from counterpoise.training.ordinal import OrdinalLoss
     from counterpoise.tuning.study import Tuning
     from counterpoise.tuning.tune import tune
     from counterpoise.weights.balancing import Balancing
@@ -89,10 +92,8 @@ _HOMES = {
         "Learned",
         "NoImputation",
     ),
-    "imputation.calibrated": (
-        "MultiplyRobust",
-        "Targeted",
-    ),
+    "imputation.multiply_robust": ("MultiplyRobust",),
+    "imputation.targeted": ("Targeted",),
     "imputation.mnar": ("MNARLikelihood",),
     "imputation.tri_training": ("TriTraining",),
     "methods": (
@@ -114,6 +115,8 @@ _HOMES = {
         "load_model",
     ),
     "report.write": ("write_report",),
+    "training.ensemble": ("Ensemble",),
+    "training.ordinal": ("OrdinalLoss",),
     "training.loop": (
         "History",
         "Training",
@@ -154,6 +157,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "DebiasedRecommender",
+    "Ensemble",
     "Evaluation",
     "Exponential",
     "ExposureCovariate",
@@ -173,6 +177,7 @@ __all__ = [
     "NaiveBayes",
     "NeuralCF",
     "NoImputation",
+    "OrdinalLoss",
     "Popularity",
     "Propensity",
     "SimulatedData",

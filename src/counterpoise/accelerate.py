@@ -1,4 +1,4 @@
-"""A step of training as one CUDA graph: recorded once, then replayed, so that its many small kernels cost one launch.
+"""CUDA graphs: a step of training is recorded once, then replayed, so that its many small kernels cost one launch.
 
 On a GPU a step on a small log is some hundred kernels of a few microseconds, and launching them takes longer than
 running them. What is recorded reads and writes the same memory each time: batches are copied into that of the first,
@@ -7,44 +7,70 @@ the learning rate and Adam's count of steps become tensors. Where recording fail
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from counterpoise.training.loop import Batch, Learner, Training
-from counterpoise.training.optimizer import Adam, Rate
+from counterpoise.data.batches import Batch
+from counterpoise.imputation.base import ConstantLabel, LearnedLabel
+from counterpoise.imputation.mnar import FittedMNAR
+from counterpoise.training.contracts import FittedImputation
+from counterpoise.training.ensemble import EnsembleLearner
+from counterpoise.training.learner import Learner
+from counterpoise.training.loop import Learner as AnyLearner
+from counterpoise.training.loop import Training
+from counterpoise.training.optimizer import Rate, optimizers_of
+from counterpoise.weights.balancing import BalancedWeights
+from counterpoise.weights.base import ConstantWeights, InversePropensity, LabelWeights
 
-WARM = 3  # steps before the first is recorded: libraries make their workspaces in them
+WARM_UP_STEPS = 3  # before the first step is recorded: libraries allocate their workspaces in them
+# Parts whose steps change nothing but tensors in place, and ask nothing of the host.
+REPLAYABLE_WEIGHTS = (ConstantWeights, LabelWeights, InversePropensity, BalancedWeights)
+REPLAYABLE_IMPUTATIONS = (FittedImputation, ConstantLabel, LearnedLabel, FittedMNAR)
+
+
+def with_cuda_graphs(learner: Any, training: Training) -> Any:
+    """The learner, its steps replayed where there is a GPU, the parts allow it and `training.graph` is on."""
+    if not (training.graph and torch.cuda.is_available() and is_replayable(learner)):
+        return learner
+    return CudaGraphLearner(learner)
+
+
+def is_replayable(learner: Any) -> bool:
+    """Whether each step does the same to any batch, with no number that the host must know."""
+    learner = learner.first if isinstance(learner, EnsembleLearner) else learner
+    if not isinstance(learner, Learner):
+        return True  # a scorer that is trained by itself
+    return type(learner.weights) in REPLAYABLE_WEIGHTS and type(learner.imputation) in REPLAYABLE_IMPUTATIONS
 
 
 class CudaGraphLearner:
     """A learner whose step is replayed, once it has been recorded."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: AnyLearner) -> None:
         self.learner, self.steps = learner, 0
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.fails = False
+        self.failed = False
         self.batch: Batch
         self.rate: Tensor
         self.loss: Tensor
 
-    def begin_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """The learner's."""
-        self.learner.begin_epoch(epoch)
+        self.learner.start_epoch(epoch)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """The learner's, replayed where a step on a batch of this shape was recorded."""
         self.steps += 1
-        if self.graph is None and self.steps > WARM and not self.fails and batch.labels.is_cuda:
+        if self.graph is None and self.steps > WARM_UP_STEPS and not self.failed and batch.labels.is_cuda:
             self._record(batch, rate)
-        if self.graph is None or not _alike(self.batch, batch):
+        if self.graph is None or _shapes(self.batch) != _shapes(batch):
             return self.learner.step(batch, rate)
-        for own, given in zip(self.batch, batch, strict=True):
-            if isinstance(own, Tensor) and isinstance(given, Tensor):
-                own.copy_(given)
+        for name, own in _tensors(self.batch).items():
+            own.copy_(getattr(batch, name))
         self.rate.copy_(torch.as_tensor(rate))
         self.graph.replay()
         return self.loss
@@ -59,43 +85,28 @@ class CudaGraphLearner:
 
     def _record(self, batch: Batch, rate: Rate) -> None:
         device, graph = batch.labels.device, torch.cuda.CUDAGraph()
-        counts = [optimizer.steps for optimizer in optimizers(self.learner)]
-        self.batch = Batch(*(field.clone() if isinstance(field, Tensor) else field for field in batch))  # type: ignore[arg-type]
+        optimizers = list(optimizers_of(self.learner))
+        counts = [optimizer.steps for optimizer in optimizers]
+        self.batch = replace(batch, **{name: tensor.clone() for name, tensor in _tensors(batch).items()})
         self.rate = torch.as_tensor(rate, dtype=torch.float64).to(device, copy=True)
-        for optimizer, count in zip(optimizers(self.learner), counts, strict=True):
+        for optimizer, count in zip(optimizers, counts, strict=True):
             optimizer.steps = torch.tensor(float(count), dtype=torch.float64, device=device)
         try:
             with torch.cuda.graph(graph):
                 self.loss = self.learner.step(self.batch, self.rate)
             self.graph = graph
         except RuntimeError:  # something in the step asks the host, or is not allowed in a graph
-            self.fails = True
-            for optimizer, count in zip(optimizers(self.learner), counts, strict=True):
+            self.failed = True
+            for optimizer, count in zip(optimizers, counts, strict=True):
                 optimizer.steps = count
             with suppress(RuntimeError):
                 torch.cuda.synchronize(device)
 
 
-def with_cuda_graphs(learner: Any, training: Training) -> Any:
-    """The learner, replayed on a GPU where it can be and `training.graph` allows it."""
-    return CudaGraphLearner(learner) if training.graph and learner.still and torch.cuda.is_available() else learner
+def _tensors(batch: Batch) -> dict[str, Tensor]:
+    values = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
 
-def _alike(batch: Batch, other: Batch) -> bool:
-    """Whether two batches have the same shapes."""
-    shapes = [[getattr(field, "shape", None) for field in each] for each in (batch, other)]
-    return shapes[0] == shapes[1]
-
-
-def optimizers(part: Any, seen: set[int] | None = None) -> Iterator[Adam]:
-    """The optimisers of a learner and its parts, in the order in which they are kept."""
-    seen = set() if seen is None else seen
-    ours = type(part).__module__.startswith("counterpoise.") and hasattr(part, "__dict__")
-    if id(part) in seen or not (ours or isinstance(part, list | tuple)):
-        return
-    seen.add(id(part))
-    if isinstance(part, Adam):
-        yield part
-        return
-    for value in vars(part).values() if ours else part:
-        yield from optimizers(value, seen)
+def _shapes(batch: Batch) -> dict[str, Any]:
+    return {name: tensor.shape for name, tensor in _tensors(batch).items()}

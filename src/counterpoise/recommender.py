@@ -18,8 +18,8 @@ from counterpoise.accelerate import with_cuda_graphs
 from counterpoise.config import Configurable, Unknown, from_config
 from counterpoise.data.ids import Codes, Vocabulary, as_column, gather
 from counterpoise.data.log import Dataset, FeedbackLog, check_log, table
-from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_flag, check_number
-from counterpoise.imputation.base import Imputation, NoImputation
+from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
+from counterpoise.imputation.base import NoImputation
 from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
@@ -29,118 +29,32 @@ from counterpoise.storage import read_folder, write_folder
 from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.context import FitContext
-from counterpoise.training.ensemble import AnyLearner, EnsembleScorer, inactive_settings, init
-from counterpoise.training.learner import finish
-from counterpoise.training.loop import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
-from counterpoise.weights.base import Uniform, Weights
+from counterpoise.training.contracts import Imputation, Weights
+from counterpoise.training.ensemble import Ensemble, EnsembleLearner, EnsembleScorer, inactive_settings
+from counterpoise.training.learner import Learner
+from counterpoise.training.loop import (
+    MIN_ROWS_FOR_THREADS,
+    DivergenceError,
+    History,
+    Interrupted,
+    Progress,
+    Training,
+    train,
+)
+from counterpoise.training.ordinal import OrdinalLoss
+from counterpoise.weights.base import Uniform
 
-# What may be fitted: which settings go together, and which labels a log may have.
-
-
-def check_parts(weights: Any, risk: Any, imputation: Any, training: Any, hedge: Any, grades: Any) -> None:
-    """Raise the first error of the settings of a recommender."""
-    given = {"weights": (weights, Weights), "imputation": (imputation, Imputation), "training": (training, Training)}
-    for name, (part, kind) in given.items():
-        if not isinstance(part, kind):
-            raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {part!r}.")
-    training.check()
-    check_flag("hedge", hedge)
-    check_flag("grades", grades)
-    check_choice("risk", risk, RISKS)
-    if risk == "direct" and isinstance(imputation, NoImputation | MNARLikelihood):
-        raise ConfigError(f"`imputation` must be one of errors for risk={risk!r}: it is all that is learned from.")
-    if risk == "direct" and hedge:
-        raise ConfigError("`hedge` must be false for risk='direct': without imputation there is nothing to learn.")
-
-
-def check_labels(log: FeedbackLog, what: str = "labels") -> None:
-    """Raise `DataError` unless they are probabilities."""
-    values = log.ratings if log.threshold is None else log.labels
-    low, high = float(values.min()), float(values.max())
-    if low < 0 or high > 1:
-        raise DataError(
-            f"{what} must lie in [0, 1], got values from {low:g} to {high:g}. "
-            "Give the log a `threshold` (--threshold): ratings at or above it become 1, others 0."
-        )
-
-
-# Are the parts of a saved run those of one model? Asked when it is loaded, so that nothing breaks later.
-
-
-def check_numbers(name: str, values: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
-    """Finite floats, of this shape where it is known."""
-    if not values.is_floating_point() or not bool(values.isfinite().all()):
-        raise DataError(f"{name!r} must hold finite numbers.")
-    if shape is not None and tuple(values.shape) != shape:
-        raise DataError(f"{name!r} must have shape {shape}, got {tuple(values.shape)}.")
-    return values
-
-
-def check_seen(name: str, starts: Tensor, items: Tensor, shape: tuple[int, int]) -> Seen:
-    """Compressed rows of item codes, one for each user."""
-    if (starts.dtype, items.dtype) != (torch.int64, torch.int64) or (starts.ndim, items.ndim) != (1, 1):
-        raise DataError(f"{name!r} must be two columns of integers.")
-    ends = len(starts) == shape[0] + 1 and int(starts[0]) == 0 and int(starts[-1]) == len(items)
-    if not ends or bool((starts[1:] < starts[:-1]).any()):
-        raise DataError(f"{name!r} must have a row for each of {shape[0]} users.")
-    if len(items) and not 0 <= int(items.min()) <= int(items.max()) < shape[1]:
-        raise DataError(f"{name!r} must name items by codes below {shape[1]}.")
-    return Seen(starts, items)
-
-
-def check_history(facts: Mapping[str, Any]) -> History:
-    """One number an epoch."""
-    history = History(**facts)
-    numbers = [*history.loss, *history.held_out_risk, history.seconds, history.best_epoch]
-    if not all(isinstance(number, float | int) for number in numbers):
-        raise DataError("'history' must hold numbers.")
-    return history
-
-
-def facts_of_log(log: FeedbackLog) -> dict[str, Any]:
-    """JSON-able: what a run keeps of the log that it was fitted on."""
-    return {
-        "rows": len(log),
-        "users": log.shape[0],
-        "items": log.shape[1],
-        "threshold": log.threshold,
-        "mean_label": float(log.labels.mean()),
-        "feature_columns": log.feature_columns,
-    }
-
-
-def check_log_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What later steps ask of the log: its threshold, its rows, the columns of its features."""
-    threshold, rows, columns = facts["threshold"], facts["rows"], facts["feature_columns"]
-    if not isinstance(threshold, float | int | None) or not isinstance(rows, int):
-        raise DataError("'log' must tell the threshold and the rows in numbers.")
-    if len(columns) != 2 or not all(isinstance(count, int) and 0 <= count < 2**31 for count in columns):
-        raise DataError("'log' must tell how many features users and items have.")
-    return dict(facts)
-
-
-def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What the weights and the imputation said of themselves."""
-    tables, numbers = (facts["weights"], facts["imputation"]), (facts["risk"], facts["error_on_log"])
-    if not all(isinstance(table, dict) for table in tables):
-        raise DataError("'parts' must have tables of weights and imputation.")
-    if not all(isinstance(number, float | int) for number in numbers):
-        raise DataError("'parts' must tell the risk in numbers.")
-    return dict(facts)
-
-
-BLOCK = 1 << 22  # scores held in memory at a time
+BLOCK_SCORES = 1 << 22  # scores held in memory at a time
 
 
 @dataclass
 class DebiasedRecommender(Configurable):
     """A recommender trained on an estimate of its ideal loss.
 
-    `weights` say how much each observed pair counts, `imputation` what the error is where nothing was observed, `risk`
-    how the ideal loss is estimated from both, `backbone` what predicts and `training` how it learns. With `hedge` a
-    second predictor learns without the imputation, and the mean of both predicts. With `grades` it also counts how far
-    ratings are from the threshold. `fit` starts over when called again.
-    The fitted ratios are in `ratio_`, what is to be known about weights and imputation in `facts_`.
+    `weights`: how much each observed pair counts. `imputation`: the error of unobserved pairs. `risk`: how the ideal
+    loss is estimated from both. `backbone`: what predicts. `training`: how it learns. `ensemble`: average with a second
+    predictor that learns without the imputation. `ordinal`: also learn from how far ratings are from the threshold.
+    `fit` starts over when called again. The fitted ratios are in `ratio_`, facts on all parts in `facts_`.
     """
 
     weights: Weights = field(default_factory=Uniform)
@@ -148,8 +62,8 @@ class DebiasedRecommender(Configurable):
     imputation: Imputation = field(default_factory=NoImputation)
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     training: Training = field(default_factory=Training)
-    hedge: bool = False
-    grades: bool = False
+    ensemble: Ensemble | None = None
+    ordinal: OrdinalLoss | None = None
 
     def fit(
         self,
@@ -161,74 +75,96 @@ class DebiasedRecommender(Configurable):
     ) -> Self:
         """Learn from a log; `probe` is a small unbiased sample for methods that use one.
 
-        `progress` is called after each epoch with (epochs done, epochs planned, loss). `checkpoint`: where to write
-        down what was learned on the way, and maybe to go on from. Ctrl-C and a divergence are raised, and leave the
-        last good epoch in the model.
+        `progress` is called after each epoch with (epochs done, epochs planned, loss). `checkpoint`: where to save
+        what was learned on the way, and maybe to resume from. Ctrl-C and a divergence are raised, and leave the last
+        good epoch in the model.
         """
         self.check(log, probe)
         fitted_log, held_out = log, log.take([])
         if self.training.patience is not None:
             rows = self.held_out_rows(len(log))
             fitted_log, held_out = log.take(~rows), log.take(rows)
-        context = self.context(fitted_log, probe)
-        with one_thread(self.training.rows_a_step(len(fitted_log)) < THREADS_PAY), one_blas_thread():
-            learner = init(context, self.weights, self.risk, self.imputation, self.hedge, self.grades)
-            judge = context.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
+        context = self._context(fitted_log, probe)
+        with one_thread(self.training.rows_per_step(len(fitted_log)) < MIN_ROWS_FOR_THREADS), one_blas_thread():
+            learner = self._learner(context)
+            validation = context.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = context.batches(learner.uses_pairs)
-            stepped = with_cuda_graphs(learner, self.training)
-            trained = stepped if checkpoint is None else checkpoint.of(stepped)
+            wrapped = with_cuda_graphs(learner, self.training)
+            wrapped = wrapped if checkpoint is None else checkpoint.of(wrapped)
             try:
-                history = train(trained, batches, judge, self.training, progress)
+                history = train(wrapped, batches, validation, self.training, progress)
             except (DivergenceError, Interrupted) as stop:
                 if stop.history is not None:
-                    self.keep(learner, stop.history, finish(learner, batches.final()), log, probe)
+                    self._keep(learner, stop.history, learner.facts(batches.final()), log, probe)
                 raise
-            return self.keep(learner, history, finish(learner, batches.final()), log, probe)
+            return self._keep(learner, history, learner.facts(batches.final()), log, probe)
 
-    def context(self, log: FeedbackLog, probe: FeedbackLog | None) -> FitContext:
-        """What is to be learned from a log, with fresh random numbers."""
+    def _context(self, log: FeedbackLog, probe: FeedbackLog | None) -> FitContext:
+        """The fit of this model to a log, with fresh random numbers."""
         backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
         generator = torch.Generator().manual_seed(int(self.training.seed))
-        return FitContext(log, probe, backbone, self.training, self.training.resolve_device(), generator)
+        device = self.training.resolve_device()
+        return FitContext(log, probe, backbone, self.training, device, generator, with_cuda_graphs)
 
-    def keep(
+    def _learner(self, context: FitContext, weights: Weights | None = None) -> Learner | EnsembleLearner:
+        """What the loop trains; `weights` take the place of the model's."""
+        learner = Learner.init(context, weights or self.weights, self.risk, self.imputation, self.ordinal)
+        return learner if self.ensemble is None else self.ensemble.init(learner, context)
+
+    def _keep(
         self,
-        learner: AnyLearner,
+        learner: Learner | EnsembleLearner,
         history: History,
         facts: dict[str, Any],
         log: FeedbackLog,
         probe: FeedbackLog | None,
     ) -> Self:
         """Take over what a learner has learned."""
-        self.history_, self.facts_ = history, facts | inactive_settings(learner, log, self.hedge, self.grades)
-        self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.fitted_weights.ratio.cpu().numpy()
+        inactive = inactive_settings(learner, log, self.ensemble, self.ordinal)
+        self.history_, self.facts_ = history, facts | ({"inactive": inactive} if inactive else {})
+        self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weights.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_ = Seen.of(log)
         self.item_rates_ = shrunken_label_rates(log).to(self.training.resolve_device())
         self.probed_ = Seen.of(log.take([]) if probe is None else probe)
-        self.log_facts_, self.configuration_ = facts_of_log(log), self.to_config()
+        self.log_facts_, self.configuration_ = _log_facts(log), self.to_config()
         return self
 
     def held_out_rows(self, rows: int) -> NDArray[np.bool_]:
         """Of a log of so many rows: which are held out to stop early, and so have no ratio; none without patience."""
         held_out = np.zeros(rows, dtype=bool)
         if self.training.patience is not None:
-            held_out[_draw_rows(rows, self.training.validation, self.training.seed)] = True
+            size = min(max(1, round(self.training.validation * rows)), rows - 1)
+            held_out[np.random.default_rng(self.training.seed).choice(rows, size, replace=False)] = True
         return held_out
 
     def check(self, log: FeedbackLog, probe: FeedbackLog | None) -> None:
         """Raise the first error of the settings or the data, before anything takes time."""
         self.check_settings()
         check_log("log", log)
-        check_labels(log)
+        _check_labels("labels", log)
         if probe is not None:
             check_log("probe", probe)
-            check_labels(probe, "the probe's labels")
+            _check_labels("the probe's labels", probe)
             Dataset(log, probe)
 
     def check_settings(self) -> None:
         """Raise the first error of the settings."""
-        check_parts(self.weights, self.risk, self.imputation, self.training, self.hedge, self.grades)
+        kinds = {"weights": Weights, "imputation": Imputation, "training": Training}
+        optional = {"ensemble": Ensemble, "ordinal": OrdinalLoss}
+        for name, kind in (kinds | optional).items():
+            part = getattr(self, name)
+            if not isinstance(part, kind) and not (name in optional and part is None):
+                otherwise = " or None" if name in optional else ""
+                raise ConfigError(f"`{name}` must be a {kind.__name__} part{otherwise}, got {part!r}.")
+        self.training.check()
+        check_choice("risk", self.risk, RISKS)
+        if self.risk == "direct" and isinstance(self.imputation, NoImputation | MNARLikelihood):
+            raise ConfigError("`imputation` must impute errors for risk='direct': nothing else is learned from.")
+        if self.risk == "direct" and self.ensemble is not None:
+            raise ConfigError(
+                "`ensemble` must be None for risk='direct': without imputation there is nothing to learn."
+            )
 
     def predict(self, users: Any, items: Any, *, unknown: Unknown = "error") -> NDArray[np.float32]:
         """The probability of a positive label for each (user, item), in original ids.
@@ -282,7 +218,7 @@ class DebiasedRecommender(Configurable):
         codes = torch.from_numpy(self._user_codes(users, unknown)).long()
         ids = self.user_ids_.column if users is None or len(codes) == 0 else as_column(users)
         columns = self._candidate_columns(candidates)
-        size = max(1, BLOCK // len(self.item_ids_))
+        size = max(1, BLOCK_SCORES // len(self.item_ids_))
         with one_thread():
             blocks = [self._top(block, k, filter_seen, columns) for block in torch.split(codes, size)]
         rows = torch.cat([number * size + block[0] for number, block in enumerate(blocks)])
@@ -300,7 +236,7 @@ class DebiasedRecommender(Configurable):
         self._check_fitted()
         codes = np.arange(len(self.item_ids_)) if items is None else self.item_ids_.require(items, "item")
         own = torch.from_numpy(codes).long()
-        scores, similar = nearest(self.scorer_.embeddings()[1].cpu(), own, k, BLOCK)
+        scores, similar = nearest(self.scorer_.embeddings()[1].cpu(), own, k, BLOCK_SCORES)
         width = scores.shape[1]
         return table(
             item_id=self.item_ids_.decode(own.repeat_interleave(width).numpy()),
@@ -365,8 +301,8 @@ class DebiasedRecommender(Configurable):
 
     def _probabilities(self, users: Codes, items: Codes) -> NDArray[np.float32]:
         device, parts = self.item_rates_.device, []
-        for start in range(0, len(users), BLOCK // 16):
-            block = slice(start, start + BLOCK // 16)
+        for start in range(0, len(users), BLOCK_SCORES // 16):
+            block = slice(start, start + BLOCK_SCORES // 16)
             user, item = (torch.from_numpy(codes[block]).to(device) for codes in (users, items))
             known = torch.sigmoid(self.scorer_(user.clamp(min=0), item))
             parts.append(torch.where(user >= 0, known, self.item_rates_[item.long()]).cpu())
@@ -384,15 +320,6 @@ class DebiasedRecommender(Configurable):
         return row, items[row, place], torch.sigmoid(values[row, place]), place + 1
 
 
-def _draw_rows(rows: int, fraction: float, seed: int) -> NDArray[np.int64]:
-    """A uniform draw of rows to hold out: at least one, never all."""
-    size = min(max(1, round(fraction * rows)), rows - 1)
-    return np.random.default_rng(seed).choice(rows, size, replace=False)
-
-
-# A recommender from the folder that `save` wrote: every part is looked at before it is believed.
-
-
 def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
     """The recommender that `save` wrote. Nothing in the folder is executed."""
     from safetensors import SafetensorError
@@ -408,26 +335,99 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         model.user_ids_ = Vocabulary.from_parquet(files["users.parquet"])
         model.item_ids_ = Vocabulary.from_parquet(files["items.parquet"])
         model.check_settings()
-        model.log_facts_, model.history_ = check_log_facts(manifest["log"]), check_history(manifest["history"])
+        model.log_facts_, model.history_ = _check_log_facts(manifest["log"]), _check_history(manifest["history"])
         shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
         with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
             scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
-            if any(name.startswith("scorer.believing.") for name in tensors):
-                if not model.hedge:
+            if any(name.startswith("scorer.with_imputation.") for name in tensors):
+                if model.ensemble is None:
                     raise DataError(f"{folder} holds two predictors, and its configuration tells of one.")
                 scorer = EnsembleScorer(scorer, deepcopy(scorer))
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
         scorer.load_state_dict(state, assign=True)
         model.scorer_ = scorer.requires_grad_(False).to(place)
         for name, values in state.items():
-            check_numbers(name, values)
-        model.item_rates_ = check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
-        model.ratio_ = check_numbers("ratio", tensors["ratio"], (len(tensors["ratio"]),)).numpy()
-        model.facts_ = check_facts(manifest["parts"])
-        model.seen_ = check_seen("seen", tensors["seen.starts"], tensors["seen.items"], shape)
-        model.probed_ = check_seen("probed", tensors["probed.starts"], tensors["probed.items"], shape)
+            _check_numbers(name, values)
+        model.item_rates_ = _check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
+        model.ratio_ = _check_numbers("ratio", tensors["ratio"], (len(tensors["ratio"]),)).numpy()
+        model.facts_ = _check_facts(manifest["parts"])
+        model.seen_ = _check_seen("seen", tensors["seen.starts"], tensors["seen.items"], shape)
+        model.probed_ = _check_seen("probed", tensors["probed.starts"], tensors["probed.items"], shape)
         model.configuration_ = manifest["configuration"]
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{folder} cannot be loaded, its parts do not fit together: {reason}") from error
     return model
+
+
+def _check_numbers(name: str, values: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+    """Finite floats, of this shape where it is known."""
+    if not values.is_floating_point() or not bool(values.isfinite().all()):
+        raise DataError(f"{name!r} must hold finite numbers.")
+    if shape is not None and tuple(values.shape) != shape:
+        raise DataError(f"{name!r} must have shape {shape}, got {tuple(values.shape)}.")
+    return values
+
+
+def _check_seen(name: str, starts: Tensor, items: Tensor, shape: tuple[int, int]) -> Seen:
+    """Compressed rows of item codes, one for each user."""
+    if (starts.dtype, items.dtype) != (torch.int64, torch.int64) or (starts.ndim, items.ndim) != (1, 1):
+        raise DataError(f"{name!r} must be two columns of integers.")
+    ends = len(starts) == shape[0] + 1 and int(starts[0]) == 0 and int(starts[-1]) == len(items)
+    if not ends or bool((starts[1:] < starts[:-1]).any()):
+        raise DataError(f"{name!r} must have a row for each of {shape[0]} users.")
+    if len(items) and not 0 <= int(items.min()) <= int(items.max()) < shape[1]:
+        raise DataError(f"{name!r} must name items by codes below {shape[1]}.")
+    return Seen(starts, items)
+
+
+def _check_history(facts: Mapping[str, Any]) -> History:
+    """One number an epoch."""
+    history = History(**facts)
+    numbers = [*history.loss, *history.held_out_risk, history.seconds, history.best_epoch]
+    if not all(isinstance(number, float | int) for number in numbers):
+        raise DataError("'history' must hold numbers.")
+    return history
+
+
+def _log_facts(log: FeedbackLog) -> dict[str, Any]:
+    """JSON-able: what a run keeps of the log that it was fitted on."""
+    return {
+        "rows": len(log),
+        "users": log.shape[0],
+        "items": log.shape[1],
+        "threshold": log.threshold,
+        "mean_label": float(log.labels.mean()),
+        "feature_columns": log.feature_columns,
+    }
+
+
+def _check_log_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What later steps ask of the log: its threshold, its rows, the columns of its features."""
+    threshold, rows, columns = facts["threshold"], facts["rows"], facts["feature_columns"]
+    if not isinstance(threshold, float | int | None) or not isinstance(rows, int):
+        raise DataError("'log' must hold the threshold and the rows as numbers.")
+    if len(columns) != 2 or not all(isinstance(count, int) and 0 <= count < 2**31 for count in columns):
+        raise DataError("'log' must hold how many features users and items have.")
+    return dict(facts)
+
+
+def _check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of weights and imputation."""
+    tables, numbers = (facts["weights"], facts["imputation"]), (facts["risk"], facts["error_on_log"])
+    if not all(isinstance(table, dict) for table in tables):
+        raise DataError("'parts' must have tables of weights and imputation.")
+    if not all(isinstance(number, float | int) for number in numbers):
+        raise DataError("'parts' must hold the risk as a number.")
+    return dict(facts)
+
+
+def _check_labels(what: str, log: FeedbackLog) -> None:
+    """Raise `DataError` unless they are probabilities."""
+    values = log.ratings if log.threshold is None else log.labels
+    low, high = float(values.min()), float(values.max())
+    if low < 0 or high > 1:
+        raise DataError(
+            f"{what} must lie in [0, 1], got values from {low:g} to {high:g}. "
+            "Give the log a `threshold` (--threshold): ratings at or above it become 1, others 0."
+        )

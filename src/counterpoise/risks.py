@@ -1,57 +1,87 @@
-"""Estimates of the ideal loss, the mean error over all pairs D: each a pure function of errors and ratios.
+"""Estimates of the ideal loss, the mean error over all pairs D, and the losses they are made of.
 
-Means are over the last axis: what stands before it are fits side by side.
+Each is a pure function of tensors. `ratio` = weight x density of each observed row, 1 on average.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
 RISKS = ("ips", "snips", "dr", "direct")
 NEED_IMPUTATION = ("dr", "direct")
 
 
 def error(labels: Tensor, logits: Tensor) -> Tensor:
-    """Per pair: -label log(prediction) - (1 - label) log(1 - prediction), from the logit."""
+    """Log loss of each pair: -label log(prediction) - (1 - label) log(1 - prediction), from the logit."""
     return binary_cross_entropy_with_logits(logits, labels.expand_as(logits), reduction="none")
 
 
 def ips(errors: Tensor, ratio: Tensor) -> Tensor:
-    """Mean over O of ratio x error, where ratio = weight x density: (1/|D|) sum over O of error / propensity."""
-    return (ratio * errors).mean(-1)
+    """Inverse propensity scoring: mean over O of ratio x error = (1/|D|) sum over O of error / propensity."""
+    return (ratio * errors).mean()
 
 
-def ips_slopes(labels: Tensor, logits: Tensor, ratio: Tensor) -> Tensor:
-    """Of `ips` in the logits: ratio x (prediction - label) / rows."""
-    return (torch.sigmoid(logits) - labels) * ratio / len(labels)
+def snips(errors: Tensor, ratio: Tensor, total: Tensor | None = None) -> Tensor:
+    """Self-normalised IPS: (sum over O of ratio x error) / (sum over O of ratio).
 
-
-def snips(errors: Tensor, ratio: Tensor, mean: Tensor | None = None) -> Tensor:
-    """(sum over O of weight x error) / (sum over O of weight): between the least and the largest error.
-
-    `mean`: of the ratio, where it is of more rows than these.
+    `total`: the sum of the ratios, by default that of these rows.
     """
-    return (ratio * errors).sum(-1) / ratio.sum(-1) if mean is None else ips(errors, ratio) / mean
+    return (ratio * errors).sum() / (ratio.sum() if total is None else total)
 
 
 def dr(errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
-    """Mean over D of imputed error + mean over O of ratio x (error - imputed error)."""
+    """Doubly robust: mean over D of the imputed error + mean over O of ratio x (error - imputed error)."""
     return direct(imputed_on_pairs) + ips(errors - imputed, ratio)
 
 
-def dr_slopes(labels: Tensor, logits: Tensor, ratio: Tensor, imputed_labels: Tensor) -> Tensor:
-    """Of `dr` in the logits of the rows and then of the pairs of D, where the imputed errors are those of labels.
-
-    ratio x (imputed label - label) / rows, since predictions cancel; and (prediction - imputed label) / pairs.
-    """
-    rows = len(labels)
-    of_rows = (imputed_labels[:rows] - labels) * ratio / rows
-    of_pairs = (torch.sigmoid(logits[rows:]) - imputed_labels[rows:]) / (len(logits) - rows)
-    return torch.cat([of_rows, of_pairs])
-
-
 def direct(imputed_on_pairs: Tensor) -> Tensor:
-    """Mean over D of the imputed error: the part of `dr` that speaks of all pairs, alone."""
-    return imputed_on_pairs.mean(-1)
+    """Mean over D of the imputed error."""
+    return imputed_on_pairs.mean()
+
+
+def exposure_cross_entropy(on_pairs: Tensor, on_rows: Tensor, density: float) -> Tensor:
+    """Mean over D of CE(o -> p) with p = sigmoid(s), from logits s on pairs of D and on observed rows.
+
+    CE(o -> p) = -log(1 - p) - o s, so it is mean_D -log(1 - p) - density x mean_O s: no pair of D needs to know whether
+    it was observed.
+    """
+    return negative_log_complement(on_pairs, 1.0) - density * on_rows.mean()
+
+
+def negative_log_complement(logits: Tensor, share: Tensor | float) -> Tensor:
+    """Mean of -log(1 - share x sigmoid(logit)), with gradients in the logits; shares, at most 1, are constants.
+
+    `share`: one for each pair, or one for all: 1, or a number well below it.
+    """
+    mean: Tensor = _NegativeLogComplement.apply(logits, share)  # type: ignore[no-untyped-call]
+    return mean
+
+
+class _NegativeLogComplement(torch.autograd.Function):
+    """With its gradient written out: every step over all of D takes it, and autograd alone takes twice as long."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, share: Tensor | float) -> Tensor:
+        if isinstance(share, float) and share == 1:  # -log(1 - p) = softplus(logit), whose derivative is p
+            ctx.save_for_backward(torch.sigmoid(logits))
+            return softplus(logits).mean()
+        p = torch.sigmoid(logits)
+        slope = p * share
+        if isinstance(share, Tensor):  # 1 - share x p, without cancellation
+            rest = torch.sigmoid(-logits)
+            complement = torch.addcmul(rest, 1 - share, p)
+        else:
+            complement = 1 - slope
+            rest = torch.sub(1, p, out=p)
+        slope.mul_(rest).div_(complement)
+        ctx.save_for_backward(slope)  # share x p (1 - p) / (1 - share x p)
+        return complement.log_().mean().neg_()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (slope,) = ctx.saved_tensors
+        return slope * (gradients[0] / len(slope)), None

@@ -230,7 +230,7 @@ def _checkpoint(
 ) -> Checkpoint | None:
     """The checkpoint of this fit; None where weights or the best epoch depend on more than the last epoch."""
     weights = model.weights
-    changing = isinstance(weights, Balancing) and (weights.moving or getattr(weights.functions, "adaptive", False))
+    changing = isinstance(weights, Balancing) and getattr(weights.functions, "adaptive", False)
     if changing or getattr(model.training, "patience", None) is not None:
         if resume:
             raise ConfigError("`resume` does not go with patience, nor with weights that follow the errors (akb).")

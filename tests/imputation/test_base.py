@@ -10,15 +10,17 @@ import torch
 from small_world import Known, Observed, SmallWorld, cross_entropy
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, MatrixFactorization, NeuralCF, Training, Uniform
-from counterpoise.imputation.base import Constant, Imputation, Learned, NoImputation, residual_slope, residual_weights
-from counterpoise.imputation.calibrated import MultiplyRobust, Targeted
+from counterpoise.data.batches import Batch
+from counterpoise.imputation.base import Constant, Learned, NoImputation, residual_slope, residual_weights
+from counterpoise.imputation.multiply_robust import MultiplyRobust
+from counterpoise.imputation.targeted import Targeted
 from counterpoise.imputation.tri_training import TriTraining
 from counterpoise.risks import error
 from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import Imputation, StepInputs
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import Batch
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import NaiveBayes, StepInputs, UnitWeights
+from counterpoise.weights.base import NaiveBayes, UnitWeights
 from counterpoise.weights.gradient import WeightModel
 
 WORLD = SmallWorld()
@@ -175,7 +177,7 @@ def begun(seen: Observed, risk: str, imputation: Imputation) -> Learner:
 def test_the_risk_moves_the_predictor_and_no_imputation(risk: str, imputation: Imputation) -> None:
     seen = WORLD.observe()
     learner = begun(seen, risk, imputation)
-    models = [inner.scorer for inner in _learned(learner.fitted_imputation)]
+    models = [inner.scorer for inner in _learned(learner.imputation)]
     parameters = [parameter for model in models for parameter in model.parameters()]
     loss = learner.risk(seen.batch._replace(labels=seen.batch.labels.float()))
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
@@ -200,7 +202,7 @@ def test_the_step_of_an_imputation_leaves_the_predictor_alone() -> None:
     before = [tensor.clone() for tensor in learner.scorer.parameters()]
     logits = learner.scorer(seen.batch.users, seen.batch.items).detach()
     view = StepInputs(seen.batch, logits, logits[:0], error(seen.batch.labels.float(), logits))
-    learner.fitted_imputation.step(view, learner.fitted_weights.ratio, rate=1.0)
+    learner.imputation.step(view, learner.weights.ratio, rate=1.0)
     assert all(torch.equal(old, new) for old, new in zip(before, learner.scorer.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in learner.scorer.parameters())
 

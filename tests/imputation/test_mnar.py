@@ -12,20 +12,15 @@ from torch import Tensor
 
 import counterpoise as cp
 from counterpoise import ConfigError, Dataset, ExposureCovariate, MNARLikelihood
-from counterpoise.imputation.mnar import (
-    Propensities,
-    exposure_loss,
-    label_given_unobserved,
-    label_propensities,
-    shrink_by_error,
-)
+from counterpoise.imputation.mnar import LabelPropensities, exposure_loss, label_given_unobserved, label_propensities
 from counterpoise.models.base import Scorer
+from counterpoise.probability import shrink_by_error
 from counterpoise.risks import error
 from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Training, train
 
-OF = Propensities(positive=0.4, negative=0.2)
+OF = LabelPropensities(positive=0.4, negative=0.2)
 SHAPE = (5, 4)
 
 
@@ -96,7 +91,7 @@ def test_risk_and_exposure_loss_are_the_likelihood_of_the_whole_matrix(logits: T
 
 
 def test_equal_propensities_say_nothing(logits: Tensor) -> None:
-    loss = exposure_loss(logits.flatten()[:3], logits.flatten(), 0.15, Propensities(0.3, 0.3))
+    loss = exposure_loss(logits.flatten()[:3], logits.flatten(), 0.15, LabelPropensities(0.3, 0.3))
     (gradient,) = torch.autograd.grad(loss, logits)
     assert torch.allclose(gradient, torch.zeros(SHAPE), atol=1e-7)
 
@@ -107,16 +102,16 @@ def test_the_contrast_is_that_of_log_and_probe_with_caution(dataset: Dataset) ->
     rate = (dataset.probe.labels.sum() + 1) / (len(dataset.probe) + 2)
     log_rate, rows = float(dataset.train.labels.mean()), len(dataset.probe)
     contrast = math.log(log_rate / (1 - log_rate)) - math.log(rate / (1 - rate))
-    assert learner.fitted_imputation.offset == pytest.approx(
+    assert learner.imputation.offset == pytest.approx(
         shrink_by_error(contrast, 1 / (rows * rate * (1 - rate))), rel=1e-5
     )
 
 
 def test_without_a_probe_silence_says_nothing(dataset: Dataset) -> None:
     learner = init(dataset, "mnar", probe=False)
-    assert learner.fitted_imputation.offset == 0
+    assert learner.imputation.offset == 0
     assert not learner.uses_pairs
-    assert learner.fitted_imputation.extra_loss(torch.zeros(3), torch.zeros(9)) is None
+    assert learner.imputation.extra_loss(torch.zeros(3), torch.zeros(9)) is None
     silent, plain = (cp.make(name, epochs=4).fit(dataset.train) for name in ("mnar", "mf"))
     assert np.array_equal(silent.predict_log(dataset.test), plain.predict_log(dataset.test))
 
@@ -124,9 +119,7 @@ def test_without_a_probe_silence_says_nothing(dataset: Dataset) -> None:
 def test_a_given_rate_needs_no_probe(dataset: Dataset) -> None:
     learner = init(dataset, "mnar", probe=False, rate=0.25)
     log_rate = float(dataset.train.labels.mean())
-    assert learner.fitted_imputation.offset == pytest.approx(
-        math.log(log_rate / (1 - log_rate)) - math.log(0.25 / 0.75)
-    )
+    assert learner.imputation.offset == pytest.approx(math.log(log_rate / (1 - log_rate)) - math.log(0.25 / 0.75))
 
 
 def test_silence_lowers_what_was_not_observed(dataset: Dataset) -> None:
@@ -143,7 +136,7 @@ def test_the_exposure_loss_moves_the_backbone_and_not_the_voices(dataset: Datase
     batches = FitContext(
         dataset.train, None, cp.MatrixFactorization(), Training(), torch.device("cpu"), torch.Generator()
     ).batches(pairs=True)
-    loss = learner.fitted_imputation.extra_loss(*learner._told_and_own(batches.whole())[2:])
+    loss = learner.imputation.extra_loss(*learner._told_and_own(batches.whole())[2:])
     assert loss is not None
     exposure_coefficients, factors = (
         learner.scorer.get_parameter("exposure_coefficients"),
@@ -227,9 +220,9 @@ def test_drawn_pairs_give_the_exposure_loss_on_average(dataset: Dataset) -> None
     )
     with torch.no_grad():
         learner.scorer.own().get_parameter("user_bias.weight").normal_(generator=generator)
-        whole = learner.fitted_imputation.extra_loss(*learner._told_and_own(exact.whole())[2:])
+        whole = learner.imputation.extra_loss(*learner._told_and_own(exact.whole())[2:])
         losses = torch.stack(
-            [learner.fitted_imputation.extra_loss(*learner._told_and_own(drawn.whole())[2:]) for _ in range(200)]
+            [learner.imputation.extra_loss(*learner._told_and_own(drawn.whole())[2:]) for _ in range(200)]
         )
     assert float(losses.mean()) == pytest.approx(float(whole), abs=4 * float(losses.std()) / 200**0.5)
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, MatrixFactorization, Training, Uniform
-from counterpoise.imputation.base import FittedImputation
 from counterpoise.imputation.tri_training import TriTraining, _FittedTriTraining, agree
 from counterpoise.risks import direct, error
 from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FittedImputation
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=20)
 
@@ -100,7 +100,7 @@ def test_the_same_model_twice_agrees_everywhere(dataset: Dataset) -> None:
 
 def test_a_large_population_is_sampled(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     exact = init(dataset, TriTraining(threshold=0.03))[1].share
-    monkeypatch.setattr("counterpoise.imputation.tri_training.ALL_PAIRS_LIMIT", 2000)
+    monkeypatch.setattr("counterpoise.imputation.tri_training.MAX_EXACT_PAIRS", 2000)
     assert init(dataset, TriTraining(threshold=0.03))[1].share == pytest.approx(exact, abs=4 * np.sqrt(0.25 / 2000))
 
 

@@ -11,7 +11,7 @@ from graded_world import graded
 
 from counterpoise import ConfigError, Dataset, FeedbackLog, MatrixFactorization, NeuralCF, evaluate, make
 from counterpoise.models.base import Backbone, Scorer
-from counterpoise.models.matrix_factorization import GRID_PAYS, growth_of_noise
+from counterpoise.models.matrix_factorization import GRID_PAYS, noise_growth
 
 
 def built(backbone: Backbone, dataset: Dataset) -> Scorer:
@@ -186,10 +186,10 @@ def test_the_noise_of_factors_grows_as_its_largest_singular_value() -> None:
     for n_users, n_items, density in ((600, 400, 0.3), (900, 300, 0.4), (500, 500, 0.6)):
         seen = rng.random((n_users, n_items)) < density
         noise = np.where(seen, rng.choice([-0.5, 0.5], seen.shape), 0.0)
-        found.append(np.linalg.norm(noise, 2) / growth_of_noise(int(seen.sum()), n_users, n_items))
+        found.append(np.linalg.norm(noise, 2) / noise_growth(int(seen.sum()), n_users, n_items))
     np.testing.assert_allclose(found, np.sqrt(24), rtol=0.1)  # 0.5 x 2 sqrt(24)
-    assert growth_of_noise(24 * 290, 290, 290) == 1
-    assert growth_of_noise(500, 100, 100) == 1
+    assert noise_growth(24 * 290, 290, 290) == 1
+    assert noise_growth(500, 100, 100) == 1
 
 
 def test_more_rows_are_not_worse() -> None:

@@ -249,7 +249,7 @@ def test_a_learner_moves_to_a_device_as_a_whole(log: StreamedLog) -> None:
     double: Any = torch.float64  # as good as a device for `to`, and there is one everywhere
     for part in (learner, batches):
         move(part, double)
-    tensors = [*learner.state(), learner.fitted_weights.ratio]
+    tensors = [*learner.state(), learner.weights.ratio]
     for optimizer in optimizers(learner):
         tensors += [*optimizer.parameters, *optimizer.first, *optimizer.second]
     assert {tensor.dtype for tensor in tensors} == {double}

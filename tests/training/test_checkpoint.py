@@ -28,7 +28,7 @@ def stop(epoch: int, planned: int, loss: float) -> None:
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.training.checkpoint.SECONDS", 0)
+    monkeypatch.setattr("counterpoise.training.checkpoint.SECONDS_BETWEEN", 0)
 
 
 @pytest.mark.parametrize("method", ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "counterpoise", "counterpoise, grades"])

@@ -30,8 +30,8 @@ def model(dataset: Dataset) -> cp.DebiasedRecommender:
 
 
 def test_the_logit_is_halfway_between_two_fits_plus_the_level(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
-    with_imputation = cp.make("counterpoise", hedge=False, **FAST).fit(dataset.train, probe=dataset.probe)
-    without = cp.make("counterpoise", hedge=False, imputation="none", **FAST).fit(dataset.train)
+    with_imputation = cp.make("counterpoise", ensemble=None, **FAST).fit(dataset.train, probe=dataset.probe)
+    without = cp.make("counterpoise", ensemble=None, imputation="none", **FAST).fit(dataset.train)
     found = model.facts_["imputation"]["level"]
     assert found != 0
     assert np.allclose(logits(model), (logits(with_imputation) + logits(without)) / 2 + found, atol=1e-5)
@@ -51,10 +51,10 @@ def test_pairs_grids_and_vectors_say_the_same(model: cp.DebiasedRecommender) -> 
 
 def test_what_exposure_says_is_the_mean_of_both(model: cp.DebiasedRecommender) -> None:
     scorer = model.scorer_
-    both = [getattr(scorer, name).exposure_coefficients for name in ("believing", "doubting")]
+    both = [getattr(scorer, name).exposure_coefficients for name in ("with_imputation", "without_imputation")]
     assert torch.allclose(scorer.exposure_coefficients, (both[0] + both[1]) / 2)
     assert not torch.allclose(both[0], both[1])
-    assert torch.equal(scorer.believing.user_exposure, scorer.doubting.user_exposure)
+    assert torch.equal(scorer.with_imputation.user_exposure, scorer.without_imputation.user_exposure)
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.7])
@@ -89,14 +89,14 @@ def test_without_a_probe_there_is_nothing_to_doubt_and_one_predictor(dataset: Da
 def test_who_asked_for_a_hedge_learns_why_there_is_none(
     method: str, why: str, dataset: Dataset, tmp_path: Path
 ) -> None:
-    model = cp.make(method, hedge=True, **FAST).fit(dataset.train)
+    model = cp.make(method, ensemble=cp.Ensemble(), **FAST).fit(dataset.train)
     assert model.facts_["inactive_settings"]["hedge"].startswith(why)
     assert any(
         line.startswith(f"Hedge: one predictor as without it, since {why}") for line in fit_lines(model.facts_, 9)
     )
     facts = cp.write_report(model, dataset, out=tmp_path / "page.html", plain=False)
     assert f"was to doubt the imputation, but there is none: {why}" in str(facts["summary"])
-    doubted = cp.make("dr-jl", hedge=True, **FAST).fit(dataset.train, dataset.probe)
+    doubted = cp.make("dr-jl", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, dataset.probe)
     for quiet in (cp.make(method, **FAST).fit(dataset.train), doubted):
         assert "inactive_settings" not in quiet.facts_
     together = fit_many(method, dataset.train, configs=[FAST | {"hedge": True}, FAST | {"hedge": True, "seed": 1}])
@@ -105,7 +105,9 @@ def test_who_asked_for_a_hedge_learns_why_there_is_none(
 
 def test_an_imputation_that_the_risk_does_not_heed_is_not_doubted(dataset: Dataset) -> None:
     training = cp.Training(epochs=3, device="cpu")
-    model = cp.DebiasedRecommender(cp.Uniform(), "ips", cp.Learned(), training=training, hedge=True).fit(dataset.train)
+    model = cp.DebiasedRecommender(cp.Uniform(), "ips", cp.Learned(), training=training, ensemble=cp.Ensemble()).fit(
+        dataset.train
+    )
     assert not isinstance(model.scorer_, EnsembleScorer)
     assert model.facts_["inactive_settings"]["hedge"] == "the risk heeds no imputation"
 
@@ -113,9 +115,9 @@ def test_an_imputation_that_the_risk_does_not_heed_is_not_doubted(dataset: Datas
 @pytest.mark.parametrize("method", ["dr-jl", "dr-v2", "skb-dr", "eib", "mnar"])
 def test_any_imputation_can_be_hedged(method: str, dataset: Dataset) -> None:
     fast = {"epochs": 3, "dim": 4, "device": "cpu"}
-    hedged = cp.make(method, hedge=True, **fast).fit(dataset.train, probe=dataset.probe)
+    hedged = cp.make(method, ensemble=cp.Ensemble(), **fast).fit(dataset.train, probe=dataset.probe)
     alone = cp.make(method, **fast).fit(dataset.train, probe=dataset.probe)
-    assert np.array_equal(hedged.scorer_.believing.grid().numpy(), alone.scorer_.grid().numpy())
+    assert np.array_equal(hedged.scorer_.with_imputation.grid().numpy(), alone.scorer_.grid().numpy())
     assert np.array_equal(hedged.ratio_, alone.ratio_)
 
 
@@ -140,7 +142,7 @@ def test_patience_looks_at_both(dataset: Dataset) -> None:
 
 def test_where_the_imputation_is_all_there_is_nothing_is_hedged(dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="`hedge` must be false for risk='direct'"):
-        cp.make("mr", hedge=True).fit(dataset.train)
+        cp.make("mr", ensemble=cp.Ensemble()).fit(dataset.train)
 
 
 def test_a_fit_says_what_silence_said(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
@@ -152,7 +154,7 @@ def test_a_fit_says_what_silence_said(model: cp.DebiasedRecommender, dataset: Da
 
 
 def test_the_hedge_of_any_imputation_is_told(dataset: Dataset) -> None:
-    model = cp.make("dr-jl", hedge=True, epochs=2, dim=4).fit(dataset.train, probe=dataset.probe)
+    model = cp.make("dr-jl", ensemble=cp.Ensemble(), epochs=2, dim=4).fit(dataset.train, probe=dataset.probe)
     assert any("believed by half" in line for line in fit_lines(model.facts_, 601))
 
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, make
+from counterpoise.data.batches import Batches
 from counterpoise.risks import error, ips
-from counterpoise.training.loop import Batches, DivergenceError
+from counterpoise.training.loop import DivergenceError
 from counterpoise.training.optimizer import Adam
 
 CPU = torch.device("cpu")
@@ -89,7 +90,7 @@ def test_an_epoch_holds_every_row_once(dataset: Dataset) -> None:
 def test_uniform_pairs_are_uniform_over_all_pairs(dataset: Dataset) -> None:
     log = dataset.train
     users, items = log.shape
-    batches = Batches(log, len(log), CPU, torch.Generator().manual_seed(0), pairs_a_row=500)
+    batches = Batches(log, len(log), CPU, torch.Generator().manual_seed(0), pairs_per_row=500)
     (batch,) = batches.epoch()
     drawn = len(log) * 500
     counts = np.bincount(batch.pair_users.numpy() * items + batch.pair_items.numpy(), minlength=log.n_pairs)
@@ -153,12 +154,12 @@ def test_progress_is_told_after_each_epoch(dataset: Dataset) -> None:
 
 
 def test_the_automatic_batch_is_full_for_small_logs() -> None:
-    assert Training().rows_a_step(1000) == 1000
-    assert Training().rows_a_step(300_000) == 1 << 15
-    assert Training().rows_a_step(10**6) == 10**5  # ten batches, so that steps do not grow with the log
-    assert Training().rows_a_step(10**8) == 1 << 19
-    assert Training(batch_size="full").rows_a_step(10**6) == 10**6
-    assert Training(batch_size=64).rows_a_step(10) == 10
+    assert Training().rows_per_step(1000) == 1000
+    assert Training().rows_per_step(300_000) == 1 << 15
+    assert Training().rows_per_step(10**6) == 10**5  # ten batches, so that steps do not grow with the log
+    assert Training().rows_per_step(10**8) == 1 << 19
+    assert Training(batch_size="full").rows_per_step(10**6) == 10**6
+    assert Training(batch_size=64).rows_per_step(10) == 10
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,12 @@ from counterpoise.training.ordinal import (
     FittedOrdinal,
     RatingLevels,
     at_levels,
-    grade_slope,
-    grade_surprise,
     label_slope,
-    others_log_odds,
+    leave_one_out_log_odds,
+    level_losses,
+    level_slope,
+    ordinal_weight,
     reached,
-    say_of_grades,
     say_of_log,
 )
 
@@ -55,7 +55,7 @@ def test_the_surprise_is_that_of_the_grade_given_the_label(seed: int, levels: in
         label = float(grade >= main)
         of_label = above[:, main] if label else 1 - above[:, main]
         arguments = torch.from_numpy(scores), torch.full((9,), label).double(), torch.full((9,), grade)
-        found = grade_surprise(*arguments, torch.from_numpy(gaps), main)
+        found = level_losses(*arguments, torch.from_numpy(gaps), main)
         np.testing.assert_allclose(found, -np.log(each[:, grade] / of_label), rtol=1e-6, atol=1e-9)
 
 
@@ -84,7 +84,7 @@ def test_label_and_grade_together_are_the_rating() -> None:
     for grade in range(5):
         label = torch.full((7,), float(grade >= 2)).double()
         grades = torch.full((7,), grade)
-        total += torch.exp(-error(label, scores) - grade_surprise(scores, label, grades, gaps, 2))
+        total += torch.exp(-error(label, scores) - level_losses(scores, label, grades, gaps, 2))
     torch.testing.assert_close(total, torch.ones(7).double())
 
 
@@ -119,7 +119,7 @@ def test_a_grade_is_on_the_side_of_its_label(values: list[float], where: float) 
 
 def test_the_odds_of_a_row_are_those_of_the_others() -> None:
     codes, labels = np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 0.0, 1.0])
-    found = others_log_odds(codes, labels, np.arange(4))
+    found = leave_one_out_log_odds(codes, labels, np.arange(4))
     chance = [(1 + 5 * 0.75) / 7, (1 + 5 * 0.75) / 7, (2 + 5 * 0.75) / 7, 5 * 0.75 / 5]
     np.testing.assert_allclose(1 / (1 + np.exp(-found)), chance)
 
@@ -139,7 +139,7 @@ def draw_grades(say: float, spread: float, rows: int = 20_000) -> tuple[Numbers,
 @pytest.mark.parametrize("say", [0.0, 0.3, 0.5, 0.7, 1.0])
 def test_the_say_is_found(say: float, spread: float) -> None:
     scores, labels, grades = draw_grades(say, spread)
-    assert say_of_grades(scores, labels, grades, 2) == pytest.approx(say, abs=0.1 / min(spread, 1.0))
+    assert ordinal_weight(scores, labels, grades, 2) == pytest.approx(say, abs=0.1 / min(spread, 1.0))
 
 
 def test_both_slopes_are_the_likeliest() -> None:
@@ -154,11 +154,11 @@ def test_both_slopes_are_the_likeliest() -> None:
 
     def of_grade(theta: Numbers) -> float:
         t = torch.from_numpy(centre + theta[0] * scores)
-        return float(grade_surprise(t, *tensors, torch.from_numpy(np.exp(theta[1:])), 2).sum())
+        return float(level_losses(t, *tensors, torch.from_numpy(np.exp(theta[1:])), 2).sum())
 
     label, grade = minimize(of_label, [0.0, 0.0]), minimize(of_grade, np.zeros(4))
     assert label_slope(scores, labels) == pytest.approx(label.x[1], rel=0.01)  # a little shrunken
-    assert grade_slope(scores, labels, grades, 2) == pytest.approx(grade.x[0], rel=0.05)
+    assert level_slope(scores, labels, grades, 2) == pytest.approx(grade.x[0], rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -184,9 +184,9 @@ def test_grades_count_as_labels_do_where_propensities_are_known_up_to_a_factor()
     data, found = graded(), []
     for propensity in (0.5, 0.02):
         log = dataclasses.replace(data.train, propensities=np.full(len(data.train), propensity))
-        model = cp.DebiasedRecommender(cp.KnownPropensity(), "snips", grades=True, training=cp.Training(epochs=12)).fit(
-            log
-        )
+        model = cp.DebiasedRecommender(
+            cp.KnownPropensity(), "snips", ordinal=cp.OrdinalLoss(), training=cp.Training(epochs=12)
+        ).fit(log)
         found.append(model.predict_log(data.test))
     np.testing.assert_allclose(*found, atol=1e-5)
 
@@ -199,7 +199,7 @@ def test_a_part_of_the_log_without_positives_has_no_grades(monkeypatch: pytest.M
 
 
 def test_the_cuts_are_learned() -> None:
-    model = cp.make("mf", grades=True, dim=1, l2=1000.0)  # main effects, as the ratings were made
+    model = cp.make("mf", ordinal=cp.OrdinalLoss(), dim=1, l2=1000.0)  # main effects, as the ratings were made
     facts = model.fit(graded(n_users=200, n_items=100).train).facts_["grades"]
     assert facts["levels"] == [2, 3, 4, 5]
     odds = np.array(facts["log_odds"])
@@ -221,9 +221,9 @@ def test_without_grades_that_say_anything_nothing_changes(method: str, dataset: 
 @pytest.mark.parametrize("method", ["counterpoise", "mf", "dr-jl"])
 def test_fits_side_by_side_learn_from_grades_as_alone(method: str) -> None:
     data = graded()
-    found = cp.fit_many(cp.make(method, grades=True, **FAST), data.train, data.probe, seeds=[0, 5])
+    found = cp.fit_many(cp.make(method, ordinal=cp.OrdinalLoss(), **FAST), data.train, data.probe, seeds=[0, 5])
     for seed, model in zip((0, 5), found, strict=True):
-        alone = cp.make(method, grades=True, seed=seed, **FAST).fit(data.train, data.probe)
+        alone = cp.make(method, ordinal=cp.OrdinalLoss(), seed=seed, **FAST).fit(data.train, data.probe)
         np.testing.assert_allclose(model.predict_log(data.test), alone.predict_log(data.test), atol=2e-5)
         np.testing.assert_allclose(model.facts_["grades"]["log_odds"], alone.facts_["grades"]["log_odds"], atol=1e-4)
 
@@ -232,7 +232,7 @@ def test_a_streamed_log_is_learned_from_in_the_same_way(tmp_path: Path) -> None:
     data = graded()
     data.train.to_frame().write_parquet(tmp_path / "log.parquet")
     log = StreamedLog(shard_log(tmp_path / "log.parquet", cache=tmp_path / "cache", shard_rows=100), threshold=3)
-    model = cp.make("mf", grades=True, **FAST)
+    model = cp.make("mf", ordinal=cp.OrdinalLoss(), **FAST)
     streamed = fit_streamed(model, log, None).predict_log(data.test)
     np.testing.assert_allclose(streamed, model.fit(data.train).predict_log(data.test), atol=1e-5)
 

@@ -13,7 +13,7 @@ from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.cli.describe import fit_lines
 from counterpoise.config import Select
 from counterpoise.imputation.base import Constant, Learned, NoImputation
-from counterpoise.imputation.calibrated import Targeted
+from counterpoise.imputation.targeted import Targeted
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner, finish
@@ -128,7 +128,7 @@ def test_the_kept_weights_are_those_of_the_best_epoch(dataset: Dataset) -> None:
     original = Learner.step
 
     def step(learner: Learner, batch: object, rate: float) -> torch.Tensor:
-        ratios[len(ratios) + 1] = learner.fitted_weights.ratio.cpu().numpy().copy()
+        ratios[len(ratios) + 1] = learner.weights.ratio.cpu().numpy().copy()
         return original(learner, batch, rate)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -156,17 +156,17 @@ def test_algorithm_1_starts_from_its_prior_and_fits_the_residual(dataset: Datase
     learner = Learner.init(context, part, "dr", Constant(0.3))
     prior = NaiveBayes().init(context).ratio
     with torch.no_grad():
-        for parameter in learner.fitted_weights.scorer.parameters():
+        for parameter in learner.weights.scorer.parameters():
             parameter.zero_()
     batch = context.batches(True).whole()
     logits = learner.scorer(batch.users, batch.items).detach()
     learner.step(batch, 1e-9)
     errors = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")
     assert torch.allclose(seen[0], errors - (torch.nn.functional.softplus(logits) - 0.3 * logits), atol=1e-5)
-    assert torch.allclose(learner.fitted_weights.ratio, prior / prior.mean(), atol=1e-3)
-    learner.fitted_weights.ratio = torch.zeros_like(prior)
+    assert torch.allclose(learner.weights.ratio, prior / prior.mean(), atol=1e-3)
+    learner.weights.ratio = torch.zeros_like(prior)
     finish(learner, batch)
-    assert torch.allclose(learner.fitted_weights.ratio, prior / prior.mean(), atol=1e-3)
+    assert torch.allclose(learner.weights.ratio, prior / prior.mean(), atol=1e-3)
 
 
 def test_where_nothing_is_selected_cross_fitted_weights_stay_near_one() -> None:
@@ -219,7 +219,7 @@ def test_the_exact_solution_has_the_least_weight_loss(dataset: Dataset) -> None:
         log_mass = (ratio.double() / len(log)).clamp(min=1e-300).log()
         return float(weight_loss(log_mass, base, values, fold.fitted, **prices))
 
-    dual, gradient, uniform = loss(exact.ratio), loss(learner.fitted_weights.ratio), loss(torch.ones(len(log)))
+    dual, gradient, uniform = loss(exact.ratio), loss(learner.weights.ratio), loss(torch.ones(len(log)))
     assert dual == pytest.approx(fold.result.objective, rel=1e-4)
     assert dual < gradient < uniform
 
@@ -327,7 +327,7 @@ def test_algorithm_1_moves_every_part(select: Select, dataset: Dataset) -> None:
     moved = [not torch.equal(*tensors) for tensors in zip(before, after, strict=True) if tensors[0].ndim]
     assert all(moved)  # all but the weight model's mean, on which no softmax depends
     facts = finish(learner, context.batches(True).whole())
-    assert learner.fitted_weights.ratio.mean() == pytest.approx(1, abs=1e-4)
+    assert learner.weights.ratio.mean() == pytest.approx(1, abs=1e-4)
     assert np.isfinite(facts["weights"]["last_weight_loss"])
 
 
@@ -337,8 +337,8 @@ def test_dr_balances_the_residual_and_ips_the_error(dataset: Dataset) -> None:
     for risk, imputation in (("ips", NoImputation()), ("dr", Constant(0.3))):
         context = problem_of(dataset)
         learner = Learner.init(context, Uniform(), risk, imputation)
-        learner.fitted_weights.refresh = lambda epoch, current, risk=risk: seen.update({risk: current.residuals()})  # type: ignore[method-assign]
-        learner.begin_epoch(1)
+        learner.weights.refresh = lambda epoch, current, risk=risk: seen.update({risk: current.residuals()})  # type: ignore[method-assign]
+        learner.start_epoch(1)
         batch = context.batches().whole()
         logits = learner.scorer(batch.users, batch.items)
         errors = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch.labels, reduction="none")

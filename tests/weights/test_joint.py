@@ -1,4 +1,4 @@
-"""Propensities learned beside the predictor: IPS-V2, DR-V2 and StableDR."""
+"""LabelPropensities learned beside the predictor: IPS-V2, DR-V2 and StableDR."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from oracles import mean
 from scipy.special import expit
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, FeedbackLog, MatrixFactorization, Training
+from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Learned, NoImputation
 from counterpoise.risks import error, snips
 from counterpoise.threads import one_thread
 from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import StepInputs, Weights
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import Batch
-from counterpoise.weights.base import StepInputs, Weights
 from counterpoise.weights.joint import (
     BalancedPropensity,
     StabilizedPropensity,
@@ -325,12 +325,12 @@ def test_the_label_term_reaches_the_predictor(dataset: Dataset) -> None:
     learner = Learner.init(given, parts, "ips", NoImputation())
     batch = given.batches(True).whole()
     logits, pair_logits = learner._logits(batch)
-    extra = learner.fitted_weights.extra_loss(batch, logits, pair_logits)
+    extra = learner.weights.extra_loss(batch, logits, pair_logits)
     (gradient,) = torch.autograd.grad(extra, logits, retain_graph=True)
     assert float(gradient.abs().sum()) > 0
     before = [tensor.clone() for tensor in learner.state()]
     with_term = learner.step(batch, 1.0)
     for tensor, old in zip(learner.state(), before, strict=True):
         tensor.copy_(old)
-    learner.fitted_weights.extra_loss = lambda *_: None
+    learner.weights.extra_loss = lambda *_: None
     assert float(with_term) > float(learner.step(batch, 1.0))

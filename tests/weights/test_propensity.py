@@ -34,21 +34,13 @@ from counterpoise import (
 from counterpoise.balance.features import pair_features
 from counterpoise.config import from_config
 from counterpoise.methods import WEIGHTS
-from counterpoise.risks import dr, error, ips, snips
+from counterpoise.risks import dr, error, exposure_cross_entropy, ips, negative_log_complement, snips
 from counterpoise.threads import one_thread
 from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FittedWeights, Weights
 from counterpoise.weights import propensity as module
-from counterpoise.weights.base import FittedWeights, NaiveBayes, Uniform, Weights, inverse_propensity, propensity_facts
-from counterpoise.weights.propensity import (
-    CACHED,
-    KnownPropensity,
-    Logistic,
-    Popularity,
-    Propensity,
-    cross_entropy,
-    negative_log_complement,
-    regress,
-)
+from counterpoise.weights.base import NaiveBayes, Uniform, inverse_propensity, propensity_facts
+from counterpoise.weights.propensity import CACHED, KnownPropensity, Logistic, Popularity, Propensity, regress
 
 LABEL_FREE = pytest.mark.parametrize("part", [Logistic(), Propensity(), Popularity(), Popularity("both")], ids=repr)
 
@@ -93,7 +85,7 @@ def test_cross_entropy_from_two_streams_is_the_mean_over_all_pairs(dataset: Data
         for s, o in zip(logits.ravel(), indicator(log).ravel(), strict=True)
     ]
     on_pairs, on_rows = torch.from_numpy(logits).flatten(), torch.from_numpy(logits[log.users, log.items])
-    assert float(cross_entropy(on_pairs, on_rows, log.density)) == pytest.approx(mean(slow), abs=1e-12)
+    assert float(exposure_cross_entropy(on_pairs, on_rows, log.density)) == pytest.approx(mean(slow), abs=1e-12)
 
 
 def test_the_written_out_gradient_is_that_of_its_formula() -> None:

@@ -32,10 +32,11 @@ from counterpoise.errors import ConfigError, DataError, check_choice, check_numb
 from counterpoise.methods import METHODS, canonical_name, make
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_blas_thread, one_thread
-from counterpoise.training.context import FitContext, fit_alone, mean_error
+from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FittedWeights, Weights
 from counterpoise.training.loop import Training
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import EpochInputs, FittedWeights, NaiveBayes, Uniform, UnitWeights, Weights
+from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
 from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity
 
 # Six predictions of a known rating matrix, each wrong in its own way: what estimators of the error are tried on.
@@ -322,7 +323,7 @@ def ratios(weights: str, known: KnownSelection, draw: Draw, rng: np.random.Gener
 
     def ratio_of(residuals: Tensor) -> Tensor:
         fitted_weights = deepcopy(begun)  # with its generator: what was solved before makes no difference
-        fitted_weights.refresh(1, EpochInputs(lambda: residuals.float(), _no_features))
+        fitted_weights.refresh(1, lambda: residuals.float())
         return fitted_weights.ratio.double()
 
     if isinstance(part, Balancing) and part.functions.adaptive:
@@ -349,8 +350,8 @@ def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> Im
         mean = 1 + 4 * log.ratings.mean()
         return ImputedRatings(np.full(len(log), mean), np.full((1, *log.shape), mean))
     on_log, on_pairs = np.empty(len(log)), []
-    for rows, others in _problem(draw, rng).deal(FOLDS[imputation]):
-        scorer, own = fit_alone(others.brief(), MatrixFactorization(dim=4), mean_error), rows.numpy()
+    for rows, others in _problem(draw, rng).k_fold(FOLDS[imputation]):
+        scorer, own = others.fit_labels(MatrixFactorization(dim=4)), rows.numpy()
         ratings = 1 + 4 * torch.sigmoid(scorer.grid(torch.arange(log.shape[0]))).double().numpy()
         on_log[own] = ratings[log.users[own], log.items[own]]
         on_pairs.append(ratings)
@@ -360,10 +361,6 @@ def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> Im
 def _problem(draw: Draw, rng: np.random.Generator) -> FitContext:
     generator, device = torch.Generator().manual_seed(int(rng.integers(2**62))), torch.device("cpu")
     return FitContext(draw.log, draw.probe, MatrixFactorization(), Training(device="cpu"), device, generator)
-
-
-def _no_features() -> tuple[Tensor, Tensor]:
-    raise NotImplementedError  # of a predictor: none is trained here, and no weights of `WEIGHTS` ask for them
 
 
 ErrorOf = Callable[[Any, Floats], Floats]  # of (ratings, predictions), pair by pair

@@ -26,7 +26,6 @@ from counterpoise.methods import configure
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.parallel import fit_models
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.training.stacks import NotAlikeError
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
 Reading = tuple[tuple[str, Any], ...]
@@ -125,7 +124,7 @@ def measure_together(jobs: Sequence[Job]) -> list[dict[str, Any]]:
     try:
         models = [job.model() for job in jobs]
         if len({hash_logs("", dataset.train) for dataset in datasets}) > 1:
-            raise NotAlikeError
+            raise ConfigError("these jobs have different logs")
         models = fit_models(models, log, [dataset.probe for dataset in datasets])
         seconds = (time.perf_counter() - started) / len(jobs)
         found = zip(jobs, models, datasets, strict=True)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from counterpoise.bench.published import places
 from counterpoise.errors import ConfigError
-from counterpoise.methods import BALANCING, BASELINES, METHODS, RULES, canonical_name, make
+from counterpoise.methods import BALANCING, BASELINES, KERNEL_RULES, METHODS, canonical_name, make
 
 PLUGINS = "counterpoise.methods"  # the group of entry points under which other packages offer theirs
 KERNELS = {"exp": "Exp", "gau": "Gau"}
@@ -74,7 +74,7 @@ def _ours(name: str) -> list[BenchMethod]:
     method = METHODS[name]
     group: Literal["baseline", "ours"] = "baseline" if name in LITERATURE else "ours"
     title = TITLES.get(name, method.title)
-    if name.partition("-")[0] not in RULES:
+    if name.partition("-")[0] not in KERNEL_RULES:
         return [BenchMethod(name, title, group, method.family, partial(_make, name))]
     return [
         BenchMethod(f"{name}-{kernel}", f"{title}-{ending}", group, method.family, partial(_make, f"{name}-{kernel}"))

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
@@ -83,6 +83,9 @@ def find_repeats(pairs: NDArray[np.int64], times: NDArray[np.int64] | None) -> R
     sorted_pairs = pairs[order]
     return Repeats(order, np.flatnonzero(np.r_[True, sorted_pairs[1:] != sorted_pairs[:-1]]))
 
+
+if TYPE_CHECKING:
+    from counterpoise.data.batches import Batches
 
 DEFAULT_NAMES = {role: role for role in ("rating", "timestamp", "propensity")} | {"user": "user_id", "item": "item_id"}
 
@@ -257,6 +260,12 @@ class FeedbackLog:
         drawn = np.zeros(len(self), dtype=bool)
         drawn[rng.choice(len(self), round(fraction * len(self)), replace=False)] = True
         return self.take(drawn), self.take(~drawn)
+
+    def batches(self, batch_size: int, device: Any, generator: Any, pairs_per_row: int | None = 0) -> Batches:
+        """Epochs of batches on a torch device, drawn from a torch generator (see `Batches`)."""
+        from counterpoise.data.batches import Batches
+
+        return Batches(self, batch_size, device, generator, pairs_per_row)
 
     def to_frame(self) -> pl.DataFrame:
         """The rows in original ids: `user_id, item_id, rating[, timestamp][, propensity]`."""

@@ -24,9 +24,9 @@ from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
 from counterpoise.training.context import FitContext
-from counterpoise.training.loop import THREADS_PAY, Progress, Training
+from counterpoise.training.contracts import Weights
+from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, Progress, Training
 from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import EpochInputs, Weights
 
 Floats = NDArray[np.float64]
 
@@ -204,9 +204,9 @@ def ratio_of(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed
     training = Training(seed=seed)
     generator = torch.Generator().manual_seed(seed)
     context = FitContext(log, probe, MatrixFactorization(), training, training.resolve_device(), generator)
-    with one_thread(training.rows_a_step(len(log)) < THREADS_PAY):
+    with one_thread(training.rows_per_step(len(log)) < MIN_ROWS_FOR_THREADS):
         fitted_weights = weights.init(context)
-        fitted_weights.refresh(1, EpochInputs(_no_predictor, _no_predictor))
+        fitted_weights.refresh(1, _no_predictor)
     return fitted_weights.ratio.cpu().numpy().astype(np.float64)
 
 

@@ -1,86 +1,75 @@
-"""What silence says: a pair that was not rated is a pair that could have been, and the label had a part in it.
+"""MNAR likelihood: models which pairs are observed jointly with their labels.
 
-With R the predicted probability of a positive label, and being observed a matter of the label alone,
+With R the predicted probability of a positive label, and being observed depending on the label alone,
 
     P(observed | label) = positive or negative,   P(observed) = m(R) = negative + (positive - negative) R
 
-the likelihood of the whole matrix, labels and silence alike, is that of the labels given that they were observed, and
-that of being observed (Marlin and Zemel 2009, Collaborative Prediction and Ranking with Non-Random Missing Data;
-Hernandez-Lobato, Houlsby and Ghahramani 2014, Probabilistic Matrix Factorization with Non-random Missing Data):
+the likelihood of the whole matrix, labels and missing entries alike, is that of the labels given that they were
+observed, times that of being observed (Marlin and Zemel 2009, Collaborative Prediction and Ranking with Non-Random
+Missing Data; Hernandez-Lobato, Houlsby and Ghahramani 2014, Probabilistic Matrix Factorization with Non-random Missing
+Data):
 
-    P(label = 1 | observed) = sigmoid(logit R + contrast),   contrast = log(positive / negative)
-    exposure loss = (1/|O|) (sum over O of -log m(R) + sum over silent pairs of -log(1 - m(R)))
+    P(label = 1 | observed) = sigmoid(logit R + log odds ratio),   log odds ratio = log(positive / negative)
+    exposure loss = (1/|O|) (sum over O of -log m(R) + sum over unobserved pairs of -log(1 - m(R)))
 
-The gradient of a silent pair's term is that of its log loss against an imputed label, `label_given_unobserved`.
+The gradient of an unobserved pair's term is that of its log loss against an imputed label, `label_given_unobserved`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.imputation.base import FittedImputation, Imputation
+from counterpoise.probability import log_odds, shrink_by_error
+from counterpoise.risks import negative_log_complement
 from counterpoise.training.context import FitContext
-from counterpoise.training.loop import Batch
-from counterpoise.training.stacks import NotAlikeError, stack_numbers
-from counterpoise.weights.base import FittedWeights
-from counterpoise.weights.propensity import negative_log_complement
+from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation
 
-CAUTION = 2.0  # how many times its variance the squared contrast must exceed to count at all
-LARGEST = 0.95  # the largest probability of being observed, so that no silence is impossible
+MAX_PROPENSITY = 0.95  # of a label, so that no unobserved pair is impossible
 
 
-class Propensities(NamedTuple):
+class LabelPropensities(NamedTuple):
     """The probability that a pair is observed if its label is positive, and if it is negative."""
 
-    positive: Any  # a number; of fits side by side a tensor (fits, 1)
-    negative: Any
+    positive: float
+    negative: float
 
     @property
-    def contrast(self) -> Any:
-        """log(positive / negative): by how much the log's labels are better than those of all pairs, in log odds."""
-        odds = self.positive / self.negative
-        return odds.log() if isinstance(odds, Tensor) else math.log(odds)
+    def log_odds_ratio(self) -> float:
+        """log(positive / negative): of the labels, log against all pairs."""
+        return math.log(self.positive / self.negative)
 
     @property
-    def share(self) -> Any:
+    def share(self) -> float:
         """(positive - negative) / (1 - negative), with which 1 - m(R) = (1 - negative) (1 - share R)."""
         return (self.positive - self.negative) / (1 - self.negative)
 
 
-def label_propensities(density: float, log_rate: float, rate: float) -> Propensities:
+def label_propensities(density: float, log_rate: float, rate: float) -> LabelPropensities:
     """P(observed | label) by Bayes' rule, from the share of positive labels in the log and among all pairs."""
     positive, negative = density * log_rate / rate, density * (1 - log_rate) / (1 - rate)
-    return Propensities(min(positive, LARGEST), min(negative, LARGEST))
+    return LabelPropensities(min(positive, MAX_PROPENSITY), min(negative, MAX_PROPENSITY))
 
 
-def label_given_unobserved(chance: Tensor, of: Propensities) -> Tensor:
-    """P(label = 1 | not observed) = R (1 - positive) / (1 - m(R)): the label that silence imputes."""
-    label: Tensor = chance * (1 - of.positive) / (1 - of.negative - (of.positive - of.negative) * chance)
+def label_given_unobserved(probability: Tensor, of: LabelPropensities) -> Tensor:
+    """P(label = 1 | not observed) = R (1 - positive) / (1 - m(R))."""
+    unobserved = 1 - of.negative - (of.positive - of.negative) * probability
+    label: Tensor = probability * (1 - of.positive) / unobserved
     return label
 
 
-def exposure_loss(logits: Tensor, on_pairs: Tensor, density: float, of: Propensities) -> Tensor:
+def exposure_loss(logits: Tensor, on_pairs: Tensor, density: float, of: LabelPropensities) -> Tensor:
     """The exposure loss from the predictor's logits on rows and on pairs of D, up to a constant.
 
-    A sum over silent pairs is |D| x the mean over D - |O| x the mean over O. log m(R) = log negative +
+    A sum over unobserved pairs is |D| x the mean over D - |O| x the mean over O. log m(R) = log negative +
     log(1 - (1 - positive / negative) R).
     """
-    silent = negative_log_complement(on_pairs, of.share) / density - negative_log_complement(logits, of.share)
-    return silent + negative_log_complement(logits, 1 - of.positive / of.negative)
-
-
-def shrink_by_error(contrast: float, variance: float) -> float:
-    """contrast x [1 - 2 variance / contrast^2]+: an estimate shrunken by its error, 0 unless the data insist on it."""
-    kept = max(0.0, 1 - CAUTION * variance / contrast**2) if contrast else 0.0
-    return contrast * kept if kept else 0.0
+    unobserved = negative_log_complement(on_pairs, of.share) / density - negative_log_complement(logits, of.share)
+    return unobserved + negative_log_complement(logits, 1 - of.positive / of.negative)
 
 
 @dataclass
@@ -97,7 +86,7 @@ class MNARLikelihood(Imputation):
     rate: float | None = None
     strength: float = 1.0
 
-    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
+    def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Compare the label rates."""
         if self.rate is not None:
             check_number("rate", self.rate, above=0, at_most=1 - 1e-6)
@@ -105,50 +94,30 @@ class MNARLikelihood(Imputation):
         log_rate = float(context.log.labels.mean())
         if not 0 < log_rate < 1:
             raise ConfigError(
-                f"silence needs both labels in the rows trained on, whose mean label is {log_rate:g}. "
+                f"the MNAR likelihood needs both labels in the rows trained on, whose mean label is {log_rate:g}. "
                 "Use a larger log, another `threshold`, or another method, such as skb-dr."
             )
         rate = _rate_of_probe(context, log_rate) if self.rate is None else self.rate
-        return _FittedMNAR(label_propensities(context.log.density, log_rate, rate), context.log.density, self.strength)
+        return FittedMNAR(label_propensities(context.log.density, log_rate, rate), context.log.density, self.strength)
 
 
 def _rate_of_probe(context: FitContext, log_rate: float) -> float:
-    """The label rate of all pairs: that of the probe, drawn towards the log's as far as chance may explain it."""
+    """The label rate of all pairs: that of the probe, shrunken to the log's by its standard error."""
     probe = context.probe
     if probe is None or len(probe) == 0:
         return log_rate
     rate = (float(probe.labels.sum()) + 1) / (len(probe) + 2)  # a row of each label more
-    contrast = shrink_by_error(_log_odds(log_rate) - _log_odds(rate), 1 / (len(probe) * rate * (1 - rate)))
-    return 1 / (1 + math.exp(contrast - _log_odds(log_rate)))
+    ratio = shrink_by_error(float(log_odds(log_rate) - log_odds(rate)), 1 / (len(probe) * rate * (1 - rate)))
+    return float(1 / (1 + math.exp(ratio - log_odds(log_rate))))
 
 
-def _log_odds(rate: float) -> float:
-    return math.log(rate / (1 - rate))
+class FittedMNAR(FittedImputation):
+    """The exposure loss with known propensities of labels."""
 
-
-class _FittedMNAR(FittedImputation):
-    still = True
-
-    def __init__(self, of: Propensities, density: float, strength: float) -> None:
+    def __init__(self, of: LabelPropensities, density: float, strength: float) -> None:
         self.of, self.density, self.strength = of, density, strength
-        self.offset = of.contrast if abs(of.contrast) > 1e-9 else 0.0
-        self.needs_pairs = self.speaks = bool(self.offset and strength)
-
-    def stack(self, members: Sequence[Any], device: torch.device) -> FittedImputation:
-        if any(member.needs_pairs != self.needs_pairs for member in members):
-            raise NotAlikeError
-        stacked = copy(self)
-        propensities = torch.tensor([member.of for member in members], device=device)
-        stacked.of = Propensities(*propensities.T[:, :, None])
-        stacked.offset = torch.tensor([[member.offset] for member in members], device=device)
-        stacked.strength = stack_numbers([member.strength for member in members], device)
-        return stacked
-
-    def has_closed_form(self, codes: Tensor) -> bool:
-        return isinstance(self.offset, float) and self.offset == 0
-
-    def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.zeros_like(logits), torch.zeros_like(pair_logits)
+        self.offset = of.log_odds_ratio if abs(of.log_odds_ratio) > 1e-9 else 0.0
+        self.needs_pairs = bool(self.offset and strength)
 
     def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         if not self.needs_pairs:
@@ -156,4 +125,4 @@ class _FittedMNAR(FittedImputation):
         return self.strength * exposure_loss(logits, pair_logits, self.density, self.of)
 
     def facts(self) -> dict[str, Any]:
-        return {"contrast": self.offset} | self.of._asdict()
+        return {"log_odds_ratio": self.offset} | self.of._asdict()

@@ -9,15 +9,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from counterpoise.data.batches import Batch
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.imputation.base import FittedImputation, Imputation, NoImputation
+from counterpoise.imputation.base import NoImputation
 from counterpoise.models.base import Scorer
 from counterpoise.risks import error
 from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, Weights
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import ALL_PAIRS_LIMIT, Batch, train
-from counterpoise.weights.base import FittedWeights, NaiveBayes, Weights
+from counterpoise.training.loop import MAX_EXACT_PAIRS
+from counterpoise.weights.base import NaiveBayes
 from counterpoise.weights.propensity import KnownPropensity
 
 
@@ -36,7 +38,7 @@ class TriTraining(Imputation):
     weights: Weights = field(default_factory=NaiveBayes)
     threshold: float = 0.1
 
-    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
+    def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Train both models, and see how far they agree."""
         check_number("threshold", self.threshold, at_least=0, advice="1 takes every pair.")
         if not isinstance(self.weights, Weights):
@@ -62,7 +64,7 @@ def _resampled(context: FitContext) -> FeedbackLog:
 
 def _ips_model(context: FitContext, weights: Weights) -> Scorer:
     learner = Learner.init(context, weights, "ips", NoImputation())
-    train(learner, context.batches(learner.uses_pairs), None, context.training)
+    context.train(learner, learner.uses_pairs)
     return learner.scorer.requires_grad_(False)
 
 
@@ -73,7 +75,7 @@ class _FittedTriTraining(FittedImputation):
 
     def measure(self, context: FitContext) -> None:
         """The share of D that agrees: of all pairs, or of a uniform sample of those of a large D."""
-        everywhere = context.log.n_pairs <= ALL_PAIRS_LIMIT
+        everywhere = context.log.n_pairs <= MAX_EXACT_PAIRS
         users, items = (None, None) if everywhere else _sample(context)
         self.share = float(agree(*self._probabilities(users, items), self.threshold).float().mean())
         if self.share == 0:
@@ -85,8 +87,8 @@ class _FittedTriTraining(FittedImputation):
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         pair_labels, pair_counts = self._labels(batch.pair_users, batch.pair_items)
         if batch.pair_users is None:
-            place = self.first.place(batch.users, batch.items)
-            labels, counts = pair_labels[place], pair_counts[place]
+            position = self.first.position(batch.users, batch.items)
+            labels, counts = pair_labels[position], pair_counts[position]
         else:
             labels, counts = self._labels(batch.users, batch.items)
         return counts * error(labels, logits), pair_counts * error(pair_labels, pair_logits)
@@ -116,5 +118,5 @@ def agree(first: Tensor, second: Tensor, threshold: float) -> Tensor:
 
 def _sample(context: FitContext) -> tuple[Tensor, Tensor]:
     """As many uniform pairs of D as are looked at all together elsewhere."""
-    users, items = (torch.randint(high, (ALL_PAIRS_LIMIT,), generator=context.generator) for high in context.log.shape)
+    users, items = (torch.randint(high, (MAX_EXACT_PAIRS,), generator=context.generator) for high in context.log.shape)
     return users.to(context.device), items.to(context.device)

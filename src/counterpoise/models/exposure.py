@@ -1,14 +1,15 @@
-"""A predictor that is told what was seen: the exposure of a pair as a covariate, with a learned say.
+"""Exposure as a covariate of the prediction, with coefficients learned from the labels.
 
-Who saw what is known for every pair, also where no label is. Whether it says anything about taste, only labels can
-tell. So a first, small model of being observed is fitted to the log, and its three parts enter the predictor:
+Which pairs were observed is known for every pair of D. Whether it says anything about preference, only labels can
+tell. So a small model of being observed is fitted to the log first, and its three parts enter the predictor:
 
-    logit = logit of the backbone + v_u a_u + v_i b_i + v_ui <g_u, h_i>
+    logit = base logit + v_u a_u + v_i b_i + v_ui <g_u, h_i>
 
 with a_u, b_i and <g_u, h_i> the parts of the log odds of being observed, each scaled to a standard deviation of 1 over
-all pairs, and three coefficients v learned from the labels beside all else. Where exposure has nothing to do with
-taste they stay near 0. (Wang, Liang, Charlin and Blei 2020, Causal Inference for Recommender Systems, put reconstructed
-exposure into the predictor; who rated what speaks in SVD++ too, Koren 2008, Factorization Meets the Neighborhood.)
+all pairs, and three exposure coefficients v, learned with all other parameters. They stay near 0 where exposure has
+nothing to do with preference. (Wang, Liang, Charlin and Blei 2020, Causal Inference for Recommender Systems, put
+reconstructed exposure into the predictor; implicit feedback does the same in SVD++, Koren 2008, Factorization Meets the
+Neighborhood.)
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import embedding
 
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.models.base import Backbone, Scorer
-from counterpoise.models.embedding_ops import Kept, lookup
+from counterpoise.models.embedding_ops import RepeatedInputCache
 from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
-from counterpoise.weights.propensity import fit_exposure_model
 
-HARDLY = 0.1  # log odds of being observed
+MIN_SPREAD = 0.1  # log odds of being observed: parts that vary less are not scaled up to 1
 
 
 @dataclass
 class ExposureCovariate(Backbone):
-    """The logit of `backbone` + the user's, the item's and the pair's own part in being observed, each with its voice.
+    """The logit of `backbone` + the user's, the item's and the pair's part in being observed, each with a coefficient.
 
     `exposure_dim`: the dimensions of the model of being observed. `l2_exposure`: the precision of the prior on the
-    voices, as `l2` in `MatrixFactorization`; a voice is in log odds of a positive label for a standard deviation.
+    coefficients, as `l2` in `MatrixFactorization`; a coefficient is in log odds of a positive label for a standard
+    deviation of exposure.
     """
 
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
@@ -43,80 +45,74 @@ class ExposureCovariate(Backbone):
     l2_exposure: float = 1.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
-        """The backbone's own scorer, which has not been told of exposure yet."""
+        """The backbone's own scorer, with an exposure of 0 until `pretrain`."""
         check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
         check_number("l2_exposure", self.l2_exposure, at_least=0)
         if isinstance(self.backbone, ExposureCovariate):
-            raise ConfigError(
-                "`backbone` of ExposureCovariate must not be an ExposureCovariate itself: name the one inside."
-            )
-        own, width = deepcopy(as_backbone(self.backbone)).build(log, generator, rate), self.exposure_dim + 1
-        return _ExposureScorer(self, own, torch.zeros(log.shape[0], width), torch.zeros(log.shape[1], width))
+            raise ConfigError("`backbone` of ExposureCovariate must not be one itself: name the backbone inside.")
+        base = deepcopy(as_backbone(self.backbone)).build(log, generator, rate)
+        return _ExposureScorer(self, base)
 
-    def inform(self, scorer: Scorer, context: Any) -> None:
-        """Fit a model of what the log observed."""
+    def pretrain(self, scorer: Scorer, context: Any) -> None:
+        """Fit a model of which pairs were observed."""
         assert isinstance(scorer, _ExposureScorer)
-        as_backbone(self.backbone).inform(scorer.inner, context)
-        model = fit_exposure_model(context.plainly_trained(), MatrixFactorization(dim=self.exposure_dim))
+        as_backbone(self.backbone).pretrain(scorer.inner, context)
+        model = context.with_default_training().fit_exposure(MatrixFactorization(dim=self.exposure_dim))
         scorer.user_exposure, scorer.item_exposure = _scaled(*model.features())
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
         """All parameters zero."""
-        own, width = as_backbone(self.backbone).empty(n_users, n_items, n_columns), self.exposure_dim + 1
-        return _ExposureScorer(self, own, torch.zeros(n_users, width), torch.zeros(n_items, width))
+        return _ExposureScorer(self, as_backbone(self.backbone).empty(n_users, n_items, n_columns))
 
 
 def _scaled(users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
-    """Tables [main effect, vector] whose main effects, centred, and inner products vary by 1 over all pairs.
+    """Tables [main effect, vector] whose main effects, centred, and inner products have variance 1 over all pairs.
 
     The variance of <g_u, h_i> over all pairs is the mean of its square, from the two tables' second moments, less its
-    squared mean. What varies by less than `HARDLY` is not blown up.
+    squared mean.
     """
-    mains = [table[..., :1] - table[..., :1].mean(-2, keepdim=True) for table in (users, items)]
-    mains = [main / _spread(main.square().mean(-2, keepdim=True)) for main in mains]
-    g, h = users[..., 1:], items[..., 1:]
-    square = ((g.mT @ g / g.shape[-2]) * (h.mT @ h / h.shape[-2])).sum((-2, -1))
-    variance = square - (g.mean(-2) * h.mean(-2)).sum(-1).square()
-    root = _spread(variance).sqrt()[..., None, None]
-    return torch.cat([mains[0], g / root], -1), torch.cat([mains[1], h / root], -1)
+    mains = [table[:, :1] - table[:, :1].mean(0, keepdim=True) for table in (users, items)]
+    mains = [main / _spread(main.square().mean(0, keepdim=True)) for main in mains]
+    g, h = users[:, 1:], items[:, 1:]
+    square = ((g.T @ g / len(g)) * (h.T @ h / len(h))).sum((0, 1))
+    variance = square - (g.mean(0) * h.mean(0)).sum(0).square()
+    root = _spread(variance).sqrt()
+    return torch.cat([mains[0], g / root], 1), torch.cat([mains[1], h / root], 1)
 
 
 def _spread(variance: Tensor) -> Tensor:
-    return variance.clamp(min=HARDLY**2).sqrt()
+    return variance.clamp(min=MIN_SPREAD**2).sqrt()
 
 
 def _parts(user_exposure: Tensor, item_exposure: Tensor, users: Tensor, items: Tensor) -> Tensor:
-    of_users, of_items = lookup(user_exposure, users), lookup(item_exposure, items)
-    pairs = (of_users[..., 1:] * of_items[..., 1:]).sum(-1)
-    return torch.stack([of_users[..., 0], of_items[..., 0], pairs], -2)
+    """a_u, b_i and <g_u, h_i> of each pair. (3, pairs)"""
+    of_users, of_items = embedding(users, user_exposure), embedding(items, item_exposure)
+    return torch.stack([of_users[:, 0], of_items[:, 0], (of_users[:, 1:] * of_items[:, 1:]).sum(1)])
 
 
 class _ExposureScorer(Scorer):
     user_exposure: Tensor  # (|U|, 1 + dim) a user's main effect, then its vector
     item_exposure: Tensor
 
-    def __init__(self, part: ExposureCovariate, own: Scorer, users: Tensor, items: Tensor) -> None:
+    def __init__(self, part: ExposureCovariate, inner: Scorer) -> None:
         super().__init__()
-        self.part, self.n_users, self.n_items, self.stackable = part, own.n_users, own.n_items, own.stackable
-        self.inner, self.exposure_coefficients, self.kept = own, nn.Parameter(torch.zeros(3)), Kept()
-        self.register_buffer("user_exposure", users.detach())
-        self.register_buffer("item_exposure", items.detach())
+        self.part, self.n_users, self.n_items = part, inner.n_users, inner.n_items
+        self.inner, self.cache = inner, RepeatedInputCache()
+        self.exposure_coefficients = nn.Parameter(torch.zeros(3))
+        self.register_buffer("user_exposure", torch.zeros(inner.n_users, 1 + part.exposure_dim))
+        self.register_buffer("item_exposure", torch.zeros(inner.n_items, 1 + part.exposure_dim))
 
-    def own(self) -> Scorer:
+    def base(self) -> Scorer:
         return self.inner
 
     def exposure_logits(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         if users is None or items is None:
             of_users, of_items = self._tables()
-            return (of_users @ of_items.mT).flatten(-2)
-        return (self.exposure_coefficients[..., None, :] @ self._parts(users, items)).squeeze(-2)
-
-    def _parts(self, users: Tensor, items: Tensor) -> Tensor:
-        """a_u, b_i and <g_u, h_i> of each pair, which never change: (..., 3, pairs)."""
+            return (of_users @ of_items.T).flatten()
         given = self.user_exposure, self.item_exposure, users, items
-        keep = torch.is_grad_enabled() and users.device.type == "cpu"  # elsewhere other codes come in the same place
-        kept = self.kept.of(_parts, *given) if keep else None
-        return _parts(*given) if kept is None else kept
+        repeats = torch.is_grad_enabled() and users.device.type == "cpu"  # on a GPU batches are copied into one place
+        parts = self.cache.get(_parts, *given) if repeats else None
+        return self.exposure_coefficients @ (_parts(*given) if parts is None else parts)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         logits: Tensor = self.inner(users, items) + self.exposure_logits(users, items)
@@ -124,14 +120,12 @@ class _ExposureScorer(Scorer):
 
     def grid(self, users: Tensor | None = None) -> Tensor:
         of_users, of_items = self._tables()
-        return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.mT
+        return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.T
 
-    def precision(self, name: str) -> float | Tensor:
-        return (
-            self.part.l2_exposure
-            if name == "exposure_coefficients"
-            else self.inner.precision(name.removeprefix("inner."))
-        )
+    def precision(self, name: str) -> float:
+        if name == "exposure_coefficients":
+            return self.part.l2_exposure
+        return self.inner.precision(name.removeprefix("inner."))
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.inner.embeddings()
@@ -141,12 +135,12 @@ class _ExposureScorer(Scorer):
 
     def vectors(self) -> tuple[Tensor, Tensor] | None:
         own = self.inner.vectors()
-        return own and (torch.cat([own[0], self._tables()[0]], -1), torch.cat([own[1], self._tables()[1]], -1))
+        return own and (torch.cat([own[0], self._tables()[0]], 1), torch.cat([own[1], self._tables()[1]], 1))
 
     def _tables(self) -> tuple[Tensor, Tensor]:
         """Two tables whose inner products are v_u a_u + v_i b_i + v_ui <g_u, h_i>."""
         users, items = self.user_exposure, self.item_exposure
-        of_user, of_item, of_pair = self.exposure_coefficients[..., None, None].unbind(-3)
-        one_user, one_item = torch.ones_like(users[..., :1]), torch.ones_like(items[..., :1])
-        user_table = torch.cat([of_user * users[..., :1], one_user, of_pair * users[..., 1:]], -1)
-        return user_table, torch.cat([one_item, of_item * items[..., :1], items[..., 1:]], -1)
+        of_user, of_item, of_pair = self.exposure_coefficients
+        one_user, one_item = torch.ones_like(users[:, :1]), torch.ones_like(items[:, :1])
+        user_table = torch.cat([of_user * users[:, :1], one_user, of_pair * users[:, 1:]], 1)
+        return user_table, torch.cat([one_item, of_item * items[:, :1], items[:, 1:]], 1)

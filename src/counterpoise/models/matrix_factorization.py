@@ -1,4 +1,4 @@
-"""Matrix factorisation, and the words for backbones. How they are trained is not their business."""
+"""Matrix factorisation with biases and side features."""
 
 from __future__ import annotations
 
@@ -14,21 +14,13 @@ from torch.nn.functional import pad
 
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_flag, check_number
-from counterpoise.models.base import Backbone, PullBack, Scorer, draw, fresh_table, log_odds
-from counterpoise.models.embedding_ops import (
-    BiasedProducts,
-    Kept,
-    Places,
-    biased_products,
-    inner_products,
-    rows_and_grid,
-    take,
-)
+from counterpoise.models.base import Backbone, Scorer, draw_normal, initial_logit, zero_table
+from counterpoise.models.embedding_ops import GridPositions, RepeatedInputCache, inner_products, rows_and_grid
 from counterpoise.models.neural_cf import NeuralCF
 
-NOISE = 4.0  # the precision that keeps factors from the noise of the rows that are usual
-USUAL_ROWS = 24  # of a user or an item, for which `l2` is as it says: those of a log that defaults were chosen on
-GRID_PAYS = 32  # pairs of D for each pair asked for, up to which one matrix product is faster than gathering vectors
+NOISE_PRECISION = 4.0  # the prior's precision that keeps factors from learning noise at USUAL_ROWS; the default of l2
+USUAL_ROWS = 24  # rows for each user and item at which `l2` means what it says: those of Coat, where it was chosen
+MAX_GRID_RATIO = 32  # pairs of D for each pair asked for up to which one matrix product is faster than gathering
 
 
 @dataclass
@@ -36,10 +28,10 @@ class MatrixFactorization(Backbone):
     """logit = mean + user bias + item bias + <user factors, item factors> [+ x_u' W y_i with side features].
 
     `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
-    parameters over the number of observed rows. So they mean the same for a log of any size. `l2`, that of the
-    factors, is raised where it is below the noise that they would otherwise learn (`growth_of_noise`). `l2_features` is
+    parameters over the number of observed rows, so that they mean the same for a log of any size. `l2`, that of the
+    factors, is raised where it is below the noise that they would otherwise learn (`noise_growth`). `l2_features` is
     that of x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
-    `side_features`: "auto" for where the log has any.
+    `side_features`: "auto" uses those of the log if it has any.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
     """
 
@@ -59,12 +51,12 @@ class MatrixFactorization(Backbone):
         for name in ("l2", "l2_biases", "l2_features"):
             check_number(name, getattr(self, name), at_least=0)
         scorer = self.empty(*log.shape, n_columns=log.feature_columns)
-        scorer.growth = growth_of_noise(len(log), *log.shape)
-        draw(scorer.user_factors.weight, generator)
-        draw(scorer.item_factors.weight, generator)
+        scorer.noise_growth = noise_growth(len(log), *log.shape)
+        draw_normal(scorer.user_factors.weight, generator)
+        draw_normal(scorer.item_factors.weight, generator)
         if self.biases:
-            scorer.mean.data.fill_(log_odds(float(log.labels.mean()) if rate is None else rate))
-        if scorer.sided:
+            scorer.mean.data.fill_(initial_logit(float(log.labels.mean()) if rate is None else rate))
+        if scorer.uses_side_features:
             scorer.user_features, scorer.item_features = _side_features(log)
         return scorer
 
@@ -73,8 +65,8 @@ class MatrixFactorization(Backbone):
         return _Factors(self, n_users, n_items, n_columns)
 
 
-def growth_of_noise(rows: int, n_users: int, n_items: int) -> float:
-    """(sqrt(rows / |U|) + sqrt(rows / |I|)) / (2 sqrt(24)), at least 1: of 24 rows for each user and each item it is 1.
+def noise_growth(rows: int, n_users: int, n_items: int) -> float:
+    """(sqrt(rows / |U|) + sqrt(rows / |I|)) / (2 sqrt(24)), at least 1: 1 at 24 rows for each user and each item.
 
     The slopes of rows in their logits, noise of deviation s at places in a |U| x |I| matrix, have a largest singular
     value of about s (sqrt(rows / |U|) + sqrt(rows / |I|)). Factors whose prior has a smaller precision learn them.
@@ -82,30 +74,22 @@ def growth_of_noise(rows: int, n_users: int, n_items: int) -> float:
     return max(1.0, (math.sqrt(rows / n_users) + math.sqrt(rows / n_items)) / (2 * math.sqrt(USUAL_ROWS)))
 
 
-def _against_noise(l2: Any, growth: float) -> Any:
-    """A precision of 4 at most, times the growth of noise; a larger one as it is, if it is above noise already."""
-    if isinstance(l2, Tensor):
-        return torch.maximum(l2, growth * l2.clamp(max=NOISE))
-    return max(l2, growth * min(l2, NOISE))
-
-
 class _Factors(Scorer):
-    stackable = True
-    growth = 1.0  # of the precision of the factors
+    noise_growth = 1.0  # factor of the precision of the factors
     user_features: Tensor
     item_features: Tensor
 
     def __init__(self, part: MatrixFactorization, n_users: int, n_items: int, n_columns: tuple[int, int]) -> None:
         super().__init__()
-        self.part, self.n_users, self.n_items, self.kept = part, n_users, n_items, Kept()
-        self.user_factors = fresh_table(n_users, part.dim)
-        self.item_factors = fresh_table(n_items, part.dim)
+        self.part, self.n_users, self.n_items, self.cache = part, n_users, n_items, RepeatedInputCache()
+        self.user_factors = zero_table(n_users, part.dim)
+        self.item_factors = zero_table(n_items, part.dim)
         if part.biases:
             self.mean = nn.Parameter(torch.zeros(()))
-            self.user_bias = fresh_table(n_users, 1)
-            self.item_bias = fresh_table(n_items, 1)
-        self.sided = any(n_columns) if part.side_features == "auto" else bool(part.side_features)
-        if self.sided:
+            self.user_bias = zero_table(n_users, 1)
+            self.item_bias = zero_table(n_items, 1)
+        self.uses_side_features = any(n_columns) if part.side_features == "auto" else bool(part.side_features)
+        if self.uses_side_features:
             shape = n_columns[0] + 1, n_columns[1] + 1  # a column of ones beside the features
             self.register_buffer("user_features", torch.zeros(n_users, shape[0]))
             self.register_buffer("item_features", torch.zeros(n_items, shape[1]))
@@ -114,82 +98,64 @@ class _Factors(Scorer):
     def vectors(self) -> tuple[Tensor, Tensor]:
         """Two tables whose inner products are the logits, biases included: (|U|, d) and (|I|, d).
 
-        Of x_u' W y_i the shorter of x_u and y_i stands in its table as it is; as its first feature is 1, the bias of
+        For x_u' W y_i the narrower of x_u and y_i stands in its table as it is; as its first feature is 1, the bias of
         the other side needs no column of its own.
         """
         users, items = [self.user_factors.weight], [self.item_factors.weight]
         user_bias, item_bias = self._biases()
-        if self.sided and self.feature_weights.shape[-2] < self.feature_weights.shape[-1]:
+        if self.uses_side_features and self.feature_weights.shape[0] < self.feature_weights.shape[1]:
             users.append(self.user_features)
-            items.append(_with_bias(self.item_features @ self.feature_weights.mT, item_bias))
+            items.append(_with_bias(self.item_features @ self.feature_weights.T, item_bias))
             item_bias = None
-        elif self.sided:
+        elif self.uses_side_features:
             users.append(_with_bias(self.user_features @ self.feature_weights, user_bias))
             items.append(self.item_features)
             user_bias = None
         if user_bias is not None:
-            users, items = [*users, user_bias], [*items, torch.ones_like(items[0][..., :1])]
+            users, items = [*users, user_bias], [*items, torch.ones_like(items[0][:, :1])]
         if item_bias is not None:
-            users, items = [*users, torch.ones_like(users[0][..., :1])], [*items, item_bias]
-        return torch.cat(users, dim=-1), torch.cat(items, dim=-1)
+            users, items = [*users, torch.ones_like(users[0][:, :1])], [*items, item_bias]
+        return torch.cat(users, dim=1), torch.cat(items, dim=1)
 
     def _biases(self) -> tuple[Tensor | None, Tensor | None]:
         """Of users, with the mean, and of items: (|U|, 1) and (|I|, 1)."""
         if not self.part.biases:
             return None, None
-        return self.user_bias.weight + self.mean[..., None, None], self.item_bias.weight
+        return self.user_bias.weight + self.mean, self.item_bias.weight
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        if self.n_users * self.n_items <= GRID_PAYS * users.shape[-1]:
-            tables, places = self.vectors(), self._places(users, items)
-            if places is not None:
-                return rows_and_grid(*tables, places)[0]
-            return take((tables[0] @ tables[1].mT).flatten(-2), self.place(users, items))
-        if self.has_closed_form(users):
-            return biased_products(self._tables(), users, items)
         user_table, item_table = self.vectors()
-        return inner_products(user_table, item_table, users, items)
+        if self.n_users * self.n_items > MAX_GRID_RATIO * len(users):
+            return inner_products(user_table, item_table, users, items)
+        positions = self._positions(users, items)
+        if positions is not None:
+            return rows_and_grid(user_table, item_table, positions)[0]
+        return (user_table @ item_table.T).flatten().gather(0, self.position(users, items))
 
     def rows_and_pairs(
         self, users: Tensor, items: Tensor, pair_users: Tensor | None, pair_items: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        places = self._places(users, items) if pair_users is None else None
-        if places is None:
+        positions = self._positions(users, items) if pair_users is None else None
+        if positions is None:
             return super().rows_and_pairs(users, items, pair_users, pair_items)
-        return rows_and_grid(*self.vectors(), places)
+        return rows_and_grid(*self.vectors(), positions)
 
-    def _places(self, users: Tensor, items: Tensor) -> Places | None:
-        """Where these pairs stand, on a CPU, and if they were the last that were asked for too."""
-        table, other = self.embeddings()
+    def _positions(self, users: Tensor, items: Tensor) -> GridPositions | None:
+        """Of these pairs in D, on a CPU, if they were the last that were asked for too."""
+        table = self.user_factors.weight
         if not torch.is_grad_enabled() or users.device.type != "cpu" or table.dtype != torch.float32:
             return None
-        places: Places | None = self.kept.of(partial(Places.of, table.detach(), other.detach()), users, items)
-        return places
+        compute = partial(GridPositions.of, self.n_users, self.n_items)
+        positions: GridPositions | None = self.cache.get(compute, users, items)
+        return positions
 
-    def traced(self, users: Tensor, items: Tensor) -> tuple[Tensor, PullBack]:
-        if not self.has_closed_form(users):
-            return super().traced(users, items)
-        with torch.no_grad():
-            products = BiasedProducts(self._tables(), users, items)
-            return products.logits(), products.gradients
-
-    def _tables(self) -> list[Tensor]:
-        """In the order of `parameters`."""
-        user_factors, item_factors = self.user_factors.weight, self.item_factors.weight
-        return [self.mean, user_factors, item_factors, self.user_bias.weight, self.item_bias.weight]
-
-    def has_closed_form(self, codes: Tensor) -> bool:
-        """Whether these are a few pairs of one fit, of biases and factors alone."""
-        plain = self.part.biases and not self.sided and self.mean.ndim == 0
-        return plain and BiasedProducts.pay(codes)
-
-    def precision(self, name: str) -> float | Tensor:
+    def precision(self, name: str) -> float:
         if name == "mean":
             return 0.0
         part = self.part
         if name == "feature_weights":
-            return part.l2_features * math.prod(self.feature_weights.shape[-2:])
-        return part.l2_biases if "bias" in name else _against_noise(part.l2, self.growth)
+            return part.l2_features * math.prod(self.feature_weights.shape)
+        return part.l2_biases if "bias" in name else max(part.l2, self.noise_growth * min(part.l2, NOISE_PRECISION))
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight
@@ -198,18 +164,18 @@ class _Factors(Scorer):
         users, items = self.embeddings()
         if not self.part.biases:
             return users, items
-        return torch.cat([self.user_bias.weight, users], -1), torch.cat([self.item_bias.weight, items], -1)
+        return torch.cat([self.user_bias.weight, users], 1), torch.cat([self.item_bias.weight, items], 1)
 
     def grid(self, users: Tensor | None = None) -> Tensor:
         user_table, item_table = self.vectors()
-        return (user_table if users is None else user_table[users]) @ item_table.mT
+        return (user_table if users is None else user_table[users]) @ item_table.T
 
 
 BACKBONES: dict[str, type[Backbone]] = {"mf": MatrixFactorization, "ncf": NeuralCF}
 
 
 def as_backbone(choice: Any) -> Backbone:
-    """A backbone from its word or as it is."""
+    """A backbone as it is or by its name."""
     if isinstance(choice, Backbone):
         return choice
     if isinstance(choice, str) and choice in BACKBONES:
@@ -219,7 +185,7 @@ def as_backbone(choice: Any) -> Backbone:
 
 def _with_bias(table: Tensor, bias: Tensor | None) -> Tensor:
     """The table with the bias, if there is one, added to its first column."""
-    return table if bias is None else table + pad(bias, (0, table.shape[-1] - 1))
+    return table if bias is None else table + pad(bias, (0, table.shape[1] - 1))
 
 
 def _side_features(log: FeedbackLog) -> tuple[Tensor, Tensor]:

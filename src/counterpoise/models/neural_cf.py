@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.models.base import Backbone, Scorer, draw, fresh_table, log_odds
+from counterpoise.models.base import Backbone, Scorer, draw_normal, initial_logit, zero_table
 
 
 @dataclass
@@ -38,10 +38,10 @@ class NeuralCF(Backbone):
             check_number(name, getattr(self, name), at_least=0)
         scorer = self.empty(*log.shape, n_columns=(0, 0))
         for table in scorer.embeddings():
-            draw(table, generator)
+            draw_normal(table, generator)
         for layer in scorer.layers():
-            draw(layer.weight, generator, math.sqrt(2 / layer.weight.shape[1]))
-        scorer.output.bias.data.fill_(log_odds(float(log.labels.mean()) if rate is None else rate))
+            draw_normal(layer.weight, generator, math.sqrt(2 / layer.weight.shape[1]))
+        scorer.output.bias.data.fill_(initial_logit(float(log.labels.mean()) if rate is None else rate))
         return scorer
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> _Network:
@@ -65,8 +65,8 @@ class _Network(Scorer):
     def __init__(self, part: NeuralCF, n_users: int, n_items: int) -> None:
         super().__init__()
         self.part, self.n_users, self.n_items = part, n_users, n_items
-        self.user_table = fresh_table(n_users, 2 * part.dim)  # one half for the product, the other for the network
-        self.item_table = fresh_table(n_items, 2 * part.dim)
+        self.user_table = zero_table(n_users, 2 * part.dim)  # one half for the product, the other for the network
+        self.item_table = zero_table(n_items, 2 * part.dim)
         widths = (2 * part.dim, *part.hidden)
         self.network = nn.ModuleList(_Layer(*ends) for ends in pairwise(widths))
         self.output = _Layer(part.dim + widths[-1], 1)
@@ -86,7 +86,7 @@ class _Network(Scorer):
         logits: Tensor = self.output(torch.cat([user_product * item_product, hidden], dim=1))
         return logits.squeeze(1)
 
-    def precision(self, name: str) -> float | Tensor:
+    def precision(self, name: str) -> float:
         if name.endswith("bias"):
             return 0.0
         return self.part.l2 if "table" in name else self.part.l2_network

@@ -1,8 +1,9 @@
-"""The predictor trained by the workers of a Ray cluster: torch's DDP in processes that Ray Train starts and minds.
+"""Training by the workers of a Ray cluster: torch's DDP in processes that Ray Train starts and restarts.
 
 What comes before the first step is made here, once, and sent to the workers: fresh models and the weights of all rows.
-Each worker maps the shards and takes its share of the rows and pairs of every batch (`ranks`); Adam's steps are the
-same in all. Where a worker dies, all start again from the last checkpoint.
+Each worker maps the shards and takes its shard of the rows and pairs of every batch (`process_group`); Adam's steps are
+the same in all. The first worker writes checkpoints and, in the end, what was learned. Where a worker dies, all start
+again from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,72 +21,71 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from counterpoise.accelerate import optimizers
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.out_of_core.executors import RayEngine, connected, imported
 from counterpoise.out_of_core.log import StreamedBatches
-from counterpoise.out_of_core.process_group import ProcessGroup
+from counterpoise.out_of_core.process_group import ProcessGroup, ProcessGroupLearner
 from counterpoise.out_of_core.progress_actor import ProgressActor
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import FILE, Checkpoint
-from counterpoise.training.ensemble import AnyLearner
+from counterpoise.training.ensemble import EnsembleLearner
+from counterpoise.training.learner import Learner
 from counterpoise.training.loop import DivergenceError, History, Interrupted, Progress, Training, train
 
-# What each of several processes does that train one model together: its share of every batch, and the same steps.
-#
-# The process group of torch is there already. The first process writes checkpoints and, in the end, what was learned.
+LEARNED = "learned.safetensors"
+MAX_RESTARTS = 5  # of all workers, after one has died
+POLL_SECONDS = 0.2  # between two looks at the progress of the workers
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
+class WorkerTask:
     """What every worker gets."""
 
-    learner: AnyLearner
+    learner: Learner | EnsembleLearner
     batches: StreamedBatches
     training: Training
-    checkpoint: Checkpoint  # to go on from after a death
+    checkpoint: Checkpoint  # to resume from after a death
     learned: Checkpoint  # of the end
-    board: Any  # a `ProgressActor`, as an actor
+    progress: Any  # a `ProgressActor`
 
 
-def train_share(config: Mapping[str, Work]) -> None:
-    """Train on a share, and say how it went.
+def run_worker(config: Mapping[str, WorkerTask]) -> None:
+    """Train on shards of batches, and report.
 
-    An error of ours would come again: it stands on the board, where workers that start again find it and end.
+    An error of ours would come again: it is left with the progress actor, where restarted workers find it and end.
     """
-    ray, work, ranks = imported(), config["work"], ProcessGroup.of_this_process()
-    if ray.get(work.board.failure.remote()) is not None:
+    ray, task, group = imported(), config["task"], ProcessGroup.of_this_process()
+    if ray.get(task.progress.failure.remote()) is not None:
         return
     losses: list[float] = []
     try:
         with one_thread():
-            losses = _losses(work, ranks)
+            losses = _train_worker(task, group)
     except DivergenceError as error:
         losses = error.history.loss if error.history else []
-        ray.get(work.board.fail.remote(error))
+        ray.get(task.progress.fail.remote(error))
     except CounterpoiseError as error:
-        ray.get(work.board.fail.remote(error))
-    if ranks.rank == 0 and losses:
-        work.learned.write(work.learner, [torch.tensor(loss) for loss in losses])
+        ray.get(task.progress.fail.remote(error))
+    if group.rank == 0 and losses:
+        task.learned.write(task.learner, [torch.tensor(loss) for loss in losses])
 
 
-def _losses(work: Work, ranks: ProcessGroup) -> list[float]:
-    """Of all epochs; what was learned is then in the learner."""
-    learner, batches, folder = work.learner, work.batches, work.checkpoint.file.parent
+def _train_worker(task: WorkerTask, group: ProcessGroup) -> list[float]:
+    """The losses of all epochs; what was learned is then in the learner."""
+    learner, batches, folder = task.learner, task.batches, task.checkpoint.file.parent
     device = imported("ray.train.torch").get_device()
     move(learner, device)
     move(batches, device)
     if not folder.is_dir():
         raise DataError(f"{folder} is not on a disk that all workers see. Put --out on one.")
-    resumable = replace(work.checkpoint, writes=ranks.rank == 0).of(learner)
-    if float(ranks.averaged(torch.tensor(float(resumable.passed), device=device))) != resumable.passed:
+    resumable = replace(task.checkpoint, writes=group.rank == 0).of(ProcessGroupLearner(learner))
+    done = resumable.epochs_done
+    if float(group.average(torch.tensor(float(done), device=device))) != done:
         raise OSError(f"{folder}: workers see checkpoints of different ages")  # all start again
-    batches.pass_by(resumable.passed)
-    batches.ranks = ranks
-    for optimizer in optimizers(learner):
-        optimizer.average_gradients()
-    say = work.board.say.remote if ranks.rank == 0 else None
-    return train(resumable, batches, None, work.training, say).loss
+    batches.skip(done)
+    batches.group = group
+    report = task.progress.report.remote if group.rank == 0 else None
+    return train(resumable, batches, None, task.training, report).loss
 
 
 def move(part: Any, device: torch.device, seen: set[int] | None = None) -> None:
@@ -108,18 +108,13 @@ def move(part: Any, device: torch.device, seen: set[int] | None = None) -> None:
             move(value, device, seen)
 
 
-LEARNED = "learned.safetensors"
-RESTARTS = 5  # of all workers, after one has died
-LOOK = 0.2  # seconds between two looks at how far the workers are
-
-
 class WorkersError(CounterpoiseError):
     """Workers died, or raised what nobody expected, again and again."""
 
 
-def train_together(
+def train_on_ray(
     engine: RayEngine,
-    learner: AnyLearner,
+    learner: Learner | EnsembleLearner,
     batches: StreamedBatches,
     training: Training,
     progress: Progress | None = None,
@@ -132,12 +127,12 @@ def train_together(
     with scratch as place, connected(engine.address, engine.workers) as ray:
         kept = _prepared(checkpoint or Checkpoint(Path(place) / FILE, ""), learner)
         learned = Checkpoint(Path(place) / LEARNED, kept.key)
-        board = ray.remote(num_cpus=0)(ProgressActor).remote()
-        work = Work(learner, batches, training, kept, learned, board)
+        actor = ray.remote(num_cpus=0)(ProgressActor).remote()
+        task = WorkerTask(learner, batches, training, kept, learned, actor)
         try:
-            with _told(ray, board, progress):
-                _run(ray, work, min(engine.count(ray), len(batches.log) // len(batches)), place)
-            error = ray.get(board.failure.remote())
+            with _reporting(ray, actor, progress):
+                _run(ray, task, min(engine.count(ray), len(batches.log) // len(batches)), place)
+            error = ray.get(actor.failure.remote())
         except KeyboardInterrupt:
             error, learned = Interrupted(), kept
         finally:
@@ -151,7 +146,7 @@ def train_together(
     raise error or DataError(f"{shared}: what the workers wrote there is not here. Put --cache on a disk that all see.")
 
 
-def _prepared(checkpoint: Checkpoint, learner: AnyLearner) -> Checkpoint:
+def _prepared(checkpoint: Checkpoint, learner: Learner | EnsembleLearner) -> Checkpoint:
     """The checkpoint that workers go on from: of this fit, or an error now; in a folder that is there."""
     checkpoint = replace(checkpoint, file=checkpoint.file.absolute())
     checkpoint.file.parent.mkdir(parents=True, exist_ok=True)
@@ -162,17 +157,17 @@ def _prepared(checkpoint: Checkpoint, learner: AnyLearner) -> Checkpoint:
     return replace(checkpoint, resume=True)
 
 
-def _history(learner: AnyLearner, learned: Checkpoint, started: float) -> History | None:
-    """Take over what was written down; None where nothing was."""
+def _history(learner: Learner | EnsembleLearner, learned: Checkpoint, started: float) -> History | None:
+    """Take over what was saved; None where nothing was."""
     if not learned.file.exists():
         return None
     losses = [float(loss) for loss in learned.read(learner)]
     return History(losses, [], time.perf_counter() - started, len(losses))
 
 
-def _run(ray: Any, work: Work, workers: int, place: str) -> None:
-    """Ray Train on `train_share`: nccl where there is a GPU for each worker, else gloo."""
-    train, found, device = imported("ray.train"), int(ray.cluster_resources().get("GPU", 0)), work.training.device
+def _run(ray: Any, task: WorkerTask, workers: int, place: str) -> None:
+    """Ray Train on `run_worker`: nccl where there is a GPU for each worker, else gloo."""
+    train, found, device = imported("ray.train"), int(ray.cluster_resources().get("GPU", 0)), task.training.device
     if device not in ("auto", "cpu") and found < workers:  # Ray would wait for them for ever
         raise ConfigError(
             f"`workers` must be at most {found}, the GPUs of the Ray cluster, for device={device!r}, got {workers}. "
@@ -180,11 +175,11 @@ def _run(ray: Any, work: Work, workers: int, place: str) -> None:
         )
     gpus = device != "cpu" and found >= workers
     trainer = _trainer()(
-        train_share,
-        train_loop_config={"work": work},
+        run_worker,
+        train_loop_config={"task": task},
         scaling_config=train.ScalingConfig(num_workers=workers, use_gpu=gpus),
         run_config=train.RunConfig(
-            name="fit", storage_path=place, failure_config=train.FailureConfig(max_failures=RESTARTS)
+            name="fit", storage_path=place, failure_config=train.FailureConfig(max_failures=MAX_RESTARTS)
         ),
     )
     try:
@@ -194,15 +189,15 @@ def _run(ray: Any, work: Work, workers: int, place: str) -> None:
         failures = getattr(error, "worker_failures", None) or {0: error}
         reason = str(next(iter(failures.values()))).strip().splitlines()[-1]
         raise WorkersError(
-            f"the workers of Ray failed {RESTARTS + 1} times, at last by: {reason}. Their logs say more; "
+            f"the workers of Ray failed {MAX_RESTARTS + 1} times, at last by: {reason}. Their logs say more; "
             "the same command with --resume goes on from the last checkpoint, if there is one."
         ) from None
 
 
 def _trainer() -> Any:
-    """Ray's `TorchTrainer`, without the helper that minds what a lost job leaves behind.
+    """Ray's `TorchTrainer`, without the callback that cleans up after a lost job.
 
-    The helper asks Ray's dashboard: where there is none, as in a local instance, it takes 12 s to give up.
+    It asks Ray's dashboard: where there is none, as in a local instance, it takes 12 s to give up.
     """
     base: Any = imported("ray.train.torch").TorchTrainer
 
@@ -228,32 +223,32 @@ def _own_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _told(ray: Any, board: Any, progress: Progress | None) -> Iterator[None]:
+def _reporting(ray: Any, actor: Any, progress: Progress | None) -> Iterator[None]:
     """Call `progress` for the epochs that workers are done with, while the block runs; what it raises stops them."""
     if progress is None:
         yield
         return
     over, raised = threading.Event(), []
 
-    def look() -> None:
-        for epoch in ray.get(board.news.remote()):
+    def poll() -> None:
+        for epoch in ray.get(actor.news.remote()):
             progress(*epoch)
 
-    def keep_looking() -> None:
+    def keep_polling() -> None:
         try:
-            while not over.wait(LOOK):
-                look()
+            while not over.wait(POLL_SECONDS):
+                poll()
         except BaseException as error:
             raised.append(error)
             signal.raise_signal(signal.SIGINT)
 
-    watcher = threading.Thread(target=keep_looking, daemon=True)
+    watcher = threading.Thread(target=keep_polling, daemon=True)
     watcher.start()
     try:
         yield
         over.set()
         watcher.join()
-        look()
+        poll()
     except KeyboardInterrupt:
         raise (raised or [KeyboardInterrupt()])[0] from None
     finally:

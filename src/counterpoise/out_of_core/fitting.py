@@ -1,9 +1,9 @@
-"""A recommender fitted to a log that is streamed: the same parts and the same loop, block by block at its ends."""
+"""A recommender fitted to a streamed log: the same parts and the same loop, with weights solved over shards."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,20 +11,31 @@ import torch
 from counterpoise.accelerate import with_cuda_graphs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
-from counterpoise.imputation.base import Constant, Imputation, Learned, NoImputation
+from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.imputation.mnar import MNARLikelihood
-from counterpoise.out_of_core.distributed import train_together
+from counterpoise.out_of_core.balancing import balance_shards
+from counterpoise.out_of_core.distributed import train_on_ray
 from counterpoise.out_of_core.executors import Engine, RayEngine, connected
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog, way_out
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
-from counterpoise.training.ensemble import AnyLearner, init
-from counterpoise.training.loop import THREADS_PAY, DivergenceError, History, Interrupted, Progress, Training, train
-from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights, Weights
+from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FittedWeights, Imputation, Weights
+from counterpoise.training.loop import (
+    MIN_ROWS_FOR_THREADS,
+    DivergenceError,
+    History,
+    Interrupted,
+    Progress,
+    Training,
+    train,
+)
+from counterpoise.weights.balancing import Balancing, solution_facts
+from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
 from counterpoise.weights.propensity import Popularity
 
+# Parts that look at batches alone, or at one number for each row.
 WEIGHTS: tuple[type[Weights], ...] = (Uniform, UnitWeights, NaiveBayes, Popularity, Balancing)
 IMPUTATIONS: tuple[type[Imputation], ...] = (NoImputation, Constant, Learned, MNARLikelihood)
 
@@ -36,34 +47,28 @@ def fit_streamed(
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> DebiasedRecommender:
-    """`model.fit` on a streamed log, for the parts that look at batches alone or at one number for each row."""
+    """`model.fit` on a streamed log."""
     model.check(log, probe)
     _check(model, log)
-    together, problem = isinstance(log.engine, RayEngine), model.context(log, probe)
-    problem = replace(problem, device=torch.device("cpu")) if together else problem  # workers have devices of their own
-    with one_thread(model.training.rows_a_step(len(log)) < THREADS_PAY), _cluster(log.engine):
-        learner = init(problem, model.weights, model.risk, model.imputation, model.hedge, model.grades)
-        batches = problem.batches(learner.uses_pairs)
+    on_ray, context = isinstance(log.engine, RayEngine), model._context(log, probe)
+    context = replace(context, device=torch.device("cpu")) if on_ray else context  # workers have devices of their own
+    weights = ShardedBalancing(model.weights) if isinstance(model.weights, Balancing) else model.weights
+    with one_thread(model.training.rows_per_step(len(log)) < MIN_ROWS_FOR_THREADS), _cluster(log.engine):
+        learner = model._learner(context, weights)
+        batches = context.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
+
+        def keep(history: History) -> DebiasedRecommender:
+            facts = learner.facts(batches.final())
+            learner.scorer.to(model.training.resolve_device())  # where workers have trained it, it is on the CPU
+            return model._keep(learner, history, facts, log, probe)
+
         try:
-            history = _trained(log.engine, learner, batches, model.training, progress, checkpoint)
+            return keep(_train(log.engine, learner, batches, model.training, progress, checkpoint))
         except (DivergenceError, Interrupted) as stop:
             if stop.history is not None:
-                _keep(model, learner, stop.history, batches, probe)
+                keep(stop.history)
             raise
-        return _keep(model, learner, history, batches, probe)
-
-
-def _keep(
-    model: DebiasedRecommender,
-    learner: AnyLearner,
-    history: History,
-    batches: StreamedBatches,
-    probe: FeedbackLog | None,
-) -> DebiasedRecommender:
-    facts = _facts(learner, batches)
-    learner.scorer.to(model.training.resolve_device())  # where workers have trained it, it is on the CPU
-    return model.keep(learner, history, facts, batches.log, probe)
 
 
 def _cluster(engine: Engine) -> AbstractContextManager[Any]:
@@ -71,22 +76,21 @@ def _cluster(engine: Engine) -> AbstractContextManager[Any]:
     return connected(engine.address, engine.workers) if isinstance(engine, RayEngine) else nullcontext()
 
 
-def _trained(
+def _train(
     engine: Engine,
-    learner: AnyLearner,
+    learner: Any,
     batches: StreamedBatches,
     training: Training,
     progress: Progress | None,
     checkpoint: Checkpoint | None,
 ) -> History:
     if isinstance(engine, RayEngine):
-        return train_together(engine, learner, batches, training, progress, checkpoint)
-    stepped = with_cuda_graphs(learner, training)
-    if checkpoint is None:
-        return train(stepped, batches, None, training, progress)
-    resumable = checkpoint.of(stepped)
-    batches.pass_by(resumable.passed)
-    return train(resumable, batches, None, training, progress)
+        return train_on_ray(engine, learner, batches, training, progress, checkpoint)
+    wrapped = with_cuda_graphs(learner, training)
+    if checkpoint is not None:
+        wrapped = checkpoint.of(wrapped)
+        batches.skip(wrapped.epochs_done)
+    return train(wrapped, batches, None, training, progress)
 
 
 def _check(model: DebiasedRecommender, log: StreamedLog) -> None:
@@ -102,12 +106,40 @@ def _check(model: DebiasedRecommender, log: StreamedLog) -> None:
         raise ConfigError(f"`patience` must be left out where the log is streamed. Or {way_out(log.engine)}.")
 
 
-@torch.no_grad()
-def _facts(learner: AnyLearner, batches: StreamedBatches) -> dict[str, Any]:
-    """What `Learner.finish` says, with the risk as the mean over blocks."""
-    facts, rows, risk, errors = learner.facts(), 0, 0.0, 0.0
-    for block in batches.blocks():
-        own_risk, own_error = learner.risk_on_log(block)
-        size = len(block.rows)
-        rows, risk, errors = rows + size, risk + size * own_risk, errors + size * own_error
-    return facts | {"risk": risk / rows, "error_on_log": errors / rows}
+@dataclass
+class ShardedBalancing(Weights):
+    """`Balancing` of a streamed log: exact weights over its shards, in features that are not learned."""
+
+    balancing: Balancing
+
+    def init(self, context: FitContext) -> FittedWeights:
+        """Solve, by the engine of the log."""
+        part, log = self.balancing, context.log
+        assert isinstance(log, StreamedLog)
+        part.check()
+        if part.solver != "dual" or part.prior != "uniform" or not set(part.sources) <= {"activity", "side"}:
+            raise ConfigError(
+                "balancing a log that is streamed needs features='activity' (--set features=activity), solver='dual' "
+                f"and prior='uniform'. Or {way_out(log.engine)} to read the log into memory."
+            )
+        return _ShardedWeights(part, context, log)
+
+
+class _ShardedWeights(FittedWeights):
+    def __init__(self, part: Balancing, context: FitContext, log: StreamedLog) -> None:
+        self.result = balance_shards(
+            log.shards,
+            part.pairs(context),
+            part.functions,
+            tolerance=part.tolerance,
+            strength=part.strength,
+            engine=log.engine,
+            memory=log.memory,
+            seed=context.generator,
+        )
+        parts = [torch.from_numpy(len(log) * weights).float() for weights in self.result.weights]
+        self.ratio = torch.cat(parts).to(context.device)
+        self.result.weights.remove()
+
+    def facts(self) -> dict[str, Any]:
+        return solution_facts([self.result]) | {"held_out_before": None, "held_out_after": None}

@@ -1,4 +1,4 @@
-"""A log that is too long to be held in memory as a whole, where a `FeedbackLog` is asked for."""
+"""A log in shards in the place of a `FeedbackLog`, and batches drawn uniformly across its shards."""
 
 from __future__ import annotations
 
@@ -13,18 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise.data.batches import Batch, Batches
 from counterpoise.data.files import count_rows, files_of, is_many
 from counterpoise.data.ids import Codes
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.reading import AnyPath, read_logs
 from counterpoise.errors import ConfigError
 from counterpoise.out_of_core.executors import Engine, RayEngine, ThreadEngine
-from counterpoise.out_of_core.process_group import BatchShard
+from counterpoise.out_of_core.process_group import BatchShard, ProcessGroup
 from counterpoise.out_of_core.shards import ShardColumn, ShardedLog, Shards, as_bytes, permuted, shard_log
-from counterpoise.training.loop import Batch, Batches
 
 IN_MEMORY_ROW = 160  # bytes of a row while files become a log in memory
 STREAMED_ROW = 40  # bytes of a row that a fit needs at most at a time: its weight, and that its pair was seen
+OPEN_SHARE = 4  # a quarter of the memory may be columns that stay open
+KEYS = 2**62  # of the order of an epoch
 
 
 class StreamedLog(FeedbackLog):
@@ -83,6 +85,10 @@ class StreamedLog(FeedbackLog):
         users, items, ratings = (self.shards.take(name, chosen) for name in ("users", "items", "ratings"))
         return FeedbackLog(users, items, ratings, self.user_ids, self.item_ids, self.threshold)
 
+    def batches(self, batch_size: int, device: Any, generator: Any, pairs_per_row: int | None = 0) -> StreamedBatches:
+        """Epochs of batches drawn across the shards."""
+        return StreamedBatches(self, batch_size, device, generator, pairs_per_row)
+
     def by(self, engine: Engine) -> StreamedLog:
         """The same log, its shards worked on by another engine."""
         found = copy(self)
@@ -140,14 +146,13 @@ def read_streamed(
     return {name: log, **more}
 
 
-# Batches of a log in shards: drawn uniformly across all of them, without loading any.
-
-OPEN_SHARE = 4  # a quarter of the memory may be columns that stay open
-KEYS = 2**62
-
-
 class StreamedBatches(Batches):
-    """Every row once an epoch, in an order that is drawn anew for each; see `Batches`."""
+    """Every row once an epoch, in an order that is drawn anew for each; see `Batches`.
+
+    With a process `group`, the shard of every batch that is of this process: every process makes the same draws.
+    """
+
+    group: ProcessGroup | None = None
 
     def __init__(
         self,
@@ -155,52 +160,56 @@ class StreamedBatches(Batches):
         batch_size: int,
         device: torch.device,
         generator: torch.Generator,
-        pairs_a_row: int | None = 0,
+        pairs_per_row: int | None = 0,
     ) -> None:
         self.log, self.shape, self.batch_size, self.device = log, log.shape, batch_size, device
-        self.generator, self.pairs_a_row = generator, pairs_a_row
+        self.generator, self.pairs_per_row = generator, pairs_per_row
         self.labels = ShardColumn(log.shards, "ratings")  # type: ignore[assignment]  # only its length is asked for
-        self.passed = 0
+        self.skipped = 0
 
-    def pass_by(self, epochs: int) -> None:
-        """Draw what so many epochs draw when they come, but read none of their rows."""
-        self.passed = epochs
+    def skip(self, epochs: int) -> None:
+        """Make the draws of so many epochs when they come, but read none of their rows."""
+        self.skipped = epochs
 
     def whole(self) -> Batch:
-        """All rows at once: what a log that is streamed has no room for."""
-        raise NotImplementedError("a streamed log is looked at in blocks")
+        """All rows at once: what a streamed log has no room for."""
+        raise NotImplementedError("a streamed log is read in blocks")
 
-    def blocks(self) -> Iterator[Batch]:
-        """All rows in the order of the log."""
+    def final(self) -> Iterator[Batch]:
+        """All rows in the order of the log, in blocks."""
         for start in range(0, len(self.log), self.batch_size):
             rows = np.arange(start, min(start + self.batch_size, len(self.log)))
-            yield self._batch(rows, self._uniform_pairs(len(rows) * (self.pairs_a_row or 0)))
+            yield self._batch(rows, self._uniform_pairs(len(rows) * (self.pairs_per_row or 0)))
 
     def epoch(self) -> Iterator[Batch]:
-        """One pass over the log in random order: of every batch, the rows and pairs of this process."""
+        """One pass over the log in random order."""
         key, ends = int(torch.randint(KEYS, (1,), generator=self.generator)), len(self) + 1
-        passing, self.passed = self.passed > 0, max(0, self.passed - 1)
+        skipping, self.skipped = self.skipped > 0, max(0, self.skipped - 1)
+        group = self.group or ProcessGroup()
         for first, last in pairwise(np.linspace(0, len(self.log), ends).astype(np.int64).tolist()):
-            start, stop = self.ranks.cut(first, last)
-            places = np.arange(start, start if passing else stop)
+            start, stop = group.cut(first, last)
+            places = np.arange(start, start if skipping else stop)
             pairs = self._own_pairs(last - first, start - first, stop - first)
-            yield self._batch(permuted(places, len(self.log), key), pairs, self.ranks.share(first, last))
+            batch = self._batch(permuted(places, len(self.log), key), pairs)
+            if self.group is None:
+                yield batch
+            else:
+                weight = group.size * (stop - start) / (last - first)
+                yield BatchShard(**vars(batch), group=group, weight=weight)
 
     def _own_pairs(self, rows: int, start: int, stop: int) -> tuple[Tensor | None, Tensor | None]:
         """Of the uniform pairs of so many rows, which every process draws alike, those of some."""
-        each = self.pairs_a_row or 0
+        each = self.pairs_per_row or 0
         users, items = self._uniform_pairs(rows * each)
         if users is None or items is None:
             return None, None
         return users[start * each : stop * each], items[start * each : stop * each]
 
-    def _batch(
-        self, rows: NDArray[np.int64], pairs: tuple[Tensor | None, Tensor | None], share: BatchShard | None = None
-    ) -> Batch:
+    def _batch(self, rows: NDArray[np.int64], pairs: tuple[Tensor | None, Tensor | None]) -> Batch:
         users, items, ratings = (self._take(name, rows) for name in ("users", "items", "ratings"))
         columns = rows, users, items, self.log.labels_of(ratings)
         row, user, item, label = (torch.from_numpy(values).to(self.device) for values in columns)
-        return Batch(row, user, item, label, *pairs, share or BatchShard())
+        return Batch(row, user, item, label, *pairs)
 
     def _take(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
         return self.log.shards.take(name, rows, self._column)

@@ -1,4 +1,4 @@
-"""One model trained by several processes: each has its share of every batch, and their gradients are averaged.
+"""One model trained by several processes: each has a shard of every batch, and their gradients are averaged.
 
 With n_r of the n rows of a batch in process r of R, and the loss of the batch a mean over its rows,
 
@@ -11,10 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import torch.distributed as group
+import torch.distributed as distributed
 from torch import Tensor, nn
+
+from counterpoise.data.batches import Batch
+from counterpoise.training.optimizer import Rate, optimizers_of
 
 
 @dataclass(frozen=True)
@@ -26,85 +30,88 @@ class ProcessGroup:
 
     @classmethod
     def of_this_process(cls) -> ProcessGroup:
-        """Its place in torch's process group."""
-        return cls(group.get_rank(), group.get_world_size())
+        """From torch's process group."""
+        return cls(distributed.get_rank(), distributed.get_world_size())
 
     def cut(self, first: int, last: int) -> tuple[int, int]:
         """The positions between `first` and `last` that are of this process: nearly as many as of any other."""
         rows = last - first
         return first + rows * self.rank // self.size, first + rows * (self.rank + 1) // self.size
 
-    def share(self, first: int, last: int) -> BatchShard:
-        """How its positions count among them all."""
-        start, stop = self.cut(first, last)
-        return BatchShard(self, self.size * (stop - start) / (last - first))
-
-    def averaged(self, values: Tensor) -> Tensor:
+    def average(self, values: Tensor) -> Tensor:
         """The mean over processes, without gradients."""
-        if self.size == 1:
-            return values
         total = values.detach().clone()
-        group.all_reduce(total)
+        distributed.all_reduce(total)
         return total / self.size
 
 
-ALONE = ProcessGroup()
+@dataclass(frozen=True, eq=False)
+class BatchShard(Batch):
+    """The rows of a batch that are in this process."""
+
+    group: ProcessGroup
+    weight: float  # of the loss of these rows, in the mean over processes
+
+    def sum(self, values: Tensor) -> Tensor:
+        """len(values) x the mean over all rows of the batch."""
+        return len(values) * self.group.average(self.weight * values.mean())
 
 
-@dataclass(frozen=True)
-class BatchShard:
-    """Which part of a batch its rows are: all of it, unless several processes share it."""
+class ProcessGroupLearner:
+    """A learner whose optimisers average gradients over processes, and whose loss is that of the whole batch."""
 
-    ranks: ProcessGroup = ALONE
-    weight: float = 1.0  # of the loss of these rows, in the mean over processes
+    def __init__(self, learner: Any) -> None:
+        self.learner, self.averages = learner, []
+        for optimizer in optimizers_of(learner):
+            optimizer.gradients = AveragedGradients(optimizer.parameters)
+            self.averages.append(optimizer.gradients)
 
-    @property
-    def whole(self) -> bool:
-        """Whether it is all of the batch."""
-        return self.ranks.size == 1
+    def start_epoch(self, epoch: int) -> None:
+        """The learner's."""
+        self.learner.start_epoch(epoch)
 
-    def weighed(self, loss: Tensor) -> Tensor:
-        """weight x loss."""
-        return loss if self.whole else self.weight * loss
+    def step(self, batch: Batch, rate: Rate) -> Tensor:
+        """A step of the learner on a shard; the loss of the batch."""
+        assert isinstance(batch, BatchShard)
+        for average in self.averages:
+            average.weight = batch.weight
+        return batch.group.average(batch.weight * self.learner.step(batch, rate))
 
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean over all rows of the batch of what is here for those of this process. (..., 1)"""
-        return self.ranks.averaged(self.weighed(values.mean(-1, keepdim=True)))
+    def risk(self, batch: Batch) -> Tensor:
+        """The learner's."""
+        risk: Tensor = self.learner.risk(batch)
+        return risk
 
-
-WHOLE = BatchShard()
+    def state(self) -> list[Tensor]:
+        """The learner's."""
+        state: list[Tensor] = self.learner.state()
+        return state
 
 
 class AveragedGradients:
-    """Gradients averaged over processes by torch's DistributedDataParallel.
+    """Gradients of weight x loss averaged over processes by torch's DistributedDataParallel.
 
     It averages what arrives at the parameters of a module between its forward and the end of backward. Our losses are
-    made of more than one forward (a penalty, rows and pairs at once, two models), so what it wraps holds the parameters
-    and hands the loss through; its hooks stand at the parameters, also behind gradients in closed form, and send
-    the first ones off while backward still works on the others. Backward goes to these parameters alone.
+    made of more than one forward (rows and pairs at once, two models), so what it wraps holds the parameters and hands
+    the loss through; its hooks stand at the parameters and send the first gradients off while backward still works on
+    the others. Backward goes to these parameters alone.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         from torch.nn.parallel import DistributedDataParallel
 
-        self.parameters = list(parameters)
-        self.module = DistributedDataParallel(_Through(self.parameters), gradient_as_bucket_view=True)
+        self.weight = 1.0
+        self.module = DistributedDataParallel(_PassThrough(parameters), gradient_as_bucket_view=True)
 
-    def __call__(self, loss: Tensor) -> tuple[Tensor, ...]:
-        """Of a loss whose mean over processes is to be minimised."""
-        for parameter in self.parameters:
+    def __call__(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Of the mean over processes of weight x loss."""
+        for parameter in parameters:
             parameter.grad = None
-        torch.autograd.backward(self.module(loss), inputs=self.parameters)
-        return tuple(torch.zeros_like(own) if own.grad is None else own.grad for own in self.parameters)
-
-    def given(self, gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """The same where they are known: of the sum of parameter x gradient, whose gradients they are."""
-        with torch.enable_grad():
-            products = [(own * known).sum() for own, known in zip(self.parameters, gradients, strict=True)]
-            return self(torch.stack(products).sum())
+        torch.autograd.backward(self.module(self.weight * loss), inputs=list(parameters))
+        return tuple(torch.zeros_like(own) if own.grad is None else own.grad for own in parameters)
 
 
-class _Through(nn.Module):
+class _PassThrough(nn.Module):
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         super().__init__()
         self.held = nn.ParameterList(parameters)

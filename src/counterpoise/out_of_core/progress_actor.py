@@ -1,4 +1,4 @@
-"""Where workers say how far they are. Nothing heavy is imported: it is a process of its own."""
+"""The progress of workers, in a process of its own: nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ProgressActor:
         self.epochs: list[Epoch] = []
         self.error: CounterpoiseError | None = None
 
-    def say(self, done: int, planned: int, loss: float) -> None:
+    def report(self, done: int, planned: int, loss: float) -> None:
         """An epoch is done."""
         self.epochs.append((done, planned, loss))
 

@@ -200,7 +200,7 @@ def plain_model(material: ReportContext) -> DebiasedRecommender:
     configure(model, **{name: value for name, value in settings.items() if known.get(name, "").startswith("backbone")})
     model.training = deepcopy(material.model.training)
     if log is not None:
-        steps = math.ceil(len(log) / model.training.rows_a_step(len(log)))
+        steps = math.ceil(len(log) / model.training.rows_per_step(len(log)))
         if steps > 1:
             model.training.epochs = min(model.training.epochs, math.ceil(PLAIN_STEPS / steps))
     return model

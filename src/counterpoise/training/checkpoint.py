@@ -1,4 +1,4 @@
-"""A fit that was stopped goes on where it was: what was learned after an epoch, in one file beside the run to come.
+"""Checkpoints: what was learned after an epoch, in one file beside the run to come, to resume a fit that was stopped.
 
 Everything before the first epoch is made again, and so are the draws of the epochs that were done: from the same seed
 they are the same. So a checkpoint holds what steps have changed, and nothing else.
@@ -14,15 +14,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from counterpoise.accelerate import optimizers
+from counterpoise.data.batches import Batch
 from counterpoise.errors import ConfigError
-from counterpoise.out_of_core.process_group import ALONE
 from counterpoise.storage import write_file
-from counterpoise.training.loop import Batch, Learner
-from counterpoise.training.optimizer import Rate
+from counterpoise.training.loop import Learner
+from counterpoise.training.optimizer import Rate, optimizers_of
 
 FILE = "checkpoint.safetensors"
-SECONDS = 30.0  # between two checkpoints, so that short fits write none
+SECONDS_BETWEEN = 30.0  # between two checkpoints, so that short fits write none
 
 
 @dataclass(frozen=True)
@@ -33,24 +32,24 @@ class Checkpoint:
     key: str
     resume: bool = False  # whether to go on from what is there
     writes: bool = True  # where several processes train together, one writes
-    every: float | None = None  # seconds between two of them, by default `SECONDS`
+    every: float | None = None  # seconds between two of them, by default `SECONDS_BETWEEN`
 
     def of(self, learner: Learner) -> Resumable:
-        """The same learner, written down now and then, and brought to where it was."""
+        """The same learner, saved now and then, and brought to where it was."""
         return Resumable(learner, self)
 
     def write(self, learner: Learner, losses: Sequence[Tensor]) -> None:
-        """Write down what a learner has learned in epochs of these mean losses."""
+        """Save what a learner has learned in epochs of these mean losses."""
         from safetensors.torch import save
 
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _changing(learner).items()}
         tensors["losses"] = torch.stack(list(losses))
-        tensors["steps"] = torch.tensor([int(optimizer.steps) for optimizer in optimizers(learner)])
+        tensors["steps"] = torch.tensor([int(optimizer.steps) for optimizer in optimizers_of(learner)])
         self.file.parent.mkdir(parents=True, exist_ok=True)
         write_file(self.file, save(tensors, {"key": self.key}))
 
     def read(self, learner: Learner) -> list[Tensor]:
-        """Put what was written down into a learner that has just begun; the losses of its epochs."""
+        """Put what was saved into a fresh learner; the losses of its epochs."""
         from safetensors import SafetensorError, safe_open
 
         try:
@@ -62,40 +61,40 @@ class Checkpoint:
                 losses, steps = list(found.get_tensor("losses")), found.get_tensor("steps").tolist()
         except (SafetensorError, OSError, RuntimeError) as error:
             raise ConfigError(f"{self.file} cannot be read ({error}). Fit without --resume.") from None
-        for optimizer, count in zip(optimizers(learner), steps, strict=True):
+        for optimizer, count in zip(optimizers_of(learner), steps, strict=True):
             optimizer.steps = count
         return losses
 
 
 class Resumable:
-    """A learner that is written down after an epoch, and passes by the epochs that its checkpoint has seen."""
+    """A learner that is saved after an epoch, and skips the epochs that its checkpoint has seen."""
 
     def __init__(self, learner: Learner, checkpoint: Checkpoint) -> None:
-        self.learner, self.checkpoint, self.ranks = learner, checkpoint, ALONE
+        self.learner, self.checkpoint = learner, checkpoint
         self.losses: list[Tensor] = []  # the mean loss of every epoch done
         self.sum, self.steps, self.epoch = torch.zeros(()), 0, 0
         self.saved = time.monotonic()
         if checkpoint.resume and checkpoint.file.exists():
             self.losses = checkpoint.read(learner)
-        self.passed = len(self.losses)
+        self.epochs_done = len(self.losses)
 
-    def begin_epoch(self, epoch: int) -> None:
-        """Close the epoch before, and let the learner begin: also an epoch that is passed, for weights draw here."""
-        if self.epoch > self.passed:
-            self.losses.append(self.ranks.averaged(self.sum / self.steps).cpu())
-            every = SECONDS if self.checkpoint.every is None else self.checkpoint.every
+    def start_epoch(self, epoch: int) -> None:
+        """Close the epoch before, and start the learner's, also one that is skipped: weights draw random numbers here."""
+        if self.epoch > self.epochs_done:
+            self.losses.append((self.sum / self.steps).cpu())
+            every = SECONDS_BETWEEN if self.checkpoint.every is None else self.checkpoint.every
             if self.checkpoint.writes and time.monotonic() - self.saved >= every:
                 self.checkpoint.write(self.learner, self.losses)
                 self.saved = time.monotonic()
         self.sum, self.steps, self.epoch = torch.zeros(()), 0, epoch
-        self.learner.begin_epoch(epoch)
+        self.learner.start_epoch(epoch)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
-        """A step of the learner; in an epoch that is passed, the loss that it had."""
-        if self.epoch <= self.passed:
+        """A step of the learner; in an epoch that is skipped, the loss that it had."""
+        if self.epoch <= self.epochs_done:
             return self.losses[self.epoch - 1].to(batch.labels.device)
         loss = self.learner.step(batch, rate)
-        self.sum, self.steps, self.ranks = self.sum.to(loss.device) + loss, self.steps + 1, batch.share.ranks
+        self.sum, self.steps = self.sum.to(loss.device) + loss, self.steps + 1
         return loss
 
     def risk(self, batch: Batch) -> Tensor:
@@ -109,5 +108,5 @@ class Resumable:
 
 def _changing(learner: Learner) -> dict[str, Tensor]:
     """Every tensor that steps change."""
-    moments = [moment for optimizer in optimizers(learner) for moment in (*optimizer.first, *optimizer.second)]
+    moments = [moment for optimizer in optimizers_of(learner) for moment in (*optimizer.first, *optimizer.second)]
     return {f"{number:04d}": tensor for number, tensor in enumerate([*learner.state(), *moments])}

@@ -1,146 +1,148 @@
-"""Two predictors instead of one: the first learns with the imputation, the second from labels alone.
+"""The average of two predictors: one learned with the imputation, one without.
 
-What an imputation says of pairs that nobody rated cannot be checked on the log: where it is right it helps, where it is
-wrong it misleads. So both are trained on the same batches, and the prediction is
+What an imputation assumes of pairs that nobody rated cannot be checked on the log: where it is right it helps, where it
+is wrong it misleads. So both predictors are trained on the same batches, and the prediction is
 
-    logit = (logit with the imputation + logit without) / 2 + level
+    logit = (logit with the imputation + logit without) / 2 + intercept
 
-The level makes predictions average to the label rate of the probe, as far as chance does not explain the difference.
+The intercept makes predictions average to the label rate of the probe, shrunken by its standard error.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from counterpoise import risks
+from counterpoise.config import Configurable
+from counterpoise.data.batches import Batch
 from counterpoise.data.log import FeedbackLog
-from counterpoise.imputation.base import Imputation, ZeroErrors
-from counterpoise.imputation.mnar import shrink_by_error
 from counterpoise.models.base import Scorer
+from counterpoise.probability import shrink_by_error
 from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FittedImputation, FittedWeights
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import Batch
-from counterpoise.training.optimizer import Adam, Rate
-from counterpoise.training.ordinal import no_say
-from counterpoise.weights.base import FittedWeights, Weights
+from counterpoise.training.optimizer import Rate
 
-HALVINGS = 50  # of an interval of log odds
+BISECTIONS = 50  # of an interval of 64 in log odds: past the digits of a float64
+
+
+@dataclass
+class Ensemble(Configurable):
+    """Average the predictor with one that is trained without the imputation."""
+
+    def init(self, learner: Learner, context: FitContext) -> Learner | EnsembleLearner:
+        """Both learners as one; the learner as it is where no imputation acts on it."""
+        return learner if self.why_inactive(learner) else EnsembleLearner(learner, context)
+
+    def why_inactive(self, learner: Learner | EnsembleLearner) -> str | None:
+        """Why there is nothing to average with; None where there is."""
+        imputation = learner.imputation
+        if imputation.needs_pairs or isinstance(learner, EnsembleLearner):
+            return None
+        if type(imputation) is FittedImputation:
+            return "nothing is imputed"
+        if type(imputation).errors is FittedImputation.errors:
+            return "without a probe there is no missingness model"
+        return None if learner.risk_name in risks.NEED_IMPUTATION else "the risk uses no imputation"
 
 
 class EnsembleScorer(Scorer):
-    """The mean of two scorers' logits, + a level."""
+    """The mean of two scorers' logits + an intercept."""
 
-    level: Tensor  # (); of fits side by side one for each
+    intercept: Tensor  # ()
 
-    def __init__(self, believing: Scorer, doubting: Scorer) -> None:
+    def __init__(self, with_imputation: Scorer, without_imputation: Scorer) -> None:
         super().__init__()
-        self.believing, self.doubting = believing, doubting
-        self.n_users, self.n_items, self.stackable = believing.n_users, believing.n_items, believing.stackable
-        table = believing.embeddings()[0]
-        self.register_buffer("level", torch.zeros(table.shape[:-2], device=table.device))
+        self.with_imputation, self.without_imputation = with_imputation, without_imputation
+        self.n_users, self.n_items = with_imputation.n_users, with_imputation.n_items
+        self.register_buffer("intercept", torch.zeros((), device=with_imputation.embeddings()[0].device))
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        logits: Tensor = (self.believing(users, items) + self.doubting(users, items)) / 2 + self.level[..., None]
-        return logits
+        logits: Tensor = (self.with_imputation(users, items) + self.without_imputation(users, items)) / 2
+        return logits + self.intercept
 
     def grid(self, users: Tensor | None = None) -> Tensor:
-        """As each, halfway between both."""
-        return (self.believing.grid(users) + self.doubting.grid(users)) / 2 + self.level[..., None, None]
+        return (self.with_imputation.grid(users) + self.without_imputation.grid(users)) / 2 + self.intercept
 
-    def precision(self, name: str) -> float | Tensor:
-        """That of the one whose parameter it is."""
+    def precision(self, name: str) -> float:
         member, _, own = name.partition(".")
         return self.get_submodule(member).precision(own)  # type: ignore[no-any-return, operator]
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         """Of both, side by side."""
-        pairs = zip(self.believing.embeddings(), self.doubting.embeddings(), strict=True)
-        users, items = (torch.cat(tables, -1) for tables in pairs)
+        pairs = zip(self.with_imputation.embeddings(), self.without_imputation.embeddings(), strict=True)
+        users, items = (torch.cat(tables, 1) for tables in pairs)
         return users, items
 
     def vectors(self) -> tuple[Tensor, Tensor] | None:
-        """Of both, side by side, the users' halved, and the level beside a column of ones."""
-        believing, doubting = self.believing.vectors(), self.doubting.vectors()
-        if believing is None or doubting is None:
+        """Of both, side by side, the users' halved, and the intercept beside a column of ones."""
+        first, second = self.with_imputation.vectors(), self.without_imputation.vectors()
+        if first is None or second is None:
             return None
-        ones = torch.ones_like(believing[1][..., :1])
-        level = self.level[..., None, None] * torch.ones_like(believing[0][..., :1])
-        users = torch.cat([believing[0] / 2, doubting[0] / 2, level], -1)
-        return users, torch.cat([believing[1], doubting[1], ones], -1)
+        ones, intercept = torch.ones_like(first[1][:, :1]), self.intercept * torch.ones_like(first[0][:, :1])
+        return torch.cat([first[0] / 2, second[0] / 2, intercept], 1), torch.cat([first[1], second[1], ones], 1)
 
     @property
     def exposure_coefficients(self) -> Tensor | None:
-        """What exposure says in the prediction, where both are told of it: they are told the same."""
-        of_both = [getattr(scorer, "exposure_coefficients", None) for scorer in (self.believing, self.doubting)]
-        return None if None in of_both else torch.stack(of_both).mean(0)  # type: ignore[arg-type]
+        """Of the prediction, where both have an exposure covariate: it is the same for both."""
+        both = [getattr(s, "exposure_coefficients", None) for s in (self.with_imputation, self.without_imputation)]
+        return None if None in both else torch.stack(both).mean(0)  # type: ignore[arg-type]
 
 
 class EnsembleLearner:
-    """Two learners that see the same batches; what the weights learn, they learn beside the first."""
+    """Two learners on the same batches; the weights learn beside the first."""
 
-    def __init__(self, believer: Learner, probe: FeedbackLog | None) -> None:
-        self.believer, self.probe = believer, probe
-        self.fitted_weights, self.fitted_imputation, self.uses_pairs = (
-            believer.fitted_weights,
-            believer.fitted_imputation,
-            believer.uses_pairs,
-        )
-        self.grading = believer.grading
-        risk = "ips" if believer.risk_name in risks.NEED_IMPUTATION else believer.risk_name
-        scorer, grading = deepcopy(believer.scorer), believer.grading and believer.grading.again()
-        optimizer = Adam.of(scorer, believer.optimizer.learning_rate, len(believer.log.labels), grading)
-        self.doubter = Learner(
-            scorer, _Borrowed(believer.fitted_weights), ZeroErrors(), risk, optimizer, believer.log, grading
-        )
-        self.scorer = EnsembleScorer(believer.scorer, scorer)
+    def __init__(self, first: Learner, context: FitContext) -> None:
+        self.first, self.probe = first, context.probe
+        self.weights, self.imputation, self.uses_pairs = first.weights, first.imputation, first.uses_pairs
+        self.ordinal = first.ordinal
+        risk = "ips" if first.risk_name in risks.NEED_IMPUTATION else first.risk_name
+        scorer, ordinal = deepcopy(first.scorer), first.ordinal and first.ordinal.copy()
+        optimizer = context.optimizer(*(model for model in (scorer, ordinal) if model is not None))
+        weights = _SharedWeights(first.weights)
+        self.second = Learner(scorer, weights, FittedImputation(), risk, optimizer, first.log, ordinal)
+        self.scorer = EnsembleScorer(first.scorer, scorer)
 
-    @property
-    def still(self) -> bool:
-        """As the first: the second has nothing of its own that moves."""
-        return self.believer.still
-
-    def begin_epoch(self, epoch: int) -> None:
+    def start_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
-        self.believer.begin_epoch(epoch)
+        self.first.start_epoch(epoch)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of each; the mean of their losses."""
-        return (self.believer.step(batch, rate) + self.doubter.step(batch, rate)) / 2
+        return (self.first.step(batch, rate) + self.second.step(batch, rate)) / 2
 
     def risk(self, batch: Batch) -> Tensor:
         """The mean of their risks on rows that were held out."""
-        return (self.believer.risk(batch) + self.doubter.risk(batch)) / 2
+        return (self.first.risk(batch) + self.second.risk(batch)) / 2
 
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""
-        return self.believer.state() + self.doubter.state()
-
-    def risk_on_log(self, batch: Batch) -> tuple[float, float]:
-        """(the risk, the mean error) of the first on some rows of the log."""
-        return self.believer.risk_on_log(batch)
+        return self.first.state() + self.second.state()
 
     @torch.no_grad()
-    def facts(self) -> dict[str, Any]:
-        """JSON-able: what weights and imputation have to say, and the level."""
-        facts = self.believer.facts()
-        return facts | {"imputation": facts["imputation"] | {"level": self._settle()}}
+    def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
+        """JSON-able: the facts of the first, and the intercept."""
+        facts = self.first.facts(log)
+        return facts | {"imputation": facts["imputation"] | {"intercept": self._fit_intercept()}}
 
-    def _settle(self) -> float:
-        """The level, from the probe where there is one."""
-        own, probe = self.scorer.level, self.probe
+    def _fit_intercept(self) -> float:
+        """The intercept, from the probe where there is one."""
+        own, probe = self.scorer.intercept, self.probe
         own.zero_()
         if probe is not None and len(probe):
             columns = (probe.users, probe.items, probe.labels)
             users, items, labels = (torch.from_numpy(column).to(own.device) for column in columns)
-            own.fill_(level(self.scorer(users, items), labels))
+            own.fill_(calibrating_intercept(self.scorer(users, items), labels))
         return float(own)
 
 
-class _Borrowed(FittedWeights):
+class _SharedWeights(FittedWeights):
     """The weights of another learner, which moves them."""
 
     def __init__(self, of: FittedWeights) -> None:
@@ -154,49 +156,26 @@ class _Borrowed(FittedWeights):
         return self.of.at(users, items, labels)
 
 
-AnyLearner = Learner | EnsembleLearner
-
-
-def init(
-    context: FitContext, weights: Weights, risk: str, imputation: Imputation, hedge: bool, grades: bool = False
-) -> AnyLearner:
-    """What the loop trains."""
-    return hedged(Learner.init(context, weights, risk, imputation, grades), context.probe, hedge)
-
-
-def hedged(learner: Learner, probe: FeedbackLog | None, hedge: bool) -> AnyLearner:
-    """The learner, with a second one beside it if that is wanted, and if it learns anything that is to be doubted."""
-    return EnsembleLearner(learner, probe) if hedge and learner.heeds_imputation else learner
-
-
-def no_doubt(learner: AnyLearner) -> str | None:
-    """Why there is nothing that a second predictor could doubt; None where there is one."""
-    if isinstance(learner, EnsembleLearner):
-        return None
-    if isinstance(learner.fitted_imputation, ZeroErrors):
-        return "nothing is imputed"
-    return "the risk heeds no imputation" if learner.fitted_imputation.speaks else "the imputation says nothing"
-
-
-def inactive_settings(learner: AnyLearner, log: FeedbackLog, hedge: bool, grades: bool) -> dict[str, dict[str, str]]:
-    """JSON-able: which of the two settings came to nothing, and why, if any did."""
-    asked = {
-        "hedge": no_doubt(learner) if hedge else None,
-        "grades": no_say(log) if grades and learner.grading is None else None,
-    }
-    found = {name: why for name, why in asked.items() if why is not None}
-    return {"inactive_settings": found} if found else {}
-
-
-def level(logits: Tensor, labels: Tensor) -> float:
+def calibrating_intercept(logits: Tensor, labels: Tensor) -> float:
     """The b with which sigmoid(logits + b) averages to the rate of the labels, shrunken (`shrink_by_error`).
 
     Its variance is 1 / sum of p (1 - p). The rate has a row of each label more, so that there is a b for any labels.
     """
     logits, rate = logits.double(), (float(labels.sum()) + 1) / (len(labels) + 2)
     low, high = -32.0, 32.0
-    for _ in range(HALVINGS):
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
         low, high = (low, middle) if float(torch.sigmoid(logits + middle).mean()) > rate else (middle, high)
-    chance = torch.sigmoid(logits + high)
-    return shrink_by_error(high, 1 / max(float((chance * (1 - chance)).sum()), 1e-12))
+    p = torch.sigmoid(logits + high)
+    return shrink_by_error(high, 1 / max(float((p * (1 - p)).sum()), 1e-12))
+
+
+def inactive_settings(
+    learner: Learner | EnsembleLearner, log: FeedbackLog, ensemble: Ensemble | None, ordinal: Any
+) -> dict[str, str]:
+    """JSON-able: which of the two parts had no effect on a fit, and why."""
+    found = {
+        "ensemble": None if ensemble is None else ensemble.why_inactive(learner),
+        "ordinal": ordinal.why_inactive(log) if ordinal is not None and learner.ordinal is None else None,
+    }
+    return {name: why for name, why in found.items() if why is not None}

@@ -17,14 +17,14 @@ from counterpoise.balance.functions import Functions, KernelFunctions
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS
 from counterpoise.balance.population import Pairs, Population, Sample
 from counterpoise.balance.selection import solve
+from counterpoise.data.batches import Batch
 from counterpoise.models.base import Backbone
 from counterpoise.training.context import FitContext
-from counterpoise.training.loop import Batch
-from counterpoise.training.optimizer import Adam, Rate
-from counterpoise.weights.base import FittedWeights, StepInputs
+from counterpoise.training.contracts import FittedWeights, StepInputs
+from counterpoise.training.optimizer import Rate
 
-BATCH_STRENGTH = 1.0  # what a standard deviation of all functions together is worth by default: a batch of 128 is off
-# by 0.09 in each by chance alone, and a price of 1 for each of 50 makes the weights chase that until two rows are left
+BATCH_STRENGTH = 1.0  # the default penalty on a standard deviation of all functions together: in a batch of 128 each is
+# off by 0.09 by chance alone, and a penalty of 1 on each of 50 fits that noise until two rows are left
 
 
 def weight_loss(
@@ -50,28 +50,10 @@ def weight_loss(
     return divergence + (prices * (imbalance.abs() - allowed).clamp(min=0)).sum()
 
 
-def weight_slope(
-    log_mass: Tensor, log_base: Tensor, values: Tensor, fitted: FittedFunctions, tolerance: float, strength: float
-) -> Tensor:
-    """dL_w / dg for mass = softmax(g + log base): mass_i (s_i - sum of mass x s), s_i = dL_w / dmass_i.
-
-    s_i = log(mass_i / base_i) + sum_j h_j(x_i) strength_j sign(tau_j) [|tau_j| > tolerance_j], up to a constant; for
-    the worst-case rule the sum is 2 strength x h(x_i)' A^-1 tau.
-    """
-    mass = log_mass.exp()
-    imbalance = mass.to(values) @ values - fitted.targets
-    if fitted.matrix is not None:
-        pull = 2 * strength * solve(fitted.matrix, imbalance)
-    else:
-        allowed, prices = fitted.prices(tolerance, strength)
-        pull = prices * imbalance.sign() * (imbalance.abs() > allowed)
-    slope = log_mass - log_base + (values @ pull).to(mass)
-    return mass * (slope - mass @ slope)
-
-
 class WeightModel(FittedWeights):
     """ratio = exp(g(user, item)) x prior, normalised over the batch, and over the log when training is done."""
 
+    changes: ClassVar[bool] = True
     needs_pairs: ClassVar[bool] = True
     needs_pair_logits: ClassVar[bool] = False
 
@@ -89,32 +71,29 @@ class WeightModel(FittedWeights):
         self.functions = _for_batches(functions, context, pairs)
         self.tolerance, self.strength = tolerance, strength
         self.scorer = context.build(backbone, rate=0.5)
-        self.optimizer = Adam.of(self.scorer, context.training.learning_rate, len(context.log))
+        self.optimizer = context.optimizer(self.scorer)
         self.ratio, self.log_prior = prior.ratio.clone(), prior.ratio.log()
-        self.last: tuple[Tensor, Tensor, Tensor, FittedFunctions, float, float] | None = None  # of L_w
+        self.last_loss = torch.tensor(math.nan)
 
-    @torch.no_grad()
-    def step(self, view: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
+    def step(self, inputs: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Choose functions on the batch, one gradient step on L_w, new ratios for the rows of the batch."""
-        batch, rows = view.batch, len(view.batch.rows)
+        batch, rows = inputs.batch, len(inputs.batch.rows)
         observed = Sample(self.pairs.features(batch.users, batch.items))
         ratio, log_base = (values.index_select(0, batch.rows) for values in (self.ratio, self.log_prior))
-        fitted = self.functions.fit(
-            self._population(batch), observed, view.errors - imputed, ratio, self.context.generator
-        )
-        logits, pull_back = self.scorer.traced(batch.users, batch.items)
-        log_mass = (logits + log_base).log_softmax(0)
-        values = fitted.values(observed.matrix) if fitted.known is None else fitted.known
-        prices = 1 if fitted.matrix is not None else len(fitted.targets)
-        strength = BATCH_STRENGTH / prices if self.strength is None else self.strength
-        self.last = log_mass, log_base, values, fitted, self.tolerance, strength
-        self.optimizer.follow(pull_back(weight_slope(*self.last)), rate)
-        logits = self.scorer(batch.users, batch.items) + log_base
-        self.ratio.index_copy_(0, batch.rows, rows * logits.softmax(0))
-
-    def has_closed_form(self, codes: Tensor) -> bool:
-        """As the weight model has."""
-        return self.scorer.has_closed_form(codes)
+        with torch.no_grad():
+            fitted = self.functions.fit(
+                self._population(batch), observed, inputs.errors - imputed, ratio, self.context.generator
+            )
+            values = fitted.values(observed.matrix) if fitted.known is None else fitted.known
+        penalties = 1 if fitted.matrix is not None else len(fitted.targets)
+        strength = BATCH_STRENGTH / penalties if self.strength is None else self.strength
+        log_mass = (self.scorer(batch.users, batch.items) + log_base).log_softmax(0)
+        loss = weight_loss(log_mass, log_base, values, fitted, self.tolerance, strength)
+        self.optimizer.step(loss, rate)
+        self.last_loss = loss.detach()
+        with torch.no_grad():
+            logits = self.scorer(batch.users, batch.items) + log_base
+            self.ratio.index_copy_(0, batch.rows, rows * logits.softmax(0))
 
     def _population(self, batch: Batch) -> Population:
         """All of D where the batch stands beside it, else the batch's pairs."""
@@ -130,7 +109,7 @@ class WeightModel(FittedWeights):
         ratio: Tensor = self.scorer.at(users, items).exp() * self.prior.at(users, items, labels) / mean
         return ratio
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Every row's ratio as the model has it, normalised over the log."""
         log = self.context.batches().whole()
         self.ratio = self.at(log.users, log.items, log.labels)
@@ -140,9 +119,8 @@ class WeightModel(FittedWeights):
         return [parameter.data for parameter in self.scorer.parameters()]
 
     def facts(self) -> dict[str, Any]:
-        """The last batch's loss."""
-        loss = math.nan if self.last is None else float(weight_loss(*self.last))
-        return {"solver": "gradient", "last_weight_loss": loss}
+        """The loss of the last batch."""
+        return {"solver": "gradient", "last_weight_loss": float(self.last_loss)}
 
 
 def _for_batches(functions: Functions, context: FitContext, pairs: Pairs) -> Functions:
@@ -150,6 +128,6 @@ def _for_batches(functions: Functions, context: FitContext, pairs: Pairs) -> Fun
     if not isinstance(functions, KernelFunctions):
         return functions
     kernel = functions.kernel.with_bandwidth(pairs.draw(2 * BANDWIDTH_PAIRS, context.generator))
-    rows = context.training.rows_a_step(len(context.log))
+    rows = context.training.rows_per_step(len(context.log))
     candidates = functions.candidates or max(functions.n, min(rows, functions.n_candidates))
     return dataclasses.replace(functions, kernel=kernel, candidates=candidates)

@@ -1,8 +1,9 @@
-"""Propensities that are learned step by step beside the predictor, and balanced by what it predicts."""
+"""Propensities that are learned beside the predictor, step by step, and balance what it predicts (V2, StableDR)."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,23 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from counterpoise.data.batches import Batch
 from counterpoise.errors import check_number
 from counterpoise.models.base import Backbone
+from counterpoise.risks import exposure_cross_entropy, negative_log_complement
 from counterpoise.training.context import FitContext
-from counterpoise.training.loop import Batch
-from counterpoise.training.optimizer import Adam, Rate
-from counterpoise.weights.base import (
-    CLIP,
-    EpochInputs,
-    FittedWeights,
-    StepInputs,
-    Weights,
-    inverse_propensity,
-    propensity_facts,
-)
-from counterpoise.weights.propensity import cross_entropy, default_model, negative_log_complement
+from counterpoise.training.contracts import FittedWeights, StepInputs, Weights
+from counterpoise.training.optimizer import Rate
+from counterpoise.weights.base import CLIP, inverse_propensity, propensity_facts
+from counterpoise.weights.propensity import default_model
 
-LARGEST = 1 - 1e-3  # the largest propensity whose 1 / (1 - p) is balanced
+MAX_BALANCED_PROPENSITY = 1 - 1e-3  # the largest propensity whose 1 / (1 - p) is balanced
 
 
 def joint_logit(one: Tensor, other: Tensor) -> Tensor:
@@ -41,8 +36,8 @@ def entire_space(
 
     CE(o r -> p q) = -log(1 - p q) - o r logit(p q), so it is mean_D -log(1 - p q) - density x mean_O r logit(p q).
     """
-    nothing = negative_log_complement(on_pairs, torch.sigmoid(other_on_pairs.detach()))
-    return nothing - density * (labels * joint_logit(on_rows, other_on_rows.detach())).mean()
+    unobserved = negative_log_complement(on_pairs, torch.sigmoid(other_on_pairs.detach()))
+    return unobserved - density * (labels * joint_logit(on_rows, other_on_rows.detach())).mean()
 
 
 def balance_gap(
@@ -72,6 +67,7 @@ class _JointPropensity(FittedWeights):
     what an imputation sees of a row before that step is at most an epoch old, and exact where the batch is the log.
     """
 
+    changes: ClassVar[bool] = True
     needs_pairs: ClassVar[bool] = True
     gap_name: ClassVar[str]
 
@@ -79,22 +75,22 @@ class _JointPropensity(FittedWeights):
         check_number("clip", clip, at_least=0, at_most=1, advice="It is a share of the density; 0 switches it off.")
         self.clip, self.density, self.rows = clip, context.log.density, len(context.log)
         self.scorer = context.build(default_model(backbone), self.density)
-        self.optimizer = Adam.of(self.scorer, context.training.learning_rate, self.rows)
+        self.optimizer = context.optimizer(self.scorer)
         self.whole = context.batches().whole()
         self.ratio = self.at(self.whole.users, self.whole.items)
         self._gap, self._steps, self._whole_step = torch.zeros((), device=context.device), 0, False
 
-    def refresh(self, epoch: int, current: EpochInputs) -> None:
+    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> None:
         """Every row's ratio as the model has it now; where the batch is the log, they are so already."""
         if not self._whole_step:
-            self.settle()
+            self.finalize()
         self._gap, self._steps = torch.zeros_like(self._gap), 0
 
-    def step(self, view: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
+    def step(self, inputs: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """One step of the model of o; nothing else moves."""
-        batch = view.batch
+        batch = inputs.batch
         on_rows, on_pairs = self.both(batch)
-        loss, gap = self.loss(view, on_pairs, on_rows, imputed, imputed_on_pairs)
+        loss, gap = self.loss(inputs, on_pairs, on_rows, imputed, imputed_on_pairs)
         self.optimizer.step(loss / self.density, rate)
         self.ratio[batch.rows] = self.at(batch.users, batch.items)
         self._whole_step = len(batch.rows) == self.rows
@@ -105,7 +101,7 @@ class _JointPropensity(FittedWeights):
         return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
 
     def loss(
-        self, view: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, inputs: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """(what the model of o minimises, by pair of D; what should become 0)."""
         raise NotImplementedError
@@ -115,7 +111,7 @@ class _JointPropensity(FittedWeights):
         """The ratio of any pairs; labels make no difference."""
         return inverse_propensity(torch.sigmoid(self.scorer.at(users, items)), self.density, self.clip)
 
-    def settle(self) -> None:
+    def finalize(self) -> None:
         """Every row's ratio as the model has it."""
         self.ratio = self.at(self.whole.users, self.whole.items)
 
@@ -139,8 +135,8 @@ class BalancedPropensity(Weights):
 
         observation CE(o -> p) + labels CE(o r -> p r^) + balance (mean_D (o / p - (1 - o) / (1 - p)) r^)^2,
 
-    each CE a mean over D (see `cross_entropy`), r^ held fixed; the predictor minimises labels CE(o r -> p r^) besides
-    its risk, p held fixed. (Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters.) Where we differ from the released
+    each CE a mean over D (`exposure_cross_entropy`), r^ held fixed; the predictor minimises labels CE(o r -> p r^)
+    besides its risk, p held fixed. (Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters.) Where we differ from the released
     code: no gradient of the risk reaches p, where it would push p to 1 on observed pairs; the third term does not move
     the predictor; all terms are means; `clip` (see `inverse_propensity`) is relative to the density.
     """
@@ -166,16 +162,19 @@ class _Balanced(_JointPropensity):
         super().__init__(context, part.backbone, part.clip)
         self.part = part
         smallest = max(part.clip * self.density, 1e-6)
-        self.range = math.log(smallest / (1 - smallest)), math.log(LARGEST / (1 - LARGEST))  # of logits in the balance
+        self.range = (
+            math.log(smallest / (1 - smallest)),
+            math.log(MAX_BALANCED_PROPENSITY / (1 - MAX_BALANCED_PROPENSITY)),
+        )  # of logits in the balance
 
     def loss(
-        self, view: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, inputs: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The three terms of `BalancedPropensity`."""
-        own = cross_entropy(on_pairs, on_rows, self.density)
-        labels = entire_space(on_pairs, on_rows, view.pair_logits, view.logits, view.batch.labels, self.density)
+        own = exposure_cross_entropy(on_pairs, on_rows, self.density)
+        labels = entire_space(on_pairs, on_rows, inputs.pair_logits, inputs.logits, inputs.batch.labels, self.density)
         on_pairs, on_rows = on_pairs.clamp(*self.range), on_rows.clamp(*self.range)
-        predicted = torch.sigmoid(view.pair_logits), torch.sigmoid(view.logits)
+        predicted = torch.sigmoid(inputs.pair_logits), torch.sigmoid(inputs.logits)
         gap = balance_gap(on_pairs, on_rows, *predicted, density=self.density)
         return self.part.observation * own + self.part.labels * labels + self.part.balance * gap.square(), gap
 
@@ -218,9 +217,9 @@ class _Stabilized(_JointPropensity):
         self.part = part
 
     def loss(
-        self, view: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self, inputs: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Cross-entropy and the squared gap of `StabilizedPropensity`."""
         weight = inverse_propensity(torch.sigmoid(on_rows), self.density, self.clip)
         gap = normalised_gap(weight, imputed, imputed_on_pairs)
-        return cross_entropy(on_pairs, on_rows, self.density) + self.part.stability * gap.square(), gap
+        return exposure_cross_entropy(on_pairs, on_rows, self.density) + self.part.stability * gap.square(), gap

@@ -1,4 +1,4 @@
-"""Logistic regression of being observed: propensities from features of users and items."""
+"""Weights from propensities P(observed) of a pair: a factorisation, popularity, logistic regression, or known ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -20,88 +19,19 @@ from counterpoise.balance.features import Source, observed_pairs, pair_features
 from counterpoise.balance.population import Pairs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_choice, check_number
-from counterpoise.models.base import Backbone, Scorer
+from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
 from counterpoise.threads import one_thread
-from counterpoise.training.context import FitContext, fit_alone, mean_error
-from counterpoise.training.loop import Batch
-from counterpoise.weights.base import CLIP, FittedWeights, InversePropensity, PropensityOf, Weights
-
-# Estimates of the propensity P(observed) of a pair, from the log alone: each gives weights to any method.
+from counterpoise.training.context import FitContext, mean_error
+from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.weights.base import CLIP, InversePropensity, PropensityOf
 
 CountsOf = Literal["item", "user", "both"]
-CACHED = 1 << 17  # pairs of which all that a step asks fits into the cache of a core
-
-
-def cross_entropy(on_pairs: Tensor, on_rows: Tensor, density: float) -> Tensor:
-    """Mean over D of CE(o -> p) with p = sigmoid(s), from logits s on pairs of D and on observed rows.
-
-    CE(o -> p) = -log(1 - p) - o s, so it is mean_D -log(1 - p) - density x mean_O s: no pair of D needs to know whether
-    it was observed.
-    """
-    return negative_log_complement(on_pairs, 1.0) - density * on_rows.mean(-1)
-
-
-def negative_log_complement(logits: Tensor, share: Tensor | float) -> Tensor:
-    """Mean of -log(1 - share x sigmoid(logit)), with gradients in the logits; shares, at most 1, are constants.
-
-    `share`: one for each pair, or one for all: 1, or a number well below it; of fits side by side (fits, 1).
-    """
-    mean: Tensor = _NegativeLogComplement.apply(logits, share)  # type: ignore[no-untyped-call]
-    return mean
-
-
-class _NegativeLogComplement(torch.autograd.Function):
-    """Written out because every step of a fit over all of D takes it: autograd alone takes twice as long.
-
-    On a CPU many pairs of fits side by side are looked at fit by fit, each in the cache of a core.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, share: Tensor | float) -> Tensor:
-        slope = torch.empty_like(logits)
-        if logits.ndim == 1 or logits.numel() < CACHED or logits.device.type != "cpu":
-            mean = _surprise(logits, share, slope)
-        else:
-            shares = share if isinstance(share, Tensor) else [share] * len(logits)
-            each = zip(logits, shares, slope, strict=True)
-            mean = torch.stack([_surprise(*one) for one in each])
-        ctx.save_for_backward(slope)
-        return mean
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        (slope,) = ctx.saved_tensors
-        return slope * (gradients[0] / slope.shape[-1])[..., None], None
-
-
-def _surprise(logits: Tensor, share: Tensor | float, slope: Tensor) -> Tensor:
-    """The mean of -log(1 - share x chance); into `slope` goes share x chance (1 - chance) / (1 - share x chance)."""
-    if isinstance(share, float) and share == 1:  # -log(1 - chance) = softplus(logit), whose slope is the chance
-        torch.sigmoid(logits, out=slope)
-        return softplus(logits).mean(-1)
-    chance = torch.sigmoid(logits)
-    torch.mul(chance, share, out=slope)
-    if isinstance(share, Tensor) and share.shape == logits.shape:  # 1 - share x chance, without cancellation
-        rest = torch.sigmoid(-logits)
-        nothing = torch.addcmul(rest, 1 - share, chance)
-    else:
-        nothing = 1 - slope
-        rest = torch.sub(1, chance, out=chance)
-    slope.mul_(rest).div_(nothing)
-    return nothing.log_().mean(-1).neg_()
-
-
-def observation_loss(scorer: Scorer, batch: Batch, density: float) -> Tensor:
-    """`cross_entropy` of a model of o on a batch, counted by observed row: 1 / density x its mean over D."""
-    on_rows, on_pairs = scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
-    return cross_entropy(on_pairs, on_rows, density) / density
-
-
-def fit_exposure_model(context: FitContext, backbone: Backbone) -> Scorer:
-    """A first model of being observed, trained by cross-entropy over D."""
-    loss = partial(observation_loss, density=context.log.density)
-    return fit_alone(context.brief(), backbone, loss, pairs=True, rate=context.log.density)
+MAX_EXACT_PAIRS = 1 << 25  # pairs of D up to which a logistic regression sums over all of them
+SAMPLED_PAIRS = 1 << 20  # uniform pairs of D that stand for all of them beyond
+BLOCK_PAIRS = 1 << 18  # pairs held in memory at a time
+NEWTON_STEPS = 50
+MIN_PAIRS_FOR_THREADS = 1 << 22  # pairs of D from which a second thread is faster
 
 
 def default_model(backbone: Backbone | None) -> Backbone:
@@ -115,8 +45,7 @@ class Propensity(Weights):
 
     `backbone`: the model of s, None for a matrix factorisation of 4 dimensions with biases. `clip`: see
     `inverse_propensity`. The model finds the rows it was fitted to likelier than they were, so that the ratios average
-    less than 1. (Section 5 of Schnabel et al. 2016 asks
-    for such a model; Guo et al. 2021 take a factorisation.)
+    less than 1. (Schnabel et al. 2016, section 5; Guo et al. 2021 take a factorisation.)
     """
 
     backbone: Backbone | None = None
@@ -124,7 +53,7 @@ class Propensity(Weights):
 
     def init(self, context: FitContext) -> FittedWeights:
         """Train the model."""
-        scorer = fit_exposure_model(context, default_model(self.backbone))
+        scorer = context.fit_exposure(default_model(self.backbone))
         return InversePropensity(context, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
 
 
@@ -162,9 +91,6 @@ def _product(users: Tensor, items: Tensor, factor: float) -> PropensityOf:
         return (factor * users[user.long()] * items[item.long()]).clamp(max=1)
 
     return propensity_of
-
-
-# Weights from propensities that the caller knows: a table, a function, a column of the log.
 
 
 @dataclass(eq=False)
@@ -275,13 +201,6 @@ def _check_propensities(values: NDArray[np.float64], place_of: Callable[[int], s
         )
 
 
-GRID_LIMIT = 1 << 25  # pairs of D up to which a logistic regression looks at all of them
-DRAWN_PAIRS = 1 << 20  # uniform pairs of D that stand for all of them beyond
-BLOCK = 1 << 18  # pairs looked at at a time
-NEWTON_STEPS = 50
-THREADS_PAY = 1 << 22  # pairs of D from which a second thread pays
-
-
 @dataclass
 class Logistic(Weights):
     """Logistic regression of being observed on pair features: logit P(observed) = b + <c, user row> + <d, item row>.
@@ -304,11 +223,11 @@ class Logistic(Weights):
             check_choice("sources", source, ("side", "activity", "embeddings"))
         embeddings = None
         if "embeddings" in sources:
-            tables = fit_alone(context, deepcopy(context.backbone), mean_error).embeddings()
+            tables = context.fit_scorer(deepcopy(context.backbone), mean_error).embeddings()
             embeddings = tables[0].cpu(), tables[1].cpu()
         pairs = pair_features(context.log, sources, embeddings)
         observed = observed_pairs(context.log, pairs)
-        with one_thread(context.log.n_pairs < THREADS_PAY):
+        with one_thread(context.log.n_pairs < MIN_PAIRS_FOR_THREADS):
             fitted = regress(pairs, observed.users, observed.items, self.l2, context.generator)
         users, items = (table.to(context.device) for table in fitted.effects(pairs))
         return InversePropensity(context, lambda user, item: torch.sigmoid(_sum(users, items, user, item)), self.clip)
@@ -336,11 +255,11 @@ def regress(pairs: Pairs, users: Tensor, items: Tensor, l2: float, generator: to
     """Minimise sum over D of CE(o -> p) + l2 / 2 |c|^2 by Newton's method, for the observed pairs (users, items).
 
     The logit is a sum of a user's part and an item's, so the sums over D are matrix products over the two tables and no
-    pair's features are ever written down. Past `GRID_LIMIT` pairs, uniformly drawn ones stand for D.
+    pair's features are ever written down. Past `MAX_EXACT_PAIRS` pairs, uniformly drawn ones stand for D.
     """
     observed = torch.cat([pairs.users.new_tensor([len(users)]), pairs.users[users].sum(0), pairs.items[items].sum(0)])
     total = len(pairs.users) * len(pairs.items)
-    drawn = None if total <= GRID_LIMIT else _draw(pairs, generator)
+    drawn = None if total <= MAX_EXACT_PAIRS else _draw(pairs, generator)
     value = torch.zeros_like(observed)
     value[0] = torch.logit(torch.tensor(len(users) / total, dtype=value.dtype), eps=1e-6)
     prior = torch.full_like(value, l2)
@@ -384,7 +303,7 @@ class _Drawn(NamedTuple):
 
 
 def _draw(pairs: Pairs, generator: torch.Generator) -> _Drawn:
-    codes = (torch.randint(len(table), (DRAWN_PAIRS,), generator=generator) for table in (pairs.users, pairs.items))
+    codes = (torch.randint(len(table), (SAMPLED_PAIRS,), generator=generator) for table in (pairs.users, pairs.items))
     return _Drawn(*codes)
 
 
@@ -404,7 +323,7 @@ def _grid_sums(pairs: Pairs, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tenso
     """The sums over blocks of users, each with all items."""
     columns = pairs.users.shape[1]
     by_item = pairs.items @ at[1 + columns :]
-    for rows in torch.split(pairs.users, max(1, BLOCK // len(pairs.items))):
+    for rows in torch.split(pairs.users, max(1, BLOCK_PAIRS // len(pairs.items))):
         ones = torch.cat([torch.ones(len(rows), 1).to(rows), rows], 1)  # (users, 1 + user columns)
         logits = (ones @ at[: 1 + columns])[:, None] + by_item
         chance = torch.sigmoid(logits)
@@ -418,7 +337,7 @@ def _grid_sums(pairs: Pairs, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tenso
 
 def _drawn_sums(pairs: Pairs, at: Tensor, drawn: _Drawn) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """The sums over blocks of drawn pairs."""
-    size = max(1, BLOCK // 16)
+    size = max(1, BLOCK_PAIRS // 16)
     for users, items in zip(torch.split(drawn.users, size), torch.split(drawn.items, size), strict=True):
         x = torch.cat([torch.ones(len(users), 1).to(at), pairs.users[users], pairs.items[items]], 1)
         logits = x @ at

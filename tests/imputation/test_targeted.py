@@ -11,10 +11,12 @@ from small_world import Known, Labels, Observed, SmallWorld
 from torch import Tensor
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, Uniform
-from counterpoise.imputation.base import Constant, FittedImputation, Learned
-from counterpoise.imputation.calibrated import MultiplyRobust, Targeted, never_changes, regression
+from counterpoise.imputation.base import Constant, Learned
+from counterpoise.imputation.multiply_robust import MultiplyRobust
+from counterpoise.imputation.targeted import Targeted, never_changes, regression
 from counterpoise.risks import direct, dr
-from counterpoise.weights.base import FittedWeights, NaiveBayes, StepInputs, Weights
+from counterpoise.training.contracts import FittedImputation, FittedWeights, StepInputs, Weights
+from counterpoise.weights.base import NaiveBayes
 
 WORLD = SmallWorld()
 COVARIATES = ("odds", "weight")
