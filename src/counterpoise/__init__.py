@@ -142,7 +142,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _ALIASES = {"load_dataset": "load"}
-_ROOMS = ("plots",)  # modules that are reached as counterpoise.NAME
+_PACKAGES = ("plots",)  # reached as counterpoise.NAME
 
 __all__ = [
     "METHODS",
@@ -210,7 +210,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -221,4 +221,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """The public names."""
-    return [*__all__, *_ROOMS, "__version__"]
+    return [*__all__, *_PACKAGES, "__version__"]
