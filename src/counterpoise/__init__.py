@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from counterpoise.recommender import DebiasedRecommender, load_model
     from counterpoise.report.write import write_report
     from counterpoise.training.loop import History, Training
-    from counterpoise.tuning.study import Tuning
+    from counterpoise.tuning.result import Tuning
     from counterpoise.tuning.tune import tune
     from counterpoise.weights.balancing import Balancing
     from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
@@ -118,7 +118,7 @@ _HOMES = {
         "History",
         "Training",
     ),
-    "tuning.study": ("Tuning",),
+    "tuning.result": ("Tuning",),
     "tuning.tune": ("tune",),
     "weights.balancing": ("Balancing",),
     "weights.base": (
