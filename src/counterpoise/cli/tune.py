@@ -132,7 +132,7 @@ def tune(
             parallel_trials=at_once,
             progress=progress,
             callback=lambda done: write_files(out, configuration, done),
-            spread=spread,
+            parallel_map=spread,
         )
     write_files(out, configuration, found.trials)
     if as_json:

@@ -54,7 +54,7 @@ def tune(
     parallel_trials: int = 1,
     progress: Progress | None = None,
     callback: Callable[[tuple[Trial, ...]], None] | None = None,
-    spread: Spread | None = None,
+    parallel_map: Spread | None = None,
 ) -> Tuning:
     """Search the settings of a method, `trials` configurations in all; the first one is the method's defaults.
 
@@ -68,7 +68,7 @@ def tune(
     process works on that study, so trials found running were interrupted.
     `parallel_trials`: proposed together and fitted in parallel (see `fit_many`), each without the others' results.
     `progress` gets (steps done, steps planned, least risk so far; the loss of the fit before the first risk), and
-    `callback` all finished trials after each. `spread`: fits all folds of a trial at once, for example
+    `callback` all finished trials after each. `parallel_map` fits all folds of a trial at once, for example
     `out_of_core.executors.Tasks`; the results are the same.
     """
     check_number("trials", trials, at_least=1, integer=True)
@@ -83,7 +83,7 @@ def tune(
         )
     dimensions = search_space(method, fixed, len(log), space, search)
     load_optuna()  # an error now, not after the weights
-    validation = replace(Validation.of(data, probe, folds=folds, rounds=eval_folds, seed=seed), spread=spread)
+    validation = replace(Validation.of(data, probe, folds=folds, rounds=eval_folds, seed=seed), spread=parallel_map)
     problem = {
         "data": hash_logs(__version__, validation.log, validation.probe),
         "method": method,
