@@ -22,7 +22,7 @@ from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debi
 from counterpoise.methods import METHODS, make
 from counterpoise.runs import FitConfig, resolve, to_toml
 from counterpoise.tuning.result import Trial, Tuning
-from counterpoise.tuning.search_space import Dimension, parse, parse_words, search_space
+from counterpoise.tuning.search_space import DEFAULT_SPACE, PAPER_SPACE, Dimension, parse, parse_words, search_space
 from counterpoise.tuning.tune import is_behind
 
 optuna = pytest.importorskip("optuna")
@@ -177,6 +177,15 @@ def test_diverging_trial_does_not_fail_parallel_trials(dataset: cp.Dataset) -> N
     assert failed == {0.05: False, 1e30: True}
 
 
+def test_parallel_map_over_folds_changes_no_result(dataset: cp.Dataset) -> None:
+    search: dict[str, Any] = {"space": "own", "search": {"learning_rate": [0.05, 3.0, 1e30]}, **QUICK}
+    spread = cp.tune(
+        dataset, "mf", 4, parallel_map=lambda function, calls: (function(*call) for call in calls), **search
+    )
+    assert outcome(spread) == outcome(cp.tune(dataset, "mf", 4, **search))
+    assert len({trial.state for trial in spread.trials}) > 1
+
+
 def test_diverging_fit_is_a_failed_trial(dataset: cp.Dataset) -> None:
     tried = cp.tune(dataset, "mf", 3, space="own", search={"learning_rate": "1e18:1e20:log"}, **QUICK)
     assert [trial.state for trial in tried.trials] == ["complete", "failed", "failed"]
@@ -264,6 +273,12 @@ def test_every_method_accepts_its_search_space(method: str, space: str) -> None:
         model = make(method, **settings)
         model.training.check()
         assert model.training.learning_rate == settings["learning_rate"]
+
+
+@pytest.mark.parametrize("space", [DEFAULT_SPACE, PAPER_SPACE])
+def test_every_setting_of_a_space_exists(space: dict[str, Any]) -> None:
+    settings = {full.replace("backbone__backbone__", "backbone__") for m in METHODS for full in make(m).get_params()}
+    assert set(space) <= settings
 
 
 def test_default_space_contains_defaults() -> None:

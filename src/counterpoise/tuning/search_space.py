@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -125,28 +125,27 @@ def search_space(
     full_names, short = short_names(model), {full: name for name, full in short_names(model).items()}
     dimensions = [_own_dimension(method, fixed, name, given) for name, given in (own or {}).items()]
     taken = {full_names.get(name, name) for name in (*fixed, *(dimension.name for dimension in dimensions))}
-    free = {
-        full.replace("backbone__backbone__", "backbone__"): full  # as if the wrapped backbone stood alone
-        for full in short
-        if full not in taken and _applies(model, full)
-    }
+    free = _free_settings(model, taken)
     for name, dimension in {"default": DEFAULT_SPACE, "paper": PAPER_SPACE, "own": {}}[space].items():
         if name in free:
             dimensions.append(replace(dimension(model.get_params()[free[name]]), name=short[free[name]]))
     decayed = tuple(short[free[name]] for name in ("backbone__l2", "backbone__l2_biases") if name in free)
     if space == "paper" and decayed:
-        decay = Dimension("weight_decay", low=1e-6, high=5e-3, log=True, sets=decayed, factor=float(rows))
-        dimensions.append(decay)
+        dimensions.append(Dimension("weight_decay", low=1e-6, high=5e-3, log=True, sets=decayed, factor=float(rows)))
     if not dimensions:
         raise ConfigError(f"there is nothing to search: name settings of {method!r} with --search {SYNTAX}.")
     return dimensions
 
 
-def _applies(model: DebiasedRecommender, full: str) -> bool:
-    """The worst-case problem has no tolerance and uses all candidates; its strength is on another scale."""
-    functions = getattr(model.weights, "functions", None)
-    worst_case = getattr(functions, "select", None) == "worst_case"
-    return not (worst_case and full in ("weights__tolerance", "weights__strength", "weights__functions__n"))
+def _free_settings(model: DebiasedRecommender, taken: Collection[str]) -> dict[str, str]:
+    """Settings that can be searched: {name, as if a wrapped backbone stood alone: full name}.
+
+    The worst-case problem has no tolerance and uses all candidates; its strength is on another scale.
+    """
+    worst_case = getattr(getattr(model.weights, "functions", None), "select", None) == "worst_case"
+    unused = ("weights__tolerance", "weights__strength", "weights__functions__n") if worst_case else ()
+    free = [full for full in model.get_params() if full not in taken and full not in unused]
+    return {full.replace("backbone__backbone__", "backbone__"): full for full in free}
 
 
 def _own_dimension(method: str, fixed: Mapping[str, Any], name: str, given: Any) -> Dimension:
