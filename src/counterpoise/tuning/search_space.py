@@ -83,7 +83,7 @@ DEFAULT_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "backbone__dim": _around(8, 2, integer=True),
     "backbone__l2": _around(16, 16),
     "backbone__l2_biases": _around(16, 16),
-    "backbone__l2_voices": _around(16, 16),
+    "backbone__l2_exposure": _around(16, 16),
     "imputation__strength": _around(4, 2),
     "weights__tolerance": _fixed(choices=(0.0, 0.001, 0.01, 0.03, 0.1)),
     "weights__strength": _fixed(low=1.0, high=1000.0, log=True),
