@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from counterpoise.training.ensemble import Ensemble
     from counterpoise.training.loop import History, Training
     from counterpoise.training.ordinal import OrdinalLoss
-    from counterpoise.tuning.study import Tuning
+    from counterpoise.tuning.result import Tuning
     from counterpoise.tuning.tune import tune
     from counterpoise.weights.balancing import Balancing
     from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
@@ -121,7 +121,7 @@ _HOMES = {
         "History",
         "Training",
     ),
-    "tuning.study": ("Tuning",),
+    "tuning.result": ("Tuning",),
     "tuning.tune": ("tune",),
     "weights.balancing": ("Balancing",),
     "weights.base": (

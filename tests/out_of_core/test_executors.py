@@ -203,7 +203,7 @@ def test_the_folds_of_a_search_are_tasks_of_ray_with_the_same_results(dataset: D
     fast = {"epochs": 2, "dim": 2, "device": "cpu"}
     settings = {"settings": fast, "space": "own", "search": {"l2": "1:64:log"}, "folds": 2}
     here = tune(dataset.train, "mf", 3, **settings)
-    there = tune(dataset.train, "mf", 3, **settings, spread=Tasks(ray))
+    there = tune(dataset.train, "mf", 3, **settings, parallel_map=Tasks(ray))
     for first, second in zip(here.trials, there.trials, strict=True):
         assert (first.settings, first.state, first.risk) == (second.settings, second.state, second.risk)
 

@@ -41,7 +41,7 @@ from counterpoise.errors import GO_ON, stoppable
 if TYPE_CHECKING:
     from counterpoise.evaluation.estimates import Spread
     from counterpoise.runs import FitConfig
-    from counterpoise.tuning.study import Trial
+    from counterpoise.tuning.result import Trial
 
 BEST, TRIALS, STUDY = "best.toml", "trials.csv", "study.db"
 SEARCH_HELP = "Search name=low:high, name=low:high:log or name=a,b,c."
@@ -124,22 +124,22 @@ def tune(
             space=space,
             search=own,
             folds=folds,
-            rounds=rounds,
+            eval_folds=rounds,
             seed=configuration.seed,
             storage=storage,
             name=title,
-            alone=own_storage,
-            at_once=at_once,
+            exclusive=own_storage,
+            parallel_trials=at_once,
             progress=progress,
-            after=lambda done: write_files(out, configuration, done),
-            spread=spread,
+            callback=lambda done: write_files(out, configuration, done),
+            parallel_map=spread,
         )
     write_files(out, configuration, found.trials)
     if as_json:
         show_json({"out": str(out), "best": str(out / BEST), **found.to_dict()})
     if as_json or quiet:
         return
-    judges = found.judges
+    judges = found.validation
     say(f"{name}: {log}")
     say(
         f"Judged by {judges['held_out_rows']:,} held-out rows, worth {judges['effective_sample_size']:,.0f} uniform "
@@ -170,11 +170,11 @@ def write_files(out: Path, configuration: FitConfig, trials: tuple[Trial, ...]) 
     """The trials as a table, and the best configuration so far; each file is whole at any moment."""
     from counterpoise.runs import to_toml
     from counterpoise.storage import write_text
-    from counterpoise.tuning.study import best_of
+    from counterpoise.tuning.result import best_trial
 
     write_text(out / TRIALS, trials_table(trials))
     if any(trial.state == "complete" for trial in trials):
-        settings = configuration.settings | best_of(trials).settings
+        settings = configuration.settings | best_trial(trials).settings
         write_text(out / BEST, to_toml(configuration.model_copy(update={"settings": settings})))
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
@@ -109,6 +109,7 @@ class FeedbackLog:
     item_features: NDArray[np.float32] | None = None  # (|I|, columns)
     propensities: NDArray[np.float64] | None = None  # (rows,) in (0, 1], where the chance of being observed is known
     source: PairValues | None = None  # the propensities of the log it was taken from: rows left out keep theirs
+    in_memory: ClassVar[bool] = True
 
     @classmethod
     def from_arrays(

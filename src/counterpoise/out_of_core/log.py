@@ -48,6 +48,7 @@ class StreamedLog(FeedbackLog):
     shards: Shards
     engine: Engine
     memory: int
+    in_memory = False
 
     @property
     def users(self) -> Codes:
