@@ -94,8 +94,8 @@ def test_who_asked_for_a_hedge_learns_why_there_is_none(
     assert any(
         line.startswith(f"Hedge: one predictor as without it, since {why}") for line in fit_lines(model.facts_, 9)
     )
-    facts = cp.write_report(model, dataset, out=tmp_path / "page.html", plain=False)
-    assert f"was to doubt the imputation, but there is none: {why}" in str(facts["summary"])
+    facts = cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
+    assert f"Ensemble: inactive, {why}" in str(facts["summary"])
     doubted = cp.make("dr-jl", hedge=True, **FAST).fit(dataset.train, dataset.probe)
     for quiet in (cp.make(method, **FAST).fit(dataset.train), doubted):
         assert "inactive_settings" not in quiet.facts_
