@@ -13,18 +13,13 @@ SIGNS[False] = {"before": "o", "after": "x", "both": "8", "line": "-"}
 
 
 def love_lines(
-    rows: Sequence[Imbalance],
-    title: str = "Imbalance",
-    width: int = 72,
-    *,
-    fancy: bool = True,
-    max_rows: int = MAX_ROWS,
+    rows: Sequence[Imbalance], title: str = "Imbalance", width: int = 72, *, fancy: bool = True
 ) -> list[str]:
     """Lines of a love plot: the title, then per feature its imbalance before and after weighting.
 
     `fancy` draws with circles, otherwise ASCII. If `width` leaves no room for a scale, only the numbers are printed.
     """
-    shown, signs = list(rows[:max_rows]), SIGNS[fancy]
+    shown, signs = list(rows[:MAX_ROWS]), SIGNS[fancy]
     if not shown:
         return []
     weighted = any(abs(row.before - row.after) > 1e-9 for row in rows)
@@ -34,7 +29,7 @@ def love_lines(
     largest = max(max(row.before, row.after) for row in shown)
     bars = [_bar(row, largest, room, signs) if room >= MIN_SCALE_WIDTH else "" for row in shown]
     lines = [f"{name}  {bar}  {number}".rstrip() for name, bar, number in zip(names, bars, numbers, strict=True)]
-    more = [f"and {len(rows) - max_rows} more with smaller imbalance"] if len(rows) > max_rows else []
+    more = [f"and {len(rows) - MAX_ROWS} more with smaller imbalance"] if len(rows) > MAX_ROWS else []
     return [*_legend(title, weighted, signs, width), *lines, *more]
 
 

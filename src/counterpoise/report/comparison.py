@@ -43,7 +43,7 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknow
         "version": __version__,
         "notes": [*(stopped_note(c.name, c.stopped) for c in contexts if c.stopped is not None), *notes],
         "runs": [_run_facts(context) for context in contexts],
-        "asked": differing([flat(dict(context.configuration)) for context in contexts]),
+        "options": differing([flat(dict(context.configuration)) for context in contexts]),
         "settings": differing([flat(context.model.configuration_) for context in contexts]),
         "test": None if log is None else {"name": first.test_name, "rows": len(log), "k": first.k},
         "metrics": [_metric(name, contexts, found) for name in NAMES] if found else [],
@@ -220,10 +220,12 @@ def _runs_section(runs: Sequence[Facts]) -> Section:
 
 def _settings_section(facts: Facts, runs: Sequence[str]) -> Section:
     columns = [Column("setting"), *(Column(run) for run in runs)]
-    asked, parts = ([[row["setting"], *map(str, row["values"])] for row in facts[key]] for key in ("asked", "settings"))
+    options, parts = (
+        [[row["setting"], *map(str, row["values"])] for row in facts[key]] for key in ("options", "settings")
+    )
     blocks: list[Block] = [Text("All runs have the same options.")]
-    if asked:
-        blocks = [Table("Options that differ", columns, asked)]
+    if options:
+        blocks = [Table("Options that differ", columns, options)]
     if parts:
         blocks.append(Table("Settings of every part that differ", columns, parts, folded=True))
     blocks.append(pairs("Versions that made this page", facts["versions"], sortable=False))
