@@ -123,15 +123,15 @@ def test_a_stopped_run_says_so_in_its_report_and_goes_when_the_fit_is_whole(
     kept = tmp_path / "run.stopped"
     code, out, _ = run("report", kept, "--plain", "none")
     assert code == 0
-    said = "run.stopped was stopped after epoch 7 of 50: it has learned less than the whole fit would have."
-    assert f"Not a whole fit: This run {said.partition(' ')[2]}" in out
+    said = "run.stopped was stopped after epoch 7 of 50: the model is not trained fully."
+    assert f"Incomplete fit: This run {said.partition(' ')[2]}" in out
     assert "This run was stopped" in (kept / "report.html").read_text(encoding="utf-8")
     assert run(*fit, "--learning-rate", 0.04)[0] == 0
     assert kept.exists()  # it is of another fit
     assert said in comparison_facts([tmp_path / "run", kept])["notes"]
     assert run(*fit)[0] == 0
     assert sorted(path.name for path in kept.iterdir()) == ["report.html", "report.json"]  # somebody asked for them
-    assert "Not a whole fit" not in run("report", tmp_path / "run", "--plain", "none")[1]
+    assert "Incomplete fit" not in run("report", tmp_path / "run", "--plain", "none")[1]
 
 
 def captured(arguments: list[str]) -> tuple[int, str]:

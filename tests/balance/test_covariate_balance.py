@@ -98,7 +98,7 @@ def test_equal_weights_have_no_after_and_long_lists_are_cut() -> None:
     title, *lines, more = love_lines(rows, "Log", fancy=False)
     assert title == "Log, in SD"
     assert len(lines) == 8
-    assert more == "and 4 more, with less"
+    assert more == "and 4 more with smaller imbalance"
     assert not any("->" in line or "x" in line for line in lines)
 
 

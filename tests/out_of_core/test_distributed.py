@@ -297,7 +297,7 @@ def test_the_report_of_a_run_that_ray_trained_needs_no_ray(
     assert main(["report", str(tmp_path / "run"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["notes"] == []
-    assert facts["configuration"]["plain_epochs"] == 2
+    assert facts["configuration"]["baseline_epochs"] == 2
     assert facts["weights"]["rows"] == len(dataset.train)
 
 

@@ -16,6 +16,7 @@ from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.log import FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError
 
+BALANCED_SMD = 0.1  # standardised mean differences within it are usually called balanced (Austin 2009)
 Vector = NDArray[np.float64]
 CONSTANT = 1e-12  # standard deviations below this share of the mean are rounding
 

@@ -43,7 +43,7 @@ def report(
         else:
             out = out or runs[0] / writing.REPORT
             chosen: bool | str = True if plain is None else plain != "none" and plain
-            facts = writing.write_report(runs[0], out=out, test=test, unknown=unknown, plain=chosen)
+            facts = writing.write_report(runs[0], out=out, test=test, unknown=unknown, baseline=chosen)
     if as_json:
         show_json({"out": str(out), **facts})
     elif not quiet:
@@ -67,7 +67,7 @@ def report_beside(
     from counterpoise.report.write import REPORT, write_report_of
     from counterpoise.storage import read_manifest
 
-    material = ReportContext(model, run.name, read_manifest(run), dataset, dataset.test, name_of_test(dataset))
+    context = ReportContext(model, run.name, read_manifest(run), dataset, dataset.test, name_of_test(dataset))
     with working("reporting", wanted):
-        write_report_of(material, run / REPORT, plain)
+        write_report_of(context, run / REPORT, plain)
     return run / REPORT

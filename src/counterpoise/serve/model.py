@@ -13,7 +13,7 @@ import numpy as np
 from counterpoise.config import Unknown
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.report.context import is_plain
+from counterpoise.report.context import is_uncorrected
 from counterpoise.report.write import REPORT
 from counterpoise.serve.lists import Id, Ids, Items, Lists
 from counterpoise.storage import read_manifest
@@ -43,7 +43,7 @@ class Served:
         facts = {"run": folder.resolve().name, **{name: value for name, value in manifest.items() if name not in OWN}}
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
         beside = None if plain is None else Lists.of(_plain_beside(model, plain))
-        return cls(folder, users, items, Lists.of(model), _printable(facts), beside, is_plain(model), unknown)
+        return cls(folder, users, items, Lists.of(model), _printable(facts), beside, is_uncorrected(model), unknown)
 
     @property
     def method(self) -> str:
@@ -107,7 +107,7 @@ def _printable(facts: dict[str, Any]) -> dict[str, Any]:
 def _plain_beside(model: DebiasedRecommender, folder: Path) -> DebiasedRecommender:
     """A plain run of the same log."""
     plain = load_model(folder)
-    if not is_plain(plain):
+    if not is_uncorrected(plain):
         raise ConfigError(
             f"`plain` must be a run of plain MF (counterpoise fit --method mf), and {folder} is debiased."
         )

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from counterpoise import __version__
 from counterpoise.errors import ConfigError, CounterpoiseError
-from counterpoise.report.page import source
+from counterpoise.report.page import csp_hash
 from counterpoise.serve.lists import Items
 from counterpoise.serve.model import Served
 from counterpoise.serve.schema import MOST_K
@@ -94,7 +94,7 @@ def style() -> str:
 @lru_cache(maxsize=1)
 def page_headers() -> dict[str, str]:
     """A browser loads nothing from elsewhere, runs no script, and shows the page in no other."""
-    rules = f"default-src 'none'; img-src data:; style-src {source(style())}; form-action 'self'"
+    rules = f"default-src 'none'; img-src data:; style-src {csp_hash(style())}; form-action 'self'"
     return {
         "Content-Security-Policy": f"{rules}; base-uri 'none'; frame-ancestors 'none'",
         "X-Content-Type-Options": "nosniff",
