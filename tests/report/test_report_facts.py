@@ -10,7 +10,7 @@ import pytest
 import torch
 from graded_world import graded
 
-from counterpoise import METHODS, Dataset, DebiasedRecommender, FeedbackLog, evaluate, make, write_report
+from counterpoise import METHODS, Dataset, DebiasedRecommender, FeedbackLog, OrdinalLoss, evaluate, make, write_report
 from counterpoise.balance.covariate_balance import balance_table
 from counterpoise.balance.diagnostics import effective_sample_size
 from counterpoise.balance.population import Pairs
@@ -268,11 +268,11 @@ def test_missingness_model_and_exposure_are_reported(dataset: Dataset) -> None:
 def test_ordinal_weight_is_reported(method: str, dataset: Dataset) -> None:
     texts = {}
     for name, data in {"graded": graded(), "noisy": graded(2, noise=True), "labels": dataset}.items():
-        model = make(method, dim=4, epochs=3, ordinal=cp.OrdinalLoss()).fit(data.train, probe=data.probe)
+        model = make(method, dim=4, epochs=3, ordinal=OrdinalLoss()).fit(data.train, probe=data.probe)
         found = gather(ReportContext(model, dataset=data))
         texts[name] = method_text(found)
         assert ("weight" in (found["model"]["ordinal"] or {})) == (name == "graded")
-    weight = make(method, dim=4, epochs=3, ordinal=cp.OrdinalLoss()).fit(graded().train, graded().probe).facts_["ordinal"]["weight"]
+    weight = make(method, dim=4, epochs=3, ordinal=OrdinalLoss()).fit(graded().train, graded().probe).facts_["ordinal"]["weight"]
     assert f"is used with an ordinal weight of {weight:.2f} " in texts["graded"]
     for name, why in {"noisy": "their side of the threshold", "labels": "the ratings of the log are labels"}.items():
         assert "Ordinal ratings: inactive, " in texts[name]

@@ -143,7 +143,7 @@ def test_method_without_weights_shows_its_other_corrections(dataset: Dataset, tm
 
 def test_reasons_in_facts_are_escaped(dataset: Dataset, tmp_path: Path) -> None:
     model = cp.make("mf", dim=4, epochs=2).fit(dataset.train)
-    model.facts_["inactive_settings"] = {"grades": SCRIPT_ID}
+    model.facts_["inactive"] = {"grades": SCRIPT_ID}
     cp.write_report(model, out=tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert SCRIPT_ID not in page
