@@ -45,7 +45,7 @@ def one_world(method: str, strength: float, seed: int) -> list[tuple[float, floa
     world = cp.simulate(n_users=200, n_items=150, density=0.08, strength=strength, seed=seed)
     validation = Validation.of(world.dataset, seed=seed)
     makers = [partial(cp.make, method, dim=16, **settings) for settings in GRID]
-    judged = [pooled(list(validation.judge(maker))) for maker in makers]
+    judged = [pooled(list(validation.errors_by_fold(maker))) for maker in makers]
     fitted = [maker().fit(world.dataset.train, world.dataset.probe) for maker in makers]
     return scores(judged, np.array([world.ideal_risk(model) for model in fitted]))
 

@@ -109,7 +109,7 @@ def test_errors_of_probabilities_are_those_of_scikit_learn():
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("k", KS)
 @pytest.mark.parametrize("ties", [False, True])
-def test_each_users_metrics_are_those_of_the_loops(k, rule, ties):
+def test_metrics_of_each_user_equal_slow_loops(k, rule, ties):
     users, items, scores, labels = table(seed=k, ties=ties)
     ours = per_user(ranked(users, items, scores, labels), k, rule)
     empty = {"skip": math.nan, "one": 1.0, "zero": 0.0}[rule]
@@ -151,7 +151,7 @@ def test_ndcg_of_a_perfect_ranking_is_one():
 
 
 @pytest.mark.parametrize(("rule", "value"), [("one", 1.0), ("zero", 0.0)])
-def test_without_any_positive_ndcg_follows_the_rule_and_precision_and_recall_are_zero(rule, value):
+def test_without_positives_ndcg_follows_the_empty_user_rule(rule, value):
     users, items, scores, labels = table()
     values = per_user(ranked(users, items, scores, 0 * labels), 5, rule)
     assert (values["ndcg"] == value).all()
@@ -159,7 +159,7 @@ def test_without_any_positive_ndcg_follows_the_rule_and_precision_and_recall_are
     assert (values["recall"] == 0).all()
 
 
-def test_precision_divides_by_k_also_where_the_list_is_shorter():
+def test_precision_divides_by_k_for_short_lists():
     assert metrics.precision_per_user(Rankings.of([0, 0], [2, 1], [1, 1]), 5).tolist() == [0.4]
 
 
@@ -167,13 +167,13 @@ def test_ndcg_of_a_list_of_one_positive_is_one():
     assert metrics.ndcg_per_user(Rankings.of([0], [0.1], [1]), 5).tolist() == [1]
 
 
-def test_equal_scores_are_ranked_by_the_tie_breaker_whatever_the_labels():
+def test_ties_are_broken_by_item_whatever_the_labels():
     for labels in ([1, 0, 0], [0, 1, 0], [0, 0, 1]):
         rankings = Rankings.of([7, 7, 7], [0.5, 0.5, 0.5], labels, tie_breaker=[2, 0, 1])
         assert rankings.labels.tolist() == [labels[1], labels[2], labels[0]]
 
 
-def test_without_a_tie_breaker_equal_scores_keep_the_order_of_rows():
+def test_without_tie_breaker_ties_keep_the_order_of_rows():
     assert Rankings.of([0, 0, 0], [1, 1, 2], [1, 0, 0]).labels.tolist() == [0, 1, 0]
 
 
@@ -204,7 +204,7 @@ def test_f1_is_the_harmonic_mean_of_the_means():
     assert math.isnan(metrics.f1(math.nan, math.nan))
 
 
-def test_ndcg_of_random_scores_on_coat_is_as_measured_before():
+def test_ndcg_of_random_scores_on_coat_is_unchanged():
     folder = os.environ.get("COUNTERPOISE_DATA")
     path = Path(folder or ".") / "coat" / "test.ascii"
     if not folder or not path.is_file():
@@ -231,7 +231,7 @@ def assert_same(first, second):
 
 @settings(deadline=None)
 @given(tables(), st.randoms(use_true_random=False), st.sampled_from(KS))
-def test_the_order_of_rows_changes_nothing(rows, random, k):
+def test_order_of_rows_changes_nothing(rows, random, k):
     order = np.array(random.sample(range(len(rows[0])), len(rows[0])))
     shuffled = tuple(column[order] for column in rows)
     assert_same(per_user(ranked(*rows), k, "skip"), per_user(ranked(*shuffled), k, "skip"))
@@ -240,7 +240,7 @@ def test_the_order_of_rows_changes_nothing(rows, random, k):
 
 @settings(deadline=None)
 @given(tables(), st.sampled_from([np.exp, lambda s: s**3 - 2, lambda s: np.log(s + 1)]), st.sampled_from(KS))
-def test_a_monotone_transform_changes_nothing(rows, transform, k):
+def test_monotone_transform_changes_nothing(rows, transform, k):
     users, items, scores, labels = rows
     moved = (users, items, transform(scores), labels)
     assert_same(per_user(ranked(*rows), k, "one"), per_user(ranked(*moved), k, "one"))
@@ -249,7 +249,7 @@ def test_a_monotone_transform_changes_nothing(rows, transform, k):
 
 @settings(deadline=None)
 @given(tables())
-def test_the_auc_of_turned_scores_is_one_minus_the_auc(rows):
+def test_auc_of_negated_scores_is_one_minus_auc(rows):
     users, items, scores, labels = rows
     assert metrics.auc(labels, -scores) == pytest.approx(1 - metrics.auc(labels, scores), nan_ok=True)
     turned = metrics.auc_per_user(ranked(users, items, -scores, labels))

@@ -17,12 +17,12 @@ from counterpoise.balance.population import Pairs
 from counterpoise.cli.main import main
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error
 from counterpoise.evaluation.evaluate import (
-    NAMES,
     metrics_by_rule,
     paired_differences,
     percentile_interval,
     resampled_evaluation,
 )
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.comparison import comparison_facts, differing
 from counterpoise.report.context import PLAIN_STEPS, ReportContext, is_plain, material_of_run, plain_model, with_plain
 from counterpoise.report.facts import (
@@ -316,7 +316,7 @@ def test_compared_runs_share_a_test_that_none_has_seen(hostile_run: Path, hostil
     seen = material_of_run(other).model.has_seen(alone.test)
     left = alone.test.take(~seen)
     expected = [evaluate(material_of_run(run).model, left).auc for run in (hostile_run, other)]
-    auc = facts["metrics"][list(NAMES).index("auc")]["runs"]
+    auc = facts["metrics"][list(METRIC_NAMES).index("auc")]["runs"]
     assert [run["value"] for run in auc] == pytest.approx(expected)
     assert auc[1]["difference"]["value"] == pytest.approx(expected[1] - expected[0])
 

@@ -15,7 +15,7 @@ from conftest import IMAGE_ID, SCRIPT_ID
 import counterpoise as cp
 from counterpoise import Dataset, DebiasedRecommender
 from counterpoise.cli.main import main
-from counterpoise.evaluation.evaluate import NAMES
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.charts import Bar, Line, Mark, Scale, bar_chart, line_chart, row_chart, short, tag
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.page import report_page
@@ -222,7 +222,7 @@ def test_unknown_users_of_a_test_are_an_error_or_get_rates(
     assert main(["report", *arguments, *allowed, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["model"]["test"]["rows"] == len(lines) + 1
-    assert [row["run"]["value"] for row in facts["model"]["metrics"]] == [evaluated[name] for name in NAMES]
+    assert [row["run"]["value"] for row in facts["model"]["metrics"]] == [evaluated[name] for name in METRIC_NAMES]
     assert f"Of {len(lines) + 1:,} ratings of the test 1 are by users whom the log of run" in facts["notes"][0]
     assert main(["report", "--compare", str(hostile_run), *arguments]) == 2
     assert capsys.readouterr().err == complaints[0]

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from counterpoise.data.hashing import GOLDEN_GAMMA, splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.splits import apply_protocol
@@ -261,11 +262,8 @@ def _distinct_items(n_users: int, n_items: int, count: int, rng: np.random.Gener
 
 
 def _uniform(users: Any, items: Any, shape: tuple[int, int], seed: int, stream: int) -> Floats:
-    """A number in [0, 1) fixed by (seed, stream, pair): splitmix64 (Steele et al. 2014) of the pair's number."""
+    """A number in [0, 1) fixed by (seed, stream, pair): the hash of the pair's number, user * |I| + item."""
     key = np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0]
     with np.errstate(over="ignore"):
-        z = (users * np.int64(shape[1]) + items).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    return np.asarray((z >> np.uint64(11)) * 2.0**-53)
+        numbers = (users * np.int64(shape[1]) + items).astype(np.uint64) * np.uint64(GOLDEN_GAMMA) + key
+    return np.asarray((splitmix64(numbers) >> np.uint64(11)) * 2.0**-53)

@@ -13,10 +13,11 @@ from counterpoise import __version__
 from counterpoise.config import Unknown
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, DataError, short_repr
-from counterpoise.evaluation.evaluate import NAMES, Resampled, paired_differences, resampled_evaluation
+from counterpoise.evaluation.evaluate import Resampled, paired_differences, resampled_evaluation
+from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
 from counterpoise.report.context import ReportContext, material_of_run, words_on_strangers
 from counterpoise.report.definitions import DEFINITIONS
-from counterpoise.report.facts import LOWER_IS_BETTER, flat, method_name, plain_json, verdict, versions
+from counterpoise.report.facts import flat, method_name, plain_json, verdict, versions
 from counterpoise.report.summary import stopped_words
 
 HEADLINE = ("auc", "ndcg", "log_loss")
@@ -39,7 +40,7 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknow
         "asked": differing([flat(dict(material.configuration)) for material in materials]),
         "settings": differing([flat(material.model.configuration_) for material in materials]),
         "test": None if log is None else {"name": materials[0].test_name, "rows": len(log), "k": materials[0].k},
-        "metrics": [_metric(name, materials, found) for name in NAMES] if found else [],
+        "metrics": [_metric(name, materials, found) for name in METRIC_NAMES] if found else [],
         "versions": versions(),
         "definitions": DEFINITIONS,
     }
@@ -109,7 +110,7 @@ def _metric(name: str, materials: Sequence[ReportContext], found: Sequence[Resam
             difference = paired_differences(resampled, found[0])[name]
             row |= {"difference": difference._asdict(), "verdict": verdict(name, difference)}
         rows.append(row)
-    title = NAMES[name].format(k=found[0].evaluation.k)
+    title = METRIC_NAMES[name].format(k=found[0].evaluation.k)
     return {"metric": name, "name": title, "lower_is_better": name in LOWER_IS_BETTER, "runs": rows}
 
 

@@ -25,7 +25,7 @@ from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog
 from counterpoise.ranking import Seen
 from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.runs import FitConfig, load_data, read_test
+from counterpoise.runs import EvaluationData, FitConfig, load_data, read_test
 from counterpoise.storage import read_manifest
 from counterpoise.weights.base import Uniform
 
@@ -115,7 +115,7 @@ def material_of_run(run: str | Path, test: str | None = None, unknown: Unknown =
     found = ReportContext(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
     if test is None:
         return found if dataset is None else replace(found, test=dataset.test, test_name=name_of_test(dataset))
-    log, seen, protocol = read_test(model, fitted, test)
+    log, seen, protocol = read_test(model, fitted, EvaluationData(test))
     note = f"{seen:,} pairs of {test} were seen in training and are {'left out' if protocol == 'honest' else 'kept'}."
     said = (*((note,) if seen else ()), *words_on_strangers(found, log))  # an error before plain MF is fitted
     return replace(found, test=log, test_name=test, notes=(*notes, *said))

@@ -21,7 +21,8 @@ from counterpoise.balance.features import side_features, standardised
 from counterpoise.balance.population import Pairs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
-from counterpoise.evaluation.evaluate import NAMES, Difference, binary_labels, paired_differences, resampled_evaluation
+from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
+from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
 from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.context import ReportContext, WeightedRows, seen_pairs
@@ -313,7 +314,6 @@ def _heaviest(
 # How good is the model? Learning curve, metrics with intervals, against plain MF, calibration, what silence said.
 
 HISTORY_POINTS = 150
-LOWER_IS_BETTER = ("mse", "mae", "log_loss")
 VOICES = ("user", "item", "pair")
 
 
@@ -365,7 +365,7 @@ def _on_test(material: ReportContext) -> dict[str, Any]:
     return {
         "test": {"name": material.test_name, "rows": len(log), "users": evaluations["run"]["n_users"]},
         "evaluation": evaluations["run"],
-        "metrics": [metric_row(name, evaluations, differences.get(name)) for name in NAMES],
+        "metrics": [metric_row(name, evaluations, differences.get(name)) for name in METRIC_NAMES],
         "calibration": {name: calibration(labels, values) for name, values in scores.items()},
     }
 
@@ -373,7 +373,7 @@ def _on_test(material: ReportContext) -> dict[str, Any]:
 def metric_row(name: str, evaluations: Mapping[str, Any], difference: Difference | None) -> dict[str, Any]:
     """One metric of the run and of plain MF with intervals, and what the difference says."""
     first = evaluations["run"]
-    row = {"metric": name, "name": NAMES[name].format(k=first["k"]), "lower_is_better": name in LOWER_IS_BETTER}
+    row = {"metric": name, "name": METRIC_NAMES[name].format(k=first["k"]), "lower_is_better": name in LOWER_IS_BETTER}
     for key, facts in evaluations.items():
         row[key] = {"value": facts[name], "interval": facts["intervals"].get(name)}
     if difference is not None:

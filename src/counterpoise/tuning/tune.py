@@ -15,10 +15,10 @@ from counterpoise.evaluation.estimates import (
     Errors,
     Estimate,
     Fold,
-    Spread,
+    ParallelMap,
     Validation,
     debiased_risk,
-    errors_in,
+    held_out_errors,
     pooled,
 )
 from counterpoise.methods import make
@@ -54,7 +54,7 @@ def tune(
     at_once: int = 1,
     progress: Progress | None = None,
     after: After | None = None,
-    spread: Spread | None = None,
+    spread: ParallelMap | None = None,
 ) -> Tuning:
     """Search the settings of a method, `trials` configurations in all; the first one is the method's own.
 
@@ -81,9 +81,9 @@ def tune(
         )
     dimensions = search_space(method, fixed, len(log), space, search)
     load_optuna()  # an error now, not after the weights
-    judges = replace(Validation.of(data, probe, folds=folds, rounds=rounds, seed=seed), spread=spread)
+    judges = replace(Validation.of(data, probe, folds=folds, eval_folds=rounds, seed=seed), parallel_map=spread)
     problem = {"data": fingerprint(judges), "method": method, "settings": repr(sorted(fixed.items())), "seed": seed}
-    problem |= {"space": repr(dimensions), "folds": folds, "rounds": judges.rounds}
+    problem |= {"space": repr(dimensions), "folds": folds, "rounds": judges.eval_folds}
     place: dict[str, Any] = {"storage": storage, "name": name or f"counterpoise-{method}", "alone": alone}
     study = Study.open(method, fixed, dimensions, seed, problem=problem, **place)
     trying = _Search(study, judges, lambda own: make(method, **{"seed": seed, **fixed, **own}))
@@ -109,7 +109,7 @@ class _Search:
         best = best_of(done) if any(trial.state == "complete" for trial in done) else None
         rival = None if best is None else self._errors(best)
         size = min(at_once, planned - len(done)) if self.study.has_default() else 1
-        steps = _steps(progress, len(done) * self.judges.rounds, planned * self.judges.rounds, best, size)
+        steps = _steps(progress, len(done) * self.judges.eval_folds, planned * self.judges.eval_folds, best, size)
         running: list[_Running] = []
         try:
             for ahead in range(size):
@@ -133,7 +133,7 @@ class _Search:
         for trial in running:
             if trial.state == REPEATED:
                 self.study.repeat(trial.proposal)
-        last = steps(self.judges.rounds - 1)
+        last = steps(self.judges.eval_folds - 1)
         if last is not None and best is not None and len(fitted) < size:
             last(1, 1, math.nan)  # what was not fitted is done too; the least risk is shown, not this
 
@@ -153,20 +153,20 @@ class _Search:
             trial.errors.append(found)
             so_far, seen = pooled(trial.errors), len(trial.errors)
             self.study.report(trial.proposal, debiased_risk(so_far).value, seen)
-            against = None if trial.proposal.default or seen == self.judges.rounds else rival
+            against = None if trial.proposal.default or seen == self.judges.eval_folds else rival
             if against is not None and is_behind(so_far, pooled(against[:seen])):
                 trial.state = "pruned"
 
     def _fitted(self, trials: list[_Running], fold: Fold, progress: Progress | None) -> Iterator[Errors | Exception]:
         """The errors of each in a fold, or what went wrong; side by side first, and one by one where that fails."""
-        if self.judges.spread is not None:
+        if self.judges.parallel_map is not None:
             yield from map(self._elsewhere, trials)
             return
         if len(trials) > 1:
             try:
                 models = [self.make(trial.proposal.settings) for trial in trials]
                 models = fit_models(models, fold.log, [fold.probe] * len(models), progress=progress)
-                errors = [_finite(errors_in(fold, model), fold) for model in models]
+                errors = [_finite(held_out_errors(fold, model), fold) for model in models]
             except Exception:
                 errors = []
             if errors:
@@ -175,14 +175,14 @@ class _Search:
         for trial in trials:
             try:
                 model = self.make(trial.proposal.settings).fit(fold.log, fold.probe, progress=progress)
-                yield _finite(errors_in(fold, model), fold)
+                yield _finite(held_out_errors(fold, model), fold)
             except Exception as error:
                 yield error
 
     def _elsewhere(self, trial: _Running) -> Errors | Exception:
         """The same for one trial whose folds somebody else fits, all of them when the first is asked for."""
         try:
-            trial.ahead = trial.ahead or list(self.judges.judge(lambda: self.make(trial.proposal.settings)))
+            trial.ahead = trial.ahead or list(self.judges.errors_by_fold(lambda: self.make(trial.proposal.settings)))
             return trial.ahead[len(trial.errors)]
         except Exception as error:
             return error
@@ -200,7 +200,7 @@ class _Search:
     def _errors(self, trial: Trial) -> list[Errors]:
         """The errors of a complete trial; fitted again where it was another process that fitted it."""
         if trial.number not in self.known:
-            self.known[trial.number] = list(self.judges.judge(lambda: self.make(trial.settings)))
+            self.known[trial.number] = list(self.judges.errors_by_fold(lambda: self.make(trial.settings)))
         return self.known[trial.number]
 
     def _remember(self, number: int, errors: list[Errors]) -> None:
