@@ -1,4 +1,4 @@
-"""A short form of `make fuzz`: some inputs of every kind, and words that nobody would type."""
+"""A short form of `make fuzz`: some inputs of every kind, and arbitrary arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes from others is data: nothing in it is executed, and nothing in it leads out of its folder."""
+"""Files from others are data: nothing in them is executed, and nothing in them leads out of their folder."""
 
 from __future__ import annotations
 

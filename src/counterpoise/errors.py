@@ -38,7 +38,7 @@ class RowError(DataError):
 
 
 class NotFittedError(CounterpoiseError, AttributeError):
-    """A fitted result was asked for before `fit`."""
+    """A fitted result was used before `fit`."""
 
 
 class StoppedError(CounterpoiseError):

@@ -87,7 +87,9 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
         raise ConfigError(f"`settings` must be a table of names and values, got {short_repr(given)}.")
     values["settings"] = given | settings
     if {"seed", "training__seed"} & set(values["settings"]):
-        raise ConfigError("`seed` draws the probe too, so it stands beside the settings: use --seed, or the top level.")
+        raise ConfigError(
+            "`seed` draws the probe too, so it is not one of the settings: use --seed, or the top level of the file."
+        )
     try:
         return FitConfig(**values)
     except ValidationError as error:

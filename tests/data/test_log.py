@@ -223,7 +223,7 @@ def test_matrix_with_a_mask_keeps_ratings_of_zero(matrix: Any) -> None:
 
 
 def test_matrix_needs_a_mask_of_its_shape() -> None:
-    with pytest.raises(DataError, match="cannot tell 0 from missing"):
+    with pytest.raises(DataError, match="0 and missing are the same"):
         FeedbackLog.from_csr(np.eye(2), None)
     with pytest.raises(DataError, match=r"shape of the ratings \(2, 2\), got \(3, 3\)"):
         FeedbackLog.from_csr(np.eye(2), np.eye(3))

@@ -62,7 +62,7 @@ def test_command_line_fits_with_side_features(files: Path, capsys: pytest.Captur
 
 def test_id_in_two_rows_is_named(files: Path) -> None:
     pl.DataFrame({"user_id": ["a", "b", "b"], "age": [1, 2, 3]}).write_csv(files / "twice.csv")
-    with pytest.raises(DataError, match="column 'user_id': 'b' stands in more than one row"):
+    with pytest.raises(DataError, match="column 'user_id': 'b' is in more than one row"):
         cp.load_dataset(files / "log.csv", users=files / "twice.csv")
 
 

@@ -164,9 +164,9 @@ def test_probe_test_and_log_share_no_pair(world: SimulatedData) -> None:
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = simulate(n_users=30, n_items=20, density=0.3)
-    monkeypatch.setattr("counterpoise.data.simulation.BLOCK", 40 * 20)
+    monkeypatch.setattr("counterpoise.data.simulation.BLOCK_PAIRS", 40 * 20)
     again = simulate(n_users=30, n_items=20, density=0.3)
-    monkeypatch.setattr("counterpoise.data.simulation.BLOCK", 45)
+    monkeypatch.setattr("counterpoise.data.simulation.BLOCK_PAIRS", 45)
     assert np.allclose(np.asarray(again.labels), np.asarray(whole.labels))
     assert again.ideal_risk(again.preference) == pytest.approx(whole.ideal_risk(whole.preference))
 

@@ -1,4 +1,4 @@
-"""The debiased validation risk: against a slow oracle, and against the truth of simulated worlds."""
+"""The debiased validation risk against a slow oracle, and against the ideal loss of simulated data."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def observed_entries(ratings: Any, mask: Any) -> tuple[NDArray[Any], NDArray[Any
     from scipy import sparse
 
     if mask is None:
-        raise DataError("`mask` must say which entries were observed: a sparse matrix cannot tell 0 from missing.")
+        raise DataError("`mask` must mark the observed entries: in a sparse matrix 0 and missing are the same.")
     try:
         matrix, observed = sparse.csr_array(ratings), sparse.coo_array(mask)
     except (TypeError, ValueError) as error:

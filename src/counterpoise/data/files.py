@@ -2,7 +2,7 @@
 
 Errors are one line with the file, the column and the row. Rows are counted as a spreadsheet counts them: the header of
 a text file is row 1. Parquet has no header, so its first row of data is row 1. Text files are read as text and typed
-later, so that every value can be named as it stands.
+later, so that messages can show every value as it is written.
 
 A few kilobytes may unpack to more than memory holds. So the unpacked size of a compressed file is found first, in small
 pieces (`check_unpacked`). Logs of ratings shrink to a tenth or a twentieth of their size; what shrinks to less than a

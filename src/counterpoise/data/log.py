@@ -45,8 +45,8 @@ DEFAULT_NAMES = {role: role for role in ("rating", "timestamp", "propensity")} |
 class FeedbackLog:
     """Observed (user, item, rating) rows over a known set of users and items.
 
-    `users` and `items` are codes; `user_ids` and `item_ids` say what they stand for. D, all pairs, is
-    `user_ids x item_ids`: also those that nobody rated.
+    `users` and `items` are codes, positions in `user_ids` and `item_ids`. D, all pairs, is `user_ids x item_ids`,
+    rated or not.
     """
 
     users: Codes  # (rows,)
@@ -146,9 +146,9 @@ class FeedbackLog:
 
     @classmethod
     def from_csr(cls, ratings: Any, mask: Any, **options: Any) -> FeedbackLog:
-        """A log from a sparse or dense |U| x |I| matrix; `mask` (same shape) says which entries were observed.
+        """A log from a sparse or dense |U| x |I| matrix; `mask` (same shape) marks the observed entries.
 
-        The mask is asked for because a sparse matrix cannot tell a rating of 0 from no rating.
+        The mask is needed because in a sparse matrix a rating of 0 and no rating are the same.
         """
         rows, columns, values, shape = observed_entries(ratings, mask)
         for name, size in zip(("user_ids", "item_ids"), shape, strict=True):

@@ -257,7 +257,7 @@ def read_side_features(
         raise DataError(f"{path}: there is no column {id_col!r}; the columns are {listed}.{hint}")
     repeated = frame[id_col].filter(frame[id_col].is_duplicated()).drop_nulls()
     if len(repeated):
-        raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} stands in more than one row. Keep one of them.")
+        raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} is in more than one row. Keep one of them.")
     try:
         ids = Vocabulary(as_plain_ids(whole_ids(frame[id_col], id_col)))
         values = [finite_numbers(frame[name], name) for name in frame.columns if name != id_col]

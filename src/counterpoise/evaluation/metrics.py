@@ -125,11 +125,6 @@ def auc_per_user(rankings: Rankings) -> Floats:
     return ratio(pairs - above, pairs)
 
 
-def user_mean(values: Floats) -> float:
-    """Mean over the users whose value is defined; nan where there is none."""
-    return _mean(values[~np.isnan(values)])
-
-
 def ratio(top: Floats, bottom: Floats, undefined: float = np.nan) -> Floats:
     """The quotient top / bottom, and `undefined` where bottom is 0."""
     defined = bottom != 0
@@ -174,12 +169,6 @@ def weighted_auc(comparison: Comparison, weights: Floats) -> Floats:
     return ratio((wins + wins_and_ties) / 2, positive.sum(axis=1) * lower[:, -1])
 
 
-def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """Share of all (positive, negative) pairs of rows in the right order, ties 1/2; nan unless both classes occur."""
-    groups = np.zeros(np.size(labels), np.int64)
-    return float(weighted_auc(Comparison.of(labels, scores, groups), np.ones((1, 1)))[0])
-
-
 def squared_errors(labels: ArrayLike, probabilities: ArrayLike) -> Floats:
     """(y - p)^2 of each row."""
     return np.subtract(labels, probabilities, dtype=np.float64) ** 2
@@ -196,24 +185,5 @@ def log_losses(labels: ArrayLike, probabilities: ArrayLike) -> Floats:
     return -(y * np.log(p) + (1 - y) * np.log1p(-p))
 
 
-def mse(labels: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean of `squared_errors`; nan without rows."""
-    return _mean(squared_errors(labels, probabilities))
-
-
-def mae(labels: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean of `absolute_errors`; nan without rows."""
-    return _mean(absolute_errors(labels, probabilities))
-
-
-def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean of `log_losses`; nan without rows."""
-    return _mean(log_losses(labels, probabilities))
-
-
 def _without_skipped(rankings: Rankings, values: Floats, empty_users: EmptyUsers) -> Floats:
     return np.where(rankings.positives > 0, values, np.nan) if empty_users == "skip" else values
-
-
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if values.size else float("nan")
