@@ -24,7 +24,7 @@ from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
 from counterpoise.training.context import FitContext
-from counterpoise.training.loop import THREADS_PAY, Progress, Training
+from counterpoise.training.loop import THREADS_PAY, Training
 from counterpoise.weights.balancing import Balancing
 from counterpoise.weights.base import EpochInputs, Weights
 
@@ -156,18 +156,11 @@ class Validation:
         held_out_probe = self.log.take([]) if self.probe is None else self.probe.take(probe_rows)
         return Fold(self.log.take(~rows), probe, self.log.take(rows), self.weights[rows], held_out_probe)
 
-    def errors_by_fold(
-        self, make: Callable[[], DebiasedRecommender], progress_of: Callable[[int], Progress | None] | None = None
-    ) -> Iterator[Errors]:
-        """Fit a fresh model in each fold; its errors on the held-out rows, fold by fold.
-
-        `progress_of(number of the fold)` is the `progress` of its fit, without a `parallel_map`.
-        """
+    def errors_by_fold(self, make: Callable[[], DebiasedRecommender]) -> Iterator[Errors]:
+        """Fit a fresh model in each fold; its errors on the held-out rows, fold by fold."""
         if self.parallel_map is not None:
-            yield from self.parallel_map(fit_fold, [(make(), fold) for fold in self.folds])
-            return
-        for number, fold in enumerate(self.folds):
-            yield fit_fold(make(), fold, None if progress_of is None else progress_of(number))
+            return self.parallel_map(fit_fold, [(make(), fold) for fold in self.folds])
+        return (fit_fold(make(), fold) for fold in self.folds)
 
     def risk(self, make: Callable[[], DebiasedRecommender]) -> Estimate:
         """The debiased validation risk of the models that `make` returns."""
@@ -187,9 +180,9 @@ class Validation:
         }
 
 
-def fit_fold(model: DebiasedRecommender, fold: Fold, progress: Progress | None = None) -> Errors:
+def fit_fold(model: DebiasedRecommender, fold: Fold) -> Errors:
     """Fit a model to the rows of a fold that it may use; its errors on the held-out rows."""
-    return held_out_errors(fold, model.fit(fold.log, fold.probe, progress=progress))
+    return held_out_errors(fold, model.fit(fold.log, fold.probe))
 
 
 def held_out_errors(fold: Fold, model: DebiasedRecommender) -> Errors:
