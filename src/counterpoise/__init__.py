@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from counterpoise.balance.functions import CustomFunctions, KernelFunctions, Moments
     from counterpoise.balance.kernels import Exponential, Gaussian
     from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
-    from counterpoise.data.datasets import load as load_dataset
+    from counterpoise.data.datasets import load_dataset
     from counterpoise.data.log import Dataset, FeedbackLog
     from counterpoise.data.reading import read_log, read_logs
     from counterpoise.data.simulation import SimulatedData, simulate
@@ -141,7 +141,6 @@ _HOMES = {
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_ALIASES = {"load_dataset": "load"}
 _PACKAGES = ("plots",)  # reached as counterpoise.NAME
 
 __all__ = [
@@ -214,7 +213,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), _ALIASES.get(name, name))
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
 

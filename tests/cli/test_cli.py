@@ -20,7 +20,7 @@ from counterpoise.cli.main import main
 from counterpoise.cli.options import in_options
 from counterpoise.config import Configurable
 from counterpoise.methods import configure, short_names
-from counterpoise.runs import as_in_run
+from counterpoise.runs import columns_as_fitted
 
 
 @pytest.fixture(scope="module")
@@ -573,5 +573,5 @@ def test_a_run_whose_columns_cannot_be_told_is_evaluated_by_the_usual_ones(
     damage: dict[str, Any], dataset: Dataset, tmp_path: Path
 ) -> None:
     dataset.train.to_frame().write_csv(tmp_path / "log.csv")
-    reading = as_in_run({"data": "log.csv", **damage}, str(tmp_path / "log.csv"), {})
-    assert reading == as_in_run({}, str(tmp_path / "log.csv"), {}) == {}
+    reading = columns_as_fitted({"data": "log.csv", **damage}, str(tmp_path / "log.csv"), {})
+    assert reading == columns_as_fitted({}, str(tmp_path / "log.csv"), {}) == {}

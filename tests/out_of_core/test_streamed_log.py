@@ -15,7 +15,7 @@ from scipy.stats import chisquare
 
 from counterpoise import Dataset, DebiasedRecommender, load_model, make, tune
 from counterpoise.cli.main import main
-from counterpoise.data.datasets import load
+from counterpoise.data.datasets import load_dataset
 from counterpoise.data.files import title_of
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core.executors import ThreadEngine
@@ -87,7 +87,7 @@ def test_batches_take_every_row_once_and_from_all_shards_alike(log: StreamedLog)
 
 
 def test_a_streamed_log_reads_like_the_log_in_memory(log: StreamedLog, dataset: Dataset) -> None:
-    memory = load(Path(log.shards.folder).parents[1] / "log").train
+    memory = load_dataset(Path(log.shards.folder).parents[1] / "log").train
     assert np.array_equal(log.labels, memory.labels)
     rows = np.array([5, 3, 90])
     assert log.take(rows).to_frame().equals(memory.take(rows).to_frame())

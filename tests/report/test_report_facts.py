@@ -17,12 +17,12 @@ from counterpoise.balance.population import Pairs
 from counterpoise.cli.main import main
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error
 from counterpoise.evaluation.evaluate import (
-    NAMES,
     metrics_by_rule,
     paired_differences,
     percentile_interval,
     resampled_evaluation,
 )
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.comparison import comparison_facts, differing
 from counterpoise.report.context import (
     BASELINE_STEPS,
@@ -272,9 +272,13 @@ def test_ordinal_weight_is_reported(method: str, dataset: Dataset) -> None:
         found = gather(ReportContext(model, dataset=data))
         texts[name] = method_text(found)
         assert ("weight" in (found["model"]["ordinal"] or {})) == (name == "graded")
-    weight = make(method, dim=4, epochs=3, ordinal=OrdinalLoss()).fit(graded().train, graded().probe).facts_["ordinal"]["weight"]
+    weight = (
+        make(method, dim=4, epochs=3, ordinal=OrdinalLoss())
+        .fit(graded().train, graded().probe)
+        .facts_["ordinal"]["weight"]
+    )
     assert f"is used with an ordinal weight of {weight:.2f} " in texts["graded"]
-    for name, why in {"noisy": "their side of the threshold", "labels": "the ratings of the log are labels"}.items():
+    for name, why in {"noisy": "add nothing to which side of the threshold", "labels": "the ratings of the log are labels"}.items():
         assert "Ordinal ratings: inactive, " in texts[name]
         assert why in texts[name]
     without = make(method, dim=4, epochs=3, ordinal=None).fit(dataset.train, probe=dataset.probe)
@@ -326,7 +330,7 @@ def test_comparison_uses_a_test_no_run_has_seen(hostile_run: Path, hostile_folde
     seen = load_context(other).model.has_seen(alone.test)
     left = alone.test.take(~seen)
     expected = [evaluate(load_context(run).model, left).auc for run in (hostile_run, other)]
-    auc = facts["metrics"][list(NAMES).index("auc")]["runs"]
+    auc = facts["metrics"][list(METRIC_NAMES).index("auc")]["runs"]
     assert [run["value"] for run in auc] == pytest.approx(expected)
     assert auc[1]["difference"]["value"] == pytest.approx(expected[1] - expected[0])
 

@@ -15,7 +15,7 @@ from conftest import IMAGE_ID, SCRIPT_ID
 import counterpoise as cp
 from counterpoise import Dataset, DebiasedRecommender
 from counterpoise.cli.main import main
-from counterpoise.evaluation.evaluate import NAMES
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.charts import Bar, Line, Mark, Scale, bar_chart, line_chart, row_chart, short, tag
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.page import Column, slug
@@ -143,7 +143,7 @@ def test_method_without_weights_shows_its_other_corrections(dataset: Dataset, tm
 
 def test_reasons_in_facts_are_escaped(dataset: Dataset, tmp_path: Path) -> None:
     model = cp.make("mf", dim=4, epochs=2).fit(dataset.train)
-    model.facts_["inactive"] = {"grades": SCRIPT_ID}
+    model.facts_["inactive"] = {"ordinal": SCRIPT_ID}
     cp.write_report(model, out=tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert SCRIPT_ID not in page
@@ -236,7 +236,7 @@ def test_unknown_users_are_an_error_or_get_item_rates(
     assert main(["report", *arguments, *allowed, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["model"]["test"]["rows"] == len(lines) + 1
-    assert [row["run"]["value"] for row in facts["model"]["metrics"]] == [evaluated[name] for name in NAMES]
+    assert [row["run"]["value"] for row in facts["model"]["metrics"]] == [evaluated[name] for name in METRIC_NAMES]
     assert f"Unknown users: 1 of the {len(lines) + 1:,} test ratings are by users" in facts["notes"][0]
     assert main(["report", "--compare", str(hostile_run), *arguments]) == 2
     assert capsys.readouterr().err == complaints[0]

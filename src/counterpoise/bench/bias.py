@@ -24,7 +24,7 @@ from torch import Tensor
 from counterpoise import risks
 from counterpoise.bench.kept_rows import KeptRows
 from counterpoise.bench.tables import Sheet
-from counterpoise.data.datasets import load
+from counterpoise.data.datasets import load_dataset
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.simulation import simulate
@@ -172,7 +172,7 @@ def _simulated(n_users: int, n_items: int, seed: int) -> tuple[Floats, Features,
 
 
 def _from_log(data: FeedbackLog | str | Path, seed: int) -> tuple[Floats, Features, Features]:
-    log = data if isinstance(data, FeedbackLog) else load(data).train
+    log = data if isinstance(data, FeedbackLog) else load_dataset(data).train
     return completed(log, seed), log.user_features, log.item_features
 
 

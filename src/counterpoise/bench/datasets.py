@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import Protocol
-from counterpoise.data.datasets import SOURCES, load, search_folders
+from counterpoise.data.datasets import SOURCES, load_dataset, search_folders
 from counterpoise.data.log import Dataset, hash_logs
 from counterpoise.data.simulation import simulate
 from counterpoise.errors import ConfigError, DataError
@@ -34,7 +34,7 @@ class BenchDataset:
                 raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
             return simulate(seed=seed, **self.shape).dataset
         columns = (reading or {}) if self.name not in BENCH_DATASETS else {}
-        dataset = load(self.name, protocol=protocol, seed=seed, threshold=threshold, **columns)
+        dataset = load_dataset(self.name, protocol=protocol, seed=seed, threshold=threshold, **columns)
         if dataset.test is None:
             raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
         for log in (dataset.train, dataset.test):

@@ -15,6 +15,7 @@ import numpy as np
 from counterpoise.bench.published import CITATION, Published, places
 from counterpoise.bench.statistics import Floats, Interval, mean_and_deviation
 from counterpoise.errors import DataError, short_repr
+from counterpoise.evaluation.metrics import LOWER_IS_BETTER
 
 Block = Literal["IPS", "DR", "other"]
 BLOCKS: dict[str, Block] = {"naive": "IPS", "ips": "IPS", "dr": "DR", "imputation": "DR"}  # of each family
@@ -177,7 +178,6 @@ class Table:
 
 # The fits of one method in one section of the table, by seed.
 
-LOWER_IS_BETTER = ("mse", "mae", "log_loss")
 GROUPS = ("baseline", "ours", "own")
 Order = tuple[int, int, int, str, str]
 

@@ -27,10 +27,12 @@ from counterpoise.bench.statistics import (
 )
 from counterpoise.config import EmptyUsers
 from counterpoise.errors import ConfigError, check_choice, check_number
-from counterpoise.evaluation.evaluate import NAMES, RULED
+from counterpoise.evaluation.metrics import EMPTY_USER_METRICS, METRIC_NAMES
 
 METRICS = ("auc", "ndcg_one", "f1_one")  # the paper's, with its rule for users without a positive label
-CHOICES = [name for name in NAMES if name not in RULED] + [f"{m}_{r}" for m in RULED for r in get_args(EmptyUsers)]
+CHOICES = [name for name in METRIC_NAMES if name not in EMPTY_USER_METRICS] + [
+    f"{m}_{r}" for m in EMPTY_USER_METRICS for r in get_args(EmptyUsers)
+]
 SIGNIFICANT = 0.05
 DIGITS = 3  # as printed: what looks equal is marked alike
 
@@ -73,7 +75,7 @@ def check_metrics(metrics: Sequence[str]) -> list[str]:
 def split_metric(metric: str) -> tuple[str, str | None]:
     """("ndcg", "one") of "ndcg_one"; the rule is None for a metric that needs none."""
     name, _, rule = metric.rpartition("_")
-    return (name, rule) if name in RULED else (metric, None)
+    return (name, rule) if name in EMPTY_USER_METRICS else (metric, None)
 
 
 def _order(fit: Fit) -> tuple[Any, ...]:

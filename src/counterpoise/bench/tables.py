@@ -18,7 +18,7 @@ from counterpoise.bench.published import CITATION
 from counterpoise.bench.records import Cell, Comparison, Line, Section, Table, order
 from counterpoise.bench.statistics import Interval
 from counterpoise.bench.summary import split_metric
-from counterpoise.evaluation.evaluate import EMPTY_RULES, NAMES
+from counterpoise.evaluation.metrics import EMPTY_USER_RULES, METRIC_NAMES
 from counterpoise.storage import write_text
 
 NOTHING = "-"  # what stands where there is no number
@@ -129,7 +129,7 @@ def metric_name(metric: str, k: int, among: Sequence[str] = ()) -> str:
     """As it is printed, "NDCG@5"; with its rule where the table has the same metric by two rules."""
     name, rule = split_metric(metric)
     twice = len([other for other in among if split_metric(other)[0] == name]) > 1
-    return NAMES[name].format(k=k) + (f" ({rule})" if rule and twice else "")
+    return METRIC_NAMES[name].format(k=k) + (f" ({rule})" if rule and twice else "")
 
 
 def seeds_cell(line: Line, section: Section) -> str:
@@ -155,7 +155,7 @@ def rule_notes(metrics: Iterable[str], ks: Iterable[int]) -> list[str]:
         if (rule := split_metric(metric)[1]) is not None:
             by_rule[rule] += [metric_name(metric, k, among) for k in ks]
     return [
-        f"{', '.join(names)}: users without a positive label are {EMPTY_RULES[rule]}."
+        f"{', '.join(names)}: users without a positive label are {EMPTY_USER_RULES[rule]}."
         for rule, names in by_rule.items()
     ]
 

@@ -69,7 +69,7 @@ def balance(
     from counterpoise.balance.functions import KernelFunctions, Moments
     from counterpoise.balance.kernels import KERNELS
     from counterpoise.data.files import is_many
-    from counterpoise.data.reading import read_beside, read_features
+    from counterpoise.data.reading import read_all_columns, read_features
     from counterpoise.plots.text import love_lines
     from counterpoise.storage import check_table_name, write_table
 
@@ -95,7 +95,7 @@ def balance(
     check_table_name(out)
     with working("balancing", not (as_json or quiet)):
         first = read_features(observed, words(features))
-        table = read_beside(observed, first)
+        table = read_all_columns(observed, first)
         if "weight" in table.columns:
             raise DataError(f"{observed}: the column 'weight' has the name of the result. Rename it.")
         second = read_features(population, first.columns)

@@ -174,7 +174,7 @@ def bias(
     """
     from counterpoise.bench.bias import fitted, fitted_sheet, study, study_sheet
     from counterpoise.bench.kept_rows import KeptRows
-    from counterpoise.data.datasets import load
+    from counterpoise.data.datasets import load_dataset
     from counterpoise.methods import canonical_name
 
     visible, names = not (as_json or quiet), _names(methods)
@@ -186,7 +186,7 @@ def bias(
     if columns and data is None:
         named = ", ".join(f"`{name}`" for name in columns)
         raise ConfigError(f"{named}: columns are of a file, name it with --data.")
-    log = None if data is None else load(data, **columns).train
+    log = None if data is None else load_dataset(data, **columns).train
     kept = KeptRows(out / KEPT)
     with stoppable(f"What is measured is in {kept.folder}: {GO_ON}"):
         with counting_bar("drawing logs", visible) as watch:

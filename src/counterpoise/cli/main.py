@@ -135,14 +135,15 @@ def evaluate(
     quiet: Quiet = False,
 ) -> None:
     """Evaluate a saved run on unbiased ratings; in the honest protocol without pairs that the model has seen."""
-    from counterpoise.runs import evaluate_run
+    from counterpoise.runs import EvaluationData, evaluate_run
     from counterpoise.storage import write_text
 
     columns = given(user_col=user_col, item_col=item_col, rating_col=rating_col, separator=separator)
-    options = given(path=path, protocol=protocol, seed=seed, threshold=threshold, k=k, empty_users=empty_users)
-    options |= given(memory=memory)
+    options = given(path=path, protocol=protocol, seed=seed, threshold=threshold, memory=memory)
+    data = EvaluationData(test, reading=columns | {"duplicates": duplicates}, **options)
+    rules = given(k=k, empty_users=empty_users)
     with working("evaluating", not (as_json or quiet)):
-        result, seen, protocol = evaluate_run(run, test, unknown, columns | {"duplicates": duplicates}, **options)
+        result, seen, protocol = evaluate_run(run, data, unknown_users=unknown, **rules)
     facts = {"protocol": protocol, "rows_seen_in_training": seen, **result.to_dict()}
     if out is not None:
         write_text(out, json.dumps(facts, indent=2) + "\n")

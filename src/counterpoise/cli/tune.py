@@ -39,7 +39,7 @@ from counterpoise.config import Space
 from counterpoise.errors import GO_ON, stoppable
 
 if TYPE_CHECKING:
-    from counterpoise.evaluation.estimates import Spread
+    from counterpoise.evaluation.estimates import ParallelMap
     from counterpoise.runs import FitConfig
     from counterpoise.tuning.result import Trial
 
@@ -91,7 +91,7 @@ def tune(
 
     from counterpoise.data.files import title_of
     from counterpoise.runs import load_data
-    from counterpoise.storage import alone, check_folder
+    from counterpoise.storage import check_folder, exclusive_use
     from counterpoise.tuning.search_space import parse_words
     from counterpoise.tuning.study import load_optuna, reporting_storage
     from counterpoise.tuning.tune import tune as search_settings
@@ -105,7 +105,7 @@ def tune(
     log, unbiased, name = dataset.train, dataset.probe, dataset.name
     del dataset  # with the test, which has no say in what follows
     out.mkdir(parents=True, exist_ok=True)
-    guard = alone(out) if storage is None else nullcontext()
+    guard = exclusive_use(out) if storage is None else nullcontext()
     own_storage, storage = storage is None, storage or f"sqlite:///{(out / STUDY).as_posix()}"
     visible, kept = not (as_json or quiet), f"Trials that are done are in {out}: {GO_ON}"
     with (
@@ -155,7 +155,7 @@ def tune(
 
 
 @contextmanager
-def spread_over(configuration: FitConfig) -> Iterator[Spread | None]:
+def spread_over(configuration: FitConfig) -> Iterator[ParallelMap | None]:
     """Who fits the folds of a trial: tasks of Ray where they are asked for, else nobody but this process."""
     if configuration.engine == "local":
         yield None

@@ -1,6 +1,7 @@
-"""Logs and datasets: reading them, splitting them, simulating them.
+"""Logs of ratings: what they are, how they are read, and where they come from.
 
-Read in this order: `log` (FeedbackLog, Dataset), `ids` and `columns` (what a log is made of), `files` and `reading`
-(CSV, Parquet, side tables), `datasets` (by name), `splits` (protocols), `simulation`, `batches` (what training asks of
-a log).
+Read in this order: `log` (FeedbackLog, Dataset), `ids` and `columns` (ids to codes, checks of columns), `files` and
+`reading` (CSV and Parquet to logs), `splits` (probe and test), `datasets` (`load_dataset`), `simulation` (data whose
+propensities and ideal loss are known), `hashing` (one hash for everything that is drawn by a hash), `batches` (what
+training asks of a log).
 """

@@ -22,7 +22,7 @@ from counterpoise.balance.kernels import Gaussian, pair_tables
 from counterpoise.balance.population import ObservedPairs, Pairs, Rows, ShardedRows, pair_rows
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.files import PARQUET, column_names, files_of, kind_of
-from counterpoise.data.reading import AnyPath, read_beside, read_side
+from counterpoise.data.reading import AnyPath, read_all_columns, read_side_features
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core.executors import Engine, ThreadEngine
 from counterpoise.out_of_core.shards import Shard, ShardColumn, Shards, as_bytes, batches, shard_log
@@ -213,7 +213,7 @@ def balance_log(
     files with all columns and rows of the log, in order, and `weight` (sum 1). `options`: those of `balance_shards`.
     """
     target = checked_folder(out)
-    sides = [read_side(users, user_col, separator), read_side(items, item_col, separator)]
+    sides = [read_side_features(users, user_col, separator), read_side_features(items, item_col, separator)]
     columns = {"user_col": user_col, "item_col": item_col, "rating_col": None, "separator": separator}
     ids = {"user_ids": sides[0][0], "item_ids": sides[1][0]}
     for file in files_of(log):
@@ -261,7 +261,7 @@ def _frames(files: list[Path], separator: str | None) -> Iterator[pl.DataFrame]:
             names = {name: name for name in column_names(file)}
             yield from (frame for _, frame in batches(file, names))
         elif any(len(frame) for _, frame in _rows_of_text(file, separator)):
-            yield read_beside(file, pl.DataFrame(), separator=separator)
+            yield read_all_columns(file, pl.DataFrame(), separator=separator)
 
 
 def _rows_of_text(file: Path, separator: str | None) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -40,7 +40,7 @@ class StreamedLog(FeedbackLog):
     ) -> None:
         values: dict[str, Any] = {"shards": log.shards, "threshold": threshold, "engine": engine or ThreadEngine()}
         values |= {"user_ids": log.user_ids, "item_ids": log.item_ids, "memory": memory}
-        for name in ("timestamps", "user_features", "item_features", "propensities", "source"):
+        for name in ("timestamps", "user_features", "item_features", "propensities", "parent_propensities"):
             values[name] = None
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -34,6 +34,7 @@ from counterpoise.data.files import (
     first_row,
     kind_of,
 )
+from counterpoise.data.hashing import GOLDEN_GAMMA, splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.reading import AnyPath, as_plain_ids, read_part, same_type
 from counterpoise.errors import ConfigError, DataError, RowError
@@ -64,16 +65,9 @@ def _network(values: Integers, half: np.uint64, key: int) -> Integers:
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for number in range(ROUNDS):
-        left, right = right, left ^ (_mixed(right, key + number * 0x9E3779B97F4A7C15) & mask)
+        round_key = np.uint64((key + number * GOLDEN_GAMMA) % 2**64)
+        left, right = right, left ^ (splitmix64(right + round_key) & mask)
     return (left << half) | right
-
-
-def _mixed(values: Integers, key: int) -> Integers:
-    """A hash of 64 bits (the finaliser of splitmix64: Steele, Lea and Flood 2014)."""
-    mixed = values + np.uint64(key % 2**64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 SHARD_ROWS = 2**20

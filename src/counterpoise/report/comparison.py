@@ -13,7 +13,8 @@ from counterpoise import __version__
 from counterpoise.config import Unknown
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, DataError, short_repr
-from counterpoise.evaluation.evaluate import NAMES, Resampled, paired_differences, resampled_evaluation
+from counterpoise.evaluation.evaluate import Resampled, paired_differences, resampled_evaluation
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.context import ReportContext, load_context, unknown_user_notes
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.facts import as_json, difference_facts, flat, method_name, metric_facts, versions
@@ -46,7 +47,7 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknow
         "options": differing([flat(dict(context.configuration)) for context in contexts]),
         "settings": differing([flat(context.model.configuration_) for context in contexts]),
         "test": None if log is None else {"name": first.test_name, "rows": len(log), "k": first.k},
-        "metrics": [_metric(name, contexts, found) for name in NAMES] if found else [],
+        "metrics": [_metric(name, contexts, found) for name in METRIC_NAMES] if found else [],
         "versions": versions(),
         "definitions": DEFINITIONS,
     }

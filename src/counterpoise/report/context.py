@@ -25,7 +25,7 @@ from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog
 from counterpoise.ranking import Seen
 from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.runs import FitConfig, load_data, read_test
+from counterpoise.runs import EvaluationData, FitConfig, load_data, read_test
 from counterpoise.storage import read_manifest
 from counterpoise.weights.base import Uniform
 
@@ -116,7 +116,7 @@ def load_context(run: str | Path, test: str | None = None, unknown: Unknown = "e
     context = ReportContext(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
     if test is None:
         return context if dataset is None else replace(context, test=dataset.test, test_name=name_of_test(dataset))
-    log, seen, protocol = read_test(model, fitted, test)
+    log, seen, protocol = read_test(model, fitted, EvaluationData(test))
     kept = "left out" if protocol == "honest" else "kept"
     seen_notes = [f"{seen:,} pairs of {test} were seen in training and are {kept}."] if seen else []
     notes = (*notes, *seen_notes, *unknown_user_notes(context, log))  # raises before a baseline is fitted

@@ -24,8 +24,8 @@ from counterpoise.balance.features import side_features, standardised
 from counterpoise.balance.population import Pairs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
-from counterpoise.evaluation.evaluate import NAMES, Difference, binary_labels, paired_differences, resampled_evaluation
-from counterpoise.evaluation.metrics import LOWER_IS_BETTER
+from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
+from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
 from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.context import Floats, ReportContext, WeightedRows, seen_pairs
@@ -44,6 +44,7 @@ EXAMPLE_USERS = 6  # users whose lists are shown
 MAX_LISTED_USERS = 2000  # users whose lists are counted
 QUANTILES = {"min": 0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1}
 PACKAGES = ("numpy", "scipy", "torch", "polars")
+
 
 def gather(context: ReportContext) -> dict[str, Any]:
     """Everything that the report of one run shows."""
@@ -385,7 +386,7 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     return {
         "test": {"name": context.test_name, "rows": len(log), "users": evaluations["run"]["n_users"]},
         "evaluation": evaluations["run"],
-        "metrics": [_metric(name, evaluations, differences.get(name)) for name in NAMES],
+        "metrics": [_metric(name, evaluations, differences.get(name)) for name in METRIC_NAMES],
         "calibration": {name: _calibration(labels, values) for name, values in scores.items()},
     }
 
@@ -400,7 +401,7 @@ def _metric(name: str, evaluations: Mapping[str, Any], difference: Difference | 
 
 def metric_facts(name: str, k: int) -> dict[str, Any]:
     """The key of a metric, its title, and in which direction it is better."""
-    return {"metric": name, "name": NAMES[name].format(k=k), "lower_is_better": name in LOWER_IS_BETTER}
+    return {"metric": name, "name": METRIC_NAMES[name].format(k=k), "lower_is_better": name in LOWER_IS_BETTER}
 
 
 def difference_facts(name: str, difference: Difference) -> dict[str, Any]:

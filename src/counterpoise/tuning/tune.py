@@ -17,11 +17,10 @@ from counterpoise.evaluation.estimates import (
     Errors,
     Estimate,
     Fold,
-    Spread,
+    ParallelMap,
     Validation,
     debiased_risk,
-    errors_in,
-    fold_errors,
+    held_out_errors,
     pooled,
 )
 from counterpoise.methods import make
@@ -54,7 +53,7 @@ def tune(
     parallel_trials: int = 1,
     progress: Progress | None = None,
     callback: Callable[[tuple[Trial, ...]], None] | None = None,
-    parallel_map: Spread | None = None,
+    parallel_map: ParallelMap | None = None,
 ) -> Tuning:
     """Search the settings of a method, `trials` configurations in all; the first one is the method's defaults.
 
@@ -83,7 +82,9 @@ def tune(
         )
     dimensions = search_space(method, fixed, len(log), space, search)
     load_optuna()  # an error now, not after the weights
-    validation = replace(Validation.of(data, probe, folds=folds, rounds=eval_folds, seed=seed), spread=parallel_map)
+    validation = replace(
+        Validation.of(data, probe, folds=folds, eval_folds=eval_folds, seed=seed), parallel_map=parallel_map
+    )
     problem = {
         "data": hash_logs(__version__, validation.log, validation.probe),
         "method": method,
@@ -91,7 +92,7 @@ def tune(
         "seed": seed,
         "space": repr(dimensions),
         "folds": folds,
-        "eval_folds": validation.rounds,
+        "eval_folds": validation.eval_folds,
     }
     database: dict[str, Any] = {"storage": storage, "name": name or f"counterpoise-{method}", "exclusive": exclusive}
     study = Study.open(method, fixed, dimensions, seed, problem=problem, **database)
@@ -110,7 +111,7 @@ class _Candidate:
     proposal: Proposal
     state: str = "running"  # then complete, pruned or failed; repeated if its settings were proposed before
     errors: list[Errors] = field(default_factory=list)  # by fold
-    spread_errors: list[Errors] = field(default_factory=list)  # of all folds, if they were fitted at once
+    mapped_errors: list[Errors] = field(default_factory=list)  # of all folds, if they were fitted at once
     reason: str | None = None
 
 
@@ -143,7 +144,7 @@ class _Search:
                 self.study.discard(candidate.proposal)
             raise
         self._record(candidates, time.perf_counter() - started)
-        last = report(self.validation.rounds - 1)
+        last = report(self.validation.eval_folds - 1)
         if last is not None and best is not None:
             last(1, 1, math.nan)  # pruned and repeated trials are done too; the least risk is shown, not the loss
 
@@ -153,7 +154,7 @@ class _Search:
         """For each fold, the progress of fitting `size` trials to it, as a part of the whole search."""
         if progress is None:
             return lambda fold: None
-        steps = STEPS_PER_FIT * self.validation.rounds  # of a trial
+        steps = STEPS_PER_FIT * self.validation.eval_folds  # of a trial
         return lambda fold: (
             lambda epoch, epochs, loss: progress(
                 steps * done + STEPS_PER_FIT * size * fold + STEPS_PER_FIT * size * epoch // epochs,
@@ -172,24 +173,27 @@ class _Search:
 
     def _fit(self, candidates: list[_Candidate], fold: Fold, progress: Progress | None) -> list[Errors | Exception]:
         """The errors of each candidate on a fold, or its exception; one by one if fitting in parallel fails."""
-        if self.validation.spread is not None:
-            return [_result_or_error(partial(self._spread, candidate)) for candidate in candidates]
+        if self.validation.parallel_map is not None:
+            return [_result_or_error(partial(self._map_folds, candidate)) for candidate in candidates]
         if len(candidates) > 1:
             with suppress(Exception):
                 models = [self.make(candidate.proposal.settings) for candidate in candidates]
                 models = fit_models(models, fold.log, [fold.probe] * len(models), progress=progress)
-                return [_result_or_error(partial(errors_in, fold, model)) for model in models]
+                return [_result_or_error(partial(held_out_errors, fold, model)) for model in models]
 
         def fit(candidate: _Candidate) -> Errors:
-            return fold_errors(self.make(candidate.proposal.settings), fold, progress)
+            model = self.make(candidate.proposal.settings).fit(fold.log, fold.probe, progress=progress)
+            return held_out_errors(fold, model)
 
         return [_result_or_error(partial(fit, candidate)) for candidate in candidates]
 
-    def _spread(self, candidate: _Candidate) -> Errors:
+    def _map_folds(self, candidate: _Candidate) -> Errors:
         """The errors on the next fold; all folds are fitted when the first is asked for."""
-        if not candidate.spread_errors:
-            candidate.spread_errors = list(self.validation.judge(lambda: self.make(candidate.proposal.settings)))
-        return candidate.spread_errors[len(candidate.errors)]
+        if not candidate.mapped_errors:
+            candidate.mapped_errors = list(
+                self.validation.errors_by_fold(lambda: self.make(candidate.proposal.settings))
+            )
+        return candidate.mapped_errors[len(candidate.errors)]
 
     def _evaluate(self, candidate: _Candidate, found: Errors | Exception, best: list[Errors] | None) -> None:
         """Add the errors on one more fold, and prune the candidate if it is behind the best trial.
@@ -206,7 +210,7 @@ class _Search:
         candidate.errors.append(found)
         so_far, folds = pooled(candidate.errors), len(candidate.errors)
         candidate.proposal.handle.report(debiased_risk(so_far).value, folds)
-        if folds == self.validation.rounds:
+        if folds == self.validation.eval_folds:
             candidate.state = "complete"
         elif best is not None and not candidate.proposal.default and is_behind(so_far, pooled(best[:folds])):
             candidate.state = "pruned"
@@ -241,7 +245,7 @@ class _Search:
     def _errors_of(self, trial: Trial) -> list[Errors]:
         """The errors of a complete trial, fitted again if another process fitted it."""
         if trial.number not in self.errors:
-            self.errors[trial.number] = list(self.validation.judge(lambda: self.make(trial.settings)))
+            self.errors[trial.number] = list(self.validation.errors_by_fold(lambda: self.make(trial.settings)))
         return self.errors[trial.number]
 
 
