@@ -32,7 +32,7 @@ from counterpoise.bench.bias import (
     ratios,
     selective_propensity,
 )
-from counterpoise.bench.kept_rows import KeptRows
+from counterpoise.bench.store import Store
 from counterpoise.cli.main import main
 
 RATINGS = np.random.default_rng(0).choice([1, 2, 3, 4, 5], size=(30, 40), p=MARGINALS)
@@ -407,10 +407,10 @@ def test_a_study_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
             raise KeyboardInterrupt
         return fit(method, seed)
 
-    out, place = str(tmp_path / "out"), tmp_path / "out" / "measurements"
+    out = str(tmp_path / "out")
     monkeypatch.setattr(bias, "measure_fit", stopped_at_ips)
     assert main([*words, out]) == 130
-    assert f"What is measured is in {place}: the same command goes on from there." in capsys.readouterr().err
+    assert f"Measurements that are done are in {out}: the same command goes on from there." in capsys.readouterr().err
     monkeypatch.setattr(bias, "measure", lambda *how: measured.append("draw") or draw(*how))
     monkeypatch.setattr(bias, "measure_fit", lambda method, seed: measured.append(method) or fit(method, seed))
     assert main([*words, out]) == 0
@@ -419,14 +419,15 @@ def test_a_study_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
 
 
 def test_measurements_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    kept = KeptRows(tmp_path)
-    rows = bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
-    assert bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15) == rows
-    (file,) = tmp_path.glob("fit-mf.*")
-    for content, why in {"[": "cannot be read", "{}": "holds no rows", '[{"a": 1}]': "holds other rows"}.items():
+    store = Store(tmp_path)
+    rows = bias.fitted("mf", 1, store=store, n_users=20, n_items=15)
+    assert bias.fitted("mf", 1, store=store, n_users=20, n_items=15) == rows
+    (file,) = tmp_path.glob("fits/bias.mf.seed0.*")
+    wrong = {"[": "cannot be read", "[]": "is no row", "{}": "holds other rows", '{"rows": [{"a": 1}]}': "holds other"}
+    for content, why in wrong.items():
         file.write_text(content)
-        with pytest.raises(DataError, match=f"{file.name}.*{why}.*Delete it, and it is measured again."):
-            bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
+        with pytest.raises(DataError, match=f"{file.name}.*{why}.*Delete it, and"):
+            bias.fitted("mf", 1, store=store, n_users=20, n_items=15)
 
 
 def test_a_file_with_columns_of_its_own_gives_the_same_study(
@@ -445,4 +446,4 @@ def test_a_file_with_columns_of_its_own_gives_the_same_study(
         found.append([sheet["rows"] for sheet in json.loads(capsys.readouterr().out)["sheets"]])
     assert found[0] == found[1]
     assert main([*words, *columns[:2]]) == 2
-    assert "`--user-col`: columns are of a file, name it with --data." in capsys.readouterr().err
+    assert "`--user-col`: only for a file, and --data names none." in capsys.readouterr().err

@@ -19,6 +19,7 @@ from counterpoise.config import EmptyUsers
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 CLIP = 1e-7  # the log loss sees no probability nearer to 0 or 1
+LOWER_IS_BETTER = ("mse", "mae", "log_loss")
 
 
 @dataclass(frozen=True, eq=False)
