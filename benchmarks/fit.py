@@ -78,7 +78,7 @@ def many(name: str, count: int, device: str) -> str:
 def shape(shape_name: str, name: str, device: str, epochs: int) -> list[list[str]]:
     """A fit to a simulated log of a known shape, as rows of the table.
 
-    For adaptive balancing twice: with weights as they are, and with weights that are solved anew in every epoch.
+    For adaptive balancing twice: with weights as they are, and with weights that are solved again in every epoch.
     """
     n_users, n_items, density = SHAPES[shape_name]
     data, rows = cp.simulate(n_users, n_items, density).dataset, []

@@ -12,7 +12,6 @@ import typer
 from counterpoise.cli.console import counting_bar, say, show_json, show_table
 from counterpoise.cli.options import (
     Address,
-    EngineWord,
     ItemCol,
     Json,
     PropensityCol,
@@ -49,6 +48,9 @@ Out = Annotated[Path, typer.Option(help="Folder of results: fits that are there 
 Backbone = Annotated[BenchBackbone, typer.Option(help="Our default, or the paper's: 4 dimensions, no biases.")]
 Name = Annotated[str, typer.Option(help="Name of the files to write.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of all methods, as name=value.")]
+Engine = Annotated[
+    EngineName | None, typer.Option("--engine", help="Where fits run: processes here, or Ray.", show_default="local")
+]
 Retry = Annotated[bool, typer.Option("--retry", help="Fit again what failed.")]
 
 
@@ -139,7 +141,7 @@ def table(
     metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
     settings: Settings = None,
     jobs: Jobs = 1,
-    engine: EngineWord = None,
+    engine: Engine = None,
     address: Address = None,
     out: Out = Path("results"),
     name: Name = "table",
@@ -198,7 +200,7 @@ def sweep(
     metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
     settings: Settings = None,
     jobs: Jobs = 1,
-    engine: EngineWord = None,
+    engine: Engine = None,
     address: Address = None,
     out: Out = Path("results"),
     retry: Retry = False,
@@ -250,7 +252,7 @@ def protocol(
     separator: Separator = None,
     settings: Settings = None,
     jobs: Jobs = 1,
-    engine: EngineWord = None,
+    engine: Engine = None,
     address: Address = None,
     out: Out = Path("results"),
     retry: Retry = False,
