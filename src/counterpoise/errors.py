@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -104,4 +105,11 @@ def check_flag(name: str, value: Any, advice: str = "") -> None:
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     """Raise `ConfigError` unless `value` is one of the words in `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {short_repr(value)}.")
+        known, nearest = ", ".join(map(repr, choices)), suggestion(value, choices)
+        raise ConfigError(f"`{name}` must be one of {known}, got {short_repr(value)}.{nearest}")
+
+
+def suggestion(value: Any, names: Iterable[str]) -> str:
+    """` Did you mean 'coat'?` for a misspelt name, with a space in front; empty where none is near."""
+    nearest = difflib.get_close_matches(str(value)[:80], list(names), n=1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""

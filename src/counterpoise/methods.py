@@ -13,7 +13,7 @@ from typing import Any
 from counterpoise.balance.functions import KernelFunctions, Moments
 from counterpoise.balance.kernels import KERNELS, Kernel
 from counterpoise.config import Select, Weighting
-from counterpoise.errors import ConfigError, check_choice
+from counterpoise.errors import ConfigError, check_choice, suggestion
 from counterpoise.imputation.base import Constant, Imputation, Learned, NoImputation
 from counterpoise.imputation.calibrated import MultiplyRobust, Targeted
 from counterpoise.imputation.mnar import MNARLikelihood
@@ -564,9 +564,9 @@ def _full_name(model: DebiasedRecommender, setting: str) -> str:
     highest = min((name.count("__") for name in matches), default=0)
     nearest = [name for name in matches if name.count("__") == highest]
     if len(nearest) != 1:
-        known = ", ".join(sorted({_last(name) for name in names}))
-        problem = f"is ambiguous: {', '.join(nearest)}" if nearest else f"is unknown. Settings: {known}"
-        raise ConfigError(f"setting `{setting}` {problem}.")
+        known = sorted({_last(name) for name in names})
+        problem = f"is ambiguous: {', '.join(nearest)}." if nearest else f"is unknown. Settings: {', '.join(known)}."
+        raise ConfigError(f"setting `{setting}` {problem}{'' if nearest else suggestion(setting, known)}")
     return nearest[0]
 
 

@@ -21,7 +21,7 @@ from counterpoise.data.datasets import SOURCES, load
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
 from counterpoise.data.reading import header_of, read_log
 from counterpoise.data.simulation import simulate
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, short_repr
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, short_repr, suggestion
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
 from counterpoise.methods import make
 from counterpoise.out_of_core.executors import make_engine
@@ -94,8 +94,8 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
         if first["type"] == "missing":
             raise ConfigError(f"`{name}` is missing. Give it as an argument or in the configuration file.") from None
         if first["type"] == "extra_forbidden":
-            known = ", ".join(FitConfig.model_fields)
-            raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.") from None
+            known, nearest = ", ".join(FitConfig.model_fields), suggestion(name, FitConfig.model_fields)
+            raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.{nearest}") from None
         rule = first["msg"].removeprefix("Input should be ")
         raise ConfigError(f"`{name}` must be {rule}, got {short_repr(first['input'])}.") from None
 

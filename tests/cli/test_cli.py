@@ -143,16 +143,16 @@ def test_one_text_id_does_not_make_the_others_unknown(tmp_path: Path, capsys: py
     for name, rows in {"plain": "1,2\n", "mixed": "1,2\nnew,2\n"}.items():
         (tmp_path / f"{name}.csv").write_text("user_id,item_id\n" + rows)
         out = str(tmp_path / f"{name}.parquet")
-        arguments = ["predict", run, str(tmp_path / f"{name}.csv"), "--out", out, "--unknown", "popular", "--quiet"]
+        arguments = ["predict", run, str(tmp_path / f"{name}.csv"), "--out", out, "--unknown-users", "popular", "--quiet"]
         assert main(arguments) == 0
         scores[name] = pl.read_parquet(out)["score"][0]
     assert scores["plain"] == scores["mixed"]
     assert main(["predict", run, str(tmp_path / "mixed.csv"), "--out", str(tmp_path / "x.csv")]) == 2
     error = capsys.readouterr().err
     assert "unknown user 'new':" in error
-    assert "Use --unknown popular to score new users by the items alone." in error
+    assert "Use --unknown-users popular to score new users by the items alone." in error
     assert (
-        main(["recommend", run, "--users", "1, new", "--unknown", "popular", "--k", "1", "--keep-seen", "--json"]) == 0
+        main(["recommend", run, "--users", "1, new", "--unknown-users", "popular", "--k", "1", "--keep-seen", "--json"]) == 0
     )
     assert printed_json(capsys)[0]["score"] == pytest.approx(cp.load_model(run).recommend([1], 1, False)["score"][0])
 
@@ -162,12 +162,12 @@ def test_errors_speak_of_options_where_the_command_has_them(tmp_path: Path, caps
     twice.write_text("user_id,item_id,rating\n1,1,0\n1,2,1\n1,1,1\n")
     assert main(["fit", str(twice), "--out", str(tmp_path / "run")]) == 2
     assert "Choose --duplicates last or --duplicates mean to keep one row a pair." in capsys.readouterr().err
-    options = {"user_col": "--user-col", "unknown": "--unknown", "settings": "--set"}
+    options = {"user_col": "--user-col", "unknown": "--unknown-users", "settings": "--set"}
     for text, said in {
         "`user_col` must be one": "`--user-col` must be one",
         "`user_ids` must be one": "`user_ids` must be one",
         "Name it with `user_col` (--user-col).": "Name it with `--user-col`.",
-        'Use unknown="popular".': "Use --unknown popular.",
+        'Use unknown="popular".': "Use --unknown-users popular.",
         "such as weights='propensity', or strength=0.": "such as --set weights=propensity, or --set strength=0.",
         "For example --set dim=16.": "For example --set dim=16.",
     }.items():
@@ -254,7 +254,7 @@ def test_recommendations_are_written_in_original_ids(ending: str, run: Path, tmp
 def test_recommendations_for_named_users_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", str(run), "--users", "u3,u5", "--k", "2", "--json"]) == 0
     assert [row["user_id"] for row in printed_json(capsys)] == ["u3", "u3", "u5", "u5"]
-    assert main(["recommend", str(run), "--users", "nobody", "--k", "2", "--unknown", "popular"]) == 0
+    assert main(["recommend", str(run), "--users", "nobody", "--k", "2", "--unknown-users", "popular"]) == 0
     assert "nobody" in capsys.readouterr().out
     assert main(["recommend", str(run), "--users", "u3", "--candidates", "i1,i2", "--keep-seen", "--json"]) == 0
     assert {row["item_id"] for row in printed_json(capsys)} == {"i1", "i2"}
@@ -279,9 +279,9 @@ def test_unknown_users_of_a_test_are_an_error_or_get_rates(
     assert main(["evaluate", str(run), str(test)]) == 2
     error = capsys.readouterr().err
     assert "unknown user 'stranger'" in error
-    assert "Use --unknown popular" in error
+    assert "Use --unknown-users popular" in error
     assert (
-        main(["evaluate", str(run), str(test), "--unknown", "popular", "--json", "--out", str(tmp_path / "e.json")])
+        main(["evaluate", str(run), str(test), "--unknown-users", "popular", "--json", "--out", str(tmp_path / "e.json")])
         == 0
     )
     assert printed_json(capsys)["n_users"] == 2

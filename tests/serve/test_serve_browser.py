@@ -14,19 +14,19 @@ pytest.importorskip("fastapi", reason="serving is not installed: pip install -e 
 
 from counterpoise.serve.app import make_app  # noqa: E402
 from counterpoise.serve.guard import Guard  # noqa: E402
-from counterpoise.serve.model import Served  # noqa: E402
+from counterpoise.serve.model import ServedRun  # noqa: E402
 from counterpoise.serve.server import address, open_socket  # noqa: E402
 
 USER = f"{SCRIPT_ID}7"
 
 
 @pytest.fixture(scope="module")
-def run(hostile_run: Path) -> Served:
-    return Served.load(hostile_run)
+def run(hostile_run: Path) -> ServedRun:
+    return ServedRun.load(hostile_run)
 
 
 @pytest.fixture(scope="module")
-def url(browser, run: Served) -> Iterator[str]:
+def url(browser, run: ServedRun) -> Iterator[str]:
     """Of a server in a thread."""
     config = uvicorn.Config(Guard(make_app(lambda: run)), lifespan="off", log_level="error")
     server, listening = uvicorn.Server(config), open_socket("127.0.0.1", 0)
@@ -62,7 +62,7 @@ def visit(browser, request) -> Iterator[Visit]:
     opened.context.close()
 
 
-def test_a_user_is_typed_and_two_lists_stand_side_by_side(visit: Visit, url: str, run: Served) -> None:
+def test_a_user_is_typed_and_two_lists_stand_side_by_side(visit: Visit, url: str, run: ServedRun) -> None:
     visit.page.goto(url)
     visit.page.get_by_label("User").fill(USER)
     visit.page.get_by_label("Items").fill("4")

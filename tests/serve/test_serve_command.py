@@ -73,7 +73,7 @@ class TestStarted:
 
     def test_a_folder_that_is_no_run_is_refused(self, tmp_path: Path, run: Path, capsys) -> None:
         refuses(capsys, [str(tmp_path / "nothing"), "--port", "0"], "not a saved run")
-        refuses(capsys, [str(run), "--port", "0", "--plain", str(tmp_path)], "not a saved run")
+        refuses(capsys, [str(run), "--port", "0", "--baseline", str(tmp_path)], "not a saved run")
 
     def test_an_address_that_is_taken_or_none_is_refused(self, run: Path, token_file: Path, capsys) -> None:
         with socket.socket() as taken:
@@ -89,7 +89,7 @@ class TestStarted:
     def test_a_server_wants_its_token_takes_new_runs_but_no_broken_ones_and_stops(
         self, run: Path, token_file: Path, dataset: Dataset
     ) -> None:
-        options = ("--host", "0.0.0.0", "--token-file", str(token_file), "--unknown", "popular")
+        options = ("--host", "0.0.0.0", "--token-file", str(token_file), "--unknown-users", "popular")
         with Server(run, *options) as server:
             let_in_with_the_token_alone(server)
             before = server.get("/recommend?user=3")

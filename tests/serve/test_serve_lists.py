@@ -13,8 +13,8 @@ import torch
 import counterpoise as cp
 from counterpoise import DataError, Dataset, DebiasedRecommender, FeedbackLog
 from counterpoise.data.ids import Vocabulary
-from counterpoise.serve.lists import Ids, Lists, UnknownId, best
-from counterpoise.serve.model import Served
+from counterpoise.serve.lists import Ids, Lists, UnknownId, top_k
+from counterpoise.serve.model import ServedRun
 
 FAST = {"epochs": 4, "device": "cpu"}
 
@@ -43,14 +43,14 @@ FILTERS = [
 
 
 @pytest.fixture(scope="module")
-def runs(models: dict[str, DebiasedRecommender], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Served]:
+def runs(models: dict[str, DebiasedRecommender], tmp_path_factory: pytest.TempPathFactory) -> dict[str, ServedRun]:
     folder = tmp_path_factory.mktemp("runs")
     for name, model in models.items():
         model.save(folder / name)
-    return {name: Served.load(folder / name, unknown="popular") for name in models}
+    return {name: ServedRun.load(folder / name, unknown="popular") for name in models}
 
 
-def answered(run: Served, users: list, candidates: list | None = None, k: int = 10, **filters) -> list[tuple]:
+def answered(run: ServedRun, users: list, candidates: list | None = None, k: int = 10, **filters) -> list[tuple]:
     """(user, item, score, rank) of each row that is served."""
     lists = [run.recommend(user, k, candidates=run.choice(candidates), **filters) for user in users]
     return [(one["user_id"], row["item_id"], row["score"], row["rank"]) for one in lists for row in one["items"]]
@@ -95,7 +95,7 @@ def test_the_best_are_those_of_a_stable_sort_whatever_is_tied() -> None:
         scores = rng.choice([-np.inf, 0.0, 0.5, 1.0, 2.0], size=rng.integers(1, 12)).astype(np.float32)
         ranked = [place for place in np.argsort(-scores, kind="stable") if scores[place] > -np.inf]
         for k in (1, 3, 12, 50):
-            assert best(scores, k).tolist() == ranked[:k]
+            assert top_k(scores, k).tolist() == ranked[:k]
 
 
 def test_what_is_most_rated_and_not_seen_is_counted(runs, dataset: Dataset) -> None:
@@ -110,10 +110,10 @@ def test_what_is_most_rated_and_not_seen_is_counted(runs, dataset: Dataset) -> N
 def test_ids_are_compared_by_how_they_are_written_and_answered_as_they_are() -> None:
     numbers, words = Ids(Vocabulary([7, -3, 2**40]), "user"), Ids(Vocabulary(["7", "007", "\u00e9"]), "item")
     assert [numbers.code(name) for name in (7, "7", "007", "-3", 2**40, " 7", "7.0")] == [0, 0, None, 1, 2, None, None]
-    assert numbers.plain == [7, -3, 2**40]
+    assert numbers.values == [7, -3, 2**40]
     assert [words.code(name) for name in (7, "007", "\u00e9", "e\u0301", "")] == [0, 1, 2, None, None]
-    assert words.plain == ["7", "007", "\u00e9"]
-    assert Ids(Vocabulary([0.5, 2.0]), "user").plain == ["0.5", "2.0"]
+    assert words.values == ["7", "007", "\u00e9"]
+    assert Ids(Vocabulary([0.5, 2.0]), "user").values == ["0.5", "2.0"]
     with pytest.raises(UnknownId, match=r"unknown user 'x+.{3}: this log has 3 users with ids such as 7"):
         numbers.require("x" * 10_000)
 
@@ -128,7 +128,7 @@ def test_ids_of_every_type_are_found_as_the_vocabulary_finds_them(ids: list) -> 
 
 def test_one_user_and_one_item_can_be_served(tmp_path: Path) -> None:
     cp.make("mf", dim=2, **FAST).fit(FeedbackLog.from_arrays(["ann"], ["book"], [1])).save(tmp_path / "run")
-    run = Served.load(tmp_path / "run")
+    run = ServedRun.load(tmp_path / "run")
     assert run.recommend("ann", 10) == {"user_id": "ann", "known": True, "items": []}
     assert [row["item_id"] for row in run.recommend("ann", 10, filter_seen=False)["items"]] == ["book"]
     assert run.similar("book", 3)["items"] == []
@@ -137,7 +137,7 @@ def test_one_user_and_one_item_can_be_served(tmp_path: Path) -> None:
 def test_a_folder_whose_name_is_no_text_can_be_served(fitted: DebiasedRecommender, tmp_path: Path) -> None:
     folder = tmp_path / "caf\udce9"
     fitted.save(folder, fit="by hand")
-    run = Served.load(folder)
+    run = ServedRun.load(folder)
     assert run.facts["run"] == "caf?"
     assert run.method == "debiased"
 

@@ -12,7 +12,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 
 from counterpoise.serve.app import make_app  # noqa: E402
 from counterpoise.serve.guard import Guard  # noqa: E402
-from counterpoise.serve.model import Served  # noqa: E402
+from counterpoise.serve.model import ServedRun  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("schema")  # they share one server
 TOKEN = {"Authorization": "Bearer a-token-of-enough-letters"}
@@ -26,7 +26,7 @@ TOO_LARGE = "413"  # an answer to a request of any kind: what is generated may b
 def api(fitted, tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("api") / "run"
     fitted.save(folder)
-    run = Served.load(folder, unknown="popular")
+    run = ServedRun.load(folder, unknown="popular")
     app = Guard(make_app(lambda: run), TOKEN["Authorization"].removeprefix("Bearer "))
     found = schemathesis.openapi.from_asgi("/openapi.json", app, headers=TOKEN)
     checks = found.config.checks

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from counterpoise.cli.console import counting_bar, say, show_json, show_table
+from counterpoise.cli.console import counting_bar, print_line, show_json, show_table
 from counterpoise.cli.options import (
     Address,
     EngineWord,
@@ -133,13 +133,13 @@ def show_sheets(
         show_json({"sheets": [sheet.to_dict() for sheet in sheets], "missing": missing, "files": list(map(str, paths))})
     elif not quiet:
         for sheet in sheets:
-            say(sheet.title)
+            print_line(sheet.title)
             show_table(list(sheet.columns), sheet.cells())
-            say("\n".join(sheet.notes))
+            print_line("\n".join(sheet.notes))
         for absent in missing:
-            say(f"{absent['dataset']} is missing. {absent['missing']}")
+            print_line(f"{absent['dataset']} is missing. {absent['missing']}")
         if paths:
-            say(f"Written to {out}: {', '.join(sorted(path.name for path in paths))}")
+            print_line(f"Written to {out}: {', '.join(sorted(path.name for path in paths))}")
 
 
 # `counterpoise bench bias`: parse, measure what is not kept yet, print and write.
@@ -288,11 +288,11 @@ def table(
         show_json(found.to_dict())
     elif not quiet:
         for title, columns, rows, notes in as_terminal(found):
-            say(f"\n{title}")
+            print_line(f"\n{title}")
             if columns:
                 show_table(columns, rows)
-            say("\n".join(notes))
-        say(f"\nWritten to {out}: " + ", ".join(f"{name}.{ending}" for ending in files))
+            print_line("\n".join(notes))
+        print_line(f"\nWritten to {out}: " + ", ".join(f"{name}.{ending}" for ending in files))
 
 
 @app.command()

@@ -20,7 +20,7 @@ from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.reading import AnyPath, read_log, read_logs, with_sides
 from counterpoise.data.splits import apply_protocol
-from counterpoise.errors import ConfigError, DataError, check_choice, check_number
+from counterpoise.errors import ConfigError, DataError, check_choice, check_number, suggestion
 from counterpoise.out_of_core.executors import RayEngine
 from counterpoise.out_of_core.log import read_streamed, too_long
 
@@ -344,7 +344,8 @@ def _files(path: Path, test: AnyPath | None, probe: AnyPath | None) -> dict[str,
     files: dict[str, AnyPath] = {part: file for part, file in given.items() if file is not None}
     if not path.is_dir() or not any(any(path.glob(f"{part}.*")) for part in PARTS):
         if not is_many(path) and not path.exists() and path.name == str(path) and kind_of(path) == "":
-            raise ConfigError(f"unknown dataset {str(path)!r}. Use one of {_names()}, or a path to your own files.")
+            advice = f"Use one of {_names()}, or a path to your own files.{suggestion(path, SOURCES)}"
+            raise ConfigError(f"unknown dataset {str(path)!r}. {advice}")
         return {"train": path, **files}
     for part in PARTS:
         found = sorted(
