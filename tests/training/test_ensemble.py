@@ -91,9 +91,7 @@ def test_who_asked_for_a_hedge_learns_why_there_is_none(
 ) -> None:
     model = cp.make(method, hedge=True, **FAST).fit(dataset.train)
     assert model.facts_["inactive_settings"]["hedge"].startswith(why)
-    assert any(
-        line.startswith(f"Hedge: one predictor as without it, since {why}") for line in fit_lines(model.facts_, 9)
-    )
+    assert any(line.startswith("Ensemble off: ") for line in fit_lines(model.facts_, 9))
     facts = cp.write_report(model, dataset, out=tmp_path / "page.html", plain=False)
     assert f"was to doubt the imputation, but there is none: {why}" in str(facts["summary"])
     doubted = cp.make("dr-jl", hedge=True, **FAST).fit(dataset.train, dataset.probe)
@@ -145,15 +143,17 @@ def test_where_the_imputation_is_all_there_is_nothing_is_hedged(dataset: Dataset
 
 def test_a_fit_says_what_silence_said(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
     facts = model.facts_["imputation"]
-    times = f"{facts['positive'] / facts['negative']:.1f} times"
-    assert any(times in line and "believed by half" in line for line in fit_lines(model.facts_, 601))
+    times = f"{facts['positive'] / facts['negative']:.1f}x as likely"
+    lines = "\n".join(fit_lines(model.facts_, 601))
+    assert times in lines
+    assert "average of the model with this correction" in lines
     silent = cp.make("counterpoise", **FAST).fit(dataset.train)
-    assert any("Silence: says nothing" in line for line in fit_lines(silent.facts_, 601))
+    assert any("Missingness model off" in line for line in fit_lines(silent.facts_, 601))
 
 
 def test_the_hedge_of_any_imputation_is_told(dataset: Dataset) -> None:
     model = cp.make("dr-jl", hedge=True, epochs=2, dim=4).fit(dataset.train, probe=dataset.probe)
-    assert any("believed by half" in line for line in fit_lines(model.facts_, 601))
+    assert any("average of the model with the imputation" in line for line in fit_lines(model.facts_, 601))
 
 
 def test_two_predictors_of_a_run_that_tells_of_one_are_refused(model: cp.DebiasedRecommender, tmp_path: Path) -> None:
