@@ -16,6 +16,7 @@ from counterpoise.cli.options import (
     PairColumns,
     ScaleOptions,
     given,
+    option,
     with_options,
     words,
 )
@@ -40,11 +41,9 @@ class FeatureOptions(OptionGroup):
     """The features that are balanced: columns of the observed file, or those of users and items."""
 
     panel = "Data"
-    users: Annotated[Path | None, typer.Option(help="For a log: file of the ids and features of all users.")] = None
-    items: Annotated[Path | None, typer.Option(help="For a log: file of the ids and features of all items.")] = None
-    features: Annotated[
-        str | None, typer.Option(help="Columns to balance, separated by commas.", show_default="all")
-    ] = None
+    users: Annotated[Path | None, option("For a log: file of the ids and features of all users.")] = None
+    items: Annotated[Path | None, option("For a log: file of the ids and features of all items.")] = None
+    features: Annotated[str | None, option("Columns to balance, separated by commas.", shown="all")] = None
 
 
 @dataclass(frozen=True)
@@ -52,20 +51,14 @@ class BalanceOptions(OptionGroup):
     """The balanced functions, and how closely they are balanced."""
 
     panel = "Method"
-    moments: Annotated[
-        int | None, typer.Option(help="Balance moments up to this order instead of kernel functions.")
-    ] = None
-    kernel: Annotated[KernelName, typer.Option(help="Kernel of the balanced functions.")] = "gaussian"
-    n_functions: Annotated[
-        int, typer.Option(help="Number of kernel functions; with --select greedy the largest number.")
-    ] = 50
-    select: Annotated[SelectForSamples, typer.Option(help="How the kernel functions are chosen.")] = "spectral"
-    tolerance: Annotated[float, typer.Option(help="Imbalance that is allowed, in standard deviations.")] = 1e-3
-    strength: Annotated[float | None, typer.Option(help="Penalty weight of one standard deviation of imbalance.")] = (
-        None
-    )
-    max_weight: Annotated[float | None, typer.Option(help="Largest weight allowed; all weights sum to 1.")] = None
-    seed: Annotated[int, typer.Option(help="Seed of the draw of candidate kernel functions.")] = 0
+    moments: Annotated[int | None, option("Balance moments up to this order instead of kernel functions.")] = None
+    kernel: Annotated[KernelName, option("Kernel of the balanced functions.")] = "gaussian"
+    n_functions: Annotated[int, option("Number of kernel functions; with --select greedy the largest number.")] = 50
+    select: Annotated[SelectForSamples, option("How the kernel functions are chosen.")] = "spectral"
+    tolerance: Annotated[float, option("Imbalance that is allowed, in standard deviations.")] = 1e-3
+    strength: Annotated[float | None, option("Penalty weight of one standard deviation of imbalance.")] = None
+    max_weight: Annotated[float | None, option("Largest weight allowed; all weights sum to 1.")] = None
+    seed: Annotated[int, option("Seed of the draw of candidate kernel functions.")] = 0
 
     def functions(self) -> Functions:
         """The functions to balance, checked."""
@@ -80,22 +73,16 @@ class BalanceOptions(OptionGroup):
         return Moments(self.moments)
 
 
-@dataclass(frozen=True)
-class WeightsOutput(OutputOptions):
-    """Where the weights are written."""
-
-    out: Annotated[Path | None, typer.Option(help=f"{OUT_HELP} For a log a folder.", show_default=False)] = None
-
-
 @with_options
 def balance(
     observed: Annotated[Path, typer.Argument(help="File of the observed rows, or a log.", show_default=False)],
     features: FeatureOptions,
     columns: PairColumns,
     method: BalanceOptions,
-    output: WeightsOutput,
+    output: OutputOptions,
     scale: ScaleOptions,
     population: Annotated[Path | None, typer.Argument(help="File of the rows to resemble.")] = None,
+    out: Annotated[Path | None, option(f"{OUT_HELP} For a log a folder.", shown=False, panel="Output")] = None,
 ) -> None:
     """Weight observed rows so that they resemble a population: balancing without any recommender.
 
@@ -107,12 +94,12 @@ def balance(
     from counterpoise.data.files import is_many
 
     functions = method.functions()
-    if output.out is None:
+    if out is None:
         raise ConfigError("`out` must be given (--out): where the weights are written.")
     if features.users is None and features.items is None and not is_many(observed):
         if population is None:
             raise ConfigError("`population` must be given: a file with the rows to resemble; or --users and --items.")
-        _balance_files(observed, population, output.out, functions, words(features.features), method, output)
+        _balance_files(observed, population, out, functions, words(features.features), method, output)
         return
     if features.users is None or features.items is None or population is not None:
         raise ConfigError("a log is balanced against all pairs: give --users and --items, and no POPULATION.")
@@ -127,7 +114,7 @@ def balance(
             str(observed),
             features.users,
             features.items,
-            output.out,
+            out,
             functions,
             engine=make_engine(scale.engine or "local", scale.workers, scale.address),
             tolerance=method.tolerance,
@@ -137,9 +124,9 @@ def balance(
             **given(memory=scale.memory, cache=scale.cache),
         )
     if output.as_json:
-        show_json({"out": str(output.out), **balanced.to_dict()})
+        show_json({"out": str(out), **balanced.to_dict()})
     elif output.visible:
-        print_line(f"{balanced.summary()}\nWeights, which sum to 1, written to {output.out}")
+        print_line(f"{balanced.summary()}\nWeights, which sum to 1, written to {out}")
 
 
 def _balance_files(

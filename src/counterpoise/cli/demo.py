@@ -6,10 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from counterpoise.cli.console import print_line, progress_bar, show_frame, show_json, show_table
-from counterpoise.cli.options import OutputOptions, with_options
+from counterpoise.cli.options import OutputOptions, option, with_options
 from counterpoise.cli.report import report_beside
 
 if TYPE_CHECKING:
@@ -19,21 +17,15 @@ if TYPE_CHECKING:
     from counterpoise.training.loop import Progress
 
 
-@dataclass(frozen=True)
-class DemoOutput(OutputOptions):
-    """Where the run is written."""
-
-    out: Annotated[Path, typer.Option(help="Folder to save the run in.")] = Path("runs/demo")
-
-
 @with_options
 def demo(
-    output: DemoOutput, seed: Annotated[int, typer.Option(help="Seed of the simulation and of the training.")] = 0
+    output: OutputOptions,
+    out: Annotated[Path, option("Folder to save the run in.", panel="Output")] = Path("runs/demo"),
+    seed: Annotated[int, option("Seed of the simulation and of the training.")] = 0,
 ) -> None:
     """Simulate a biased log with a known truth, fit a recommender, and see how far the log misleads."""
     from counterpoise.storage import check_folder
 
-    out = output.out
     check_folder(out)
     with progress_bar("training", output.visible) as progress:
         result = run_demo(seed, progress)

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from counterpoise.cli.console import canvas, print_line, progress_bar, show_json, show_picture
 from counterpoise.cli.options import (
     DataOptions,
@@ -18,6 +16,7 @@ from counterpoise.cli.options import (
     OutputOptions,
     ScaleOptions,
     fit_config,
+    option,
     with_options,
 )
 from counterpoise.cli.report import report_beside
@@ -28,27 +27,21 @@ class TrainingOptions(OptionGroup):
     """Settings that have an option of their own beside --set."""
 
     panel = "Method"
-    epochs: Annotated[int | None, typer.Option(help="Passes over the log.")] = None
-    batch_size: Annotated[
-        str | None, typer.Option(help="Rows in a training step: a number, full or auto.", show_default="auto")
-    ] = None
-    learning_rate: Annotated[float | None, typer.Option(help="Learning rate of Adam.")] = None
-    patience: Annotated[
-        int | None, typer.Option(help="Stop after this many epochs without a better validation risk.")
-    ] = None
-    device: Annotated[str | None, typer.Option(help="Device to train on: auto, cpu or cuda.", show_default="auto")] = (
-        None
-    )
-    backbone: Annotated[str | None, typer.Option(help="Model that predicts: mf or ncf.", show_default="mf")] = None
+    epochs: Annotated[int | None, option("Passes over the log.")] = None
+    batch_size: Annotated[str | None, option("Rows in a training step: a number, full or auto.", shown="auto")] = None
+    learning_rate: Annotated[float | None, option("Learning rate of Adam.")] = None
+    patience: Annotated[int | None, option("Stop after this many epochs without a better validation risk.")] = None
+    device: Annotated[str | None, option("Device to train on: auto, cpu or cuda.", shown="auto")] = None
+    backbone: Annotated[str | None, option("Model that predicts: mf or ncf.", shown="mf")] = None
 
 
 @dataclass(frozen=True)
 class FitOutput(OutputOptions):
     """Where the run is written."""
 
-    out: Annotated[Path | None, typer.Option(help="Folder to save the run in.", show_default="runs/DATA-METHOD")] = None
-    report: Annotated[bool, typer.Option("--report", help="Also write a report, OUT/report.html.")] = False
-    resume: Annotated[bool, typer.Option("--resume", help="Continue a long fit that was stopped.")] = False
+    out: Annotated[Path | None, option("Folder to save the run in.", shown="runs/DATA-METHOD")] = None
+    report: Annotated[bool, option("Also write a report, OUT/report.html.", "--report")] = False
+    resume: Annotated[bool, option("Continue a long fit that was stopped.", "--resume")] = False
 
 
 @with_options

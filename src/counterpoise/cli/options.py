@@ -59,6 +59,11 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
+def option(text: str, *names: str, shown: str | bool = True, panel: str | None = None) -> Any:
+    """An option with its help text; `shown` is what --help shows as the default where that is None."""
+    return typer.Option(*names, help=text, show_default=shown, rich_help_panel=panel)
+
+
 def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
     """A keyword parameter for each field of a group, with the group's panel in its Typer annotation."""
     hints = get_type_hints(group, include_extras=True)
@@ -73,42 +78,22 @@ def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
         )
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Json = Annotated[bool, option("Print the result as one JSON document.", "--json")]
+Quiet = Annotated[bool, option("Print nothing but errors.", "--quiet")]
 Run = Annotated[Path, typer.Argument(help="Folder of a saved run, written by `fit`.", show_default=False)]
-UserCol = Annotated[str | None, typer.Option(help="Name of the column of user ids.", show_default="user_id")]
-ItemCol = Annotated[str | None, typer.Option(help="Name of the column of item ids.", show_default="item_id")]
-RatingCol = Annotated[str | None, typer.Option(help="Name of the column of ratings.", show_default="rating")]
-TimestampCol = Annotated[str | None, typer.Option(help="Name of the column of timestamps, if there is one.")]
-PropensityCol = Annotated[
-    str | None, typer.Option(help="Name of the column of known propensities, for --set weights=known.")
-]
-Separator = Annotated[
-    str | None, typer.Option(help="Character between the fields of a text file.", show_default="by file ending")
-]
-Threshold = Annotated[float | None, typer.Option(help="Ratings at or above this value are positive labels.")]
-Repeated = Annotated[
-    Duplicates | None,
-    typer.Option(help="What to do with a pair that occurs more than once.", show_default="error"),
-]
-EngineWord = Annotated[
-    EngineName | None,
-    typer.Option(
-        "--engine",
-        help="Where out-of-core passes run: threads of this process, or Ray.",
-        show_default="local",
-    ),
-]
-Address = Annotated[
-    str | None, typer.Option(help="Address of a Ray cluster: auto or HOST:PORT.", show_default="start one here")
-]
-UnknownUsers = Annotated[
-    Unknown,
-    typer.Option(
-        "--unknown-users",
-        help="Users that the log does not have: an error, or scored by the items' rates of positive labels.",
-    ),
-]
+UserCol = Annotated[str | None, option("Name of the column of user ids.", shown="user_id")]
+ItemCol = Annotated[str | None, option("Name of the column of item ids.", shown="item_id")]
+RatingCol = Annotated[str | None, option("Name of the column of ratings.", shown="rating")]
+TimestampCol = Annotated[str | None, option("Name of the column of timestamps, if there is one.")]
+PropensityCol = Annotated[str | None, option("Name of the column of known propensities, for --set weights=known.")]
+Separator = Annotated[str | None, option("Character between the fields of a text file.", shown="by file ending")]
+Threshold = Annotated[float | None, option("Ratings at or above this value are positive labels.")]
+Repeated = Annotated[Duplicates | None, option("What to do with a pair that occurs more than once.", shown="error")]
+ENGINE_HELP = "Where out-of-core passes run: threads of this process, or Ray."
+EngineWord = Annotated[EngineName | None, option(ENGINE_HELP, "--engine", shown="local")]
+Address = Annotated[str | None, option("Address of a Ray cluster: auto or HOST:PORT.", shown="start one here")]
+UNKNOWN_HELP = "Users that the log does not have: an error, or scored by the items' rates of positive labels."
+UnknownUsers = Annotated[Unknown, option(UNKNOWN_HELP, "--unknown-users")]
 OUT_HELP = "File to write, ending in .parquet, .csv or .tsv."
 
 
@@ -144,21 +129,16 @@ class DataOptions(OptionGroup):
     """The log to learn from and the files that go with it."""
 
     panel = "Data"
-    data: Annotated[str | None, typer.Argument(help="Name of a dataset, or the log: a file, a folder or a glob.")] = (
-        None
-    )
-    test: Annotated[str | None, typer.Option(help="File of unbiased ratings to evaluate on.")] = None
-    probe: Annotated[str | None, typer.Option(help="File of a small unbiased sample to learn from.")] = None
-    users: Annotated[str | None, typer.Option(help="File of user ids and their features (numbers).")] = None
-    items: Annotated[str | None, typer.Option(help="File of item ids and their features (numbers).")] = None
-    path: Annotated[str | None, typer.Option(help="Folder with the files of a named dataset.")] = None
-    protocol: Annotated[
-        Protocol | None,
-        typer.Option(help="How unbiased ratings are split into probe and test.", show_default="honest"),
+    data: Annotated[str | None, typer.Argument(help="Name of a dataset, or a log: a file, folder or glob.")] = None
+    test: Annotated[
+        str | None, option("File of unbiased ratings to evaluate on; without --probe one is drawn from it.")
     ] = None
-    probe_fraction: Annotated[
-        float | None, typer.Option(help="Share of the test ratings to use as probe.", show_default="0.05")
-    ] = None
+    probe: Annotated[str | None, option("File of a small unbiased sample to learn from.")] = None
+    users: Annotated[str | None, option("File of user ids and their features (numbers).")] = None
+    items: Annotated[str | None, option("File of item ids and their features (numbers).")] = None
+    path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
+    protocol: Annotated[Protocol | None, option("How probe and test are split.", shown="honest")] = None
+    probe_fraction: Annotated[float | None, option("Share of the test ratings to use as probe.", shown="0.05")] = None
 
 
 @dataclass(frozen=True)
@@ -166,17 +146,10 @@ class MethodOptions(OptionGroup):
     """What is fitted."""
 
     panel = "Method"
-    method: Annotated[
-        str | None,
-        typer.Option(help="Method to fit; `counterpoise methods` lists them.", show_default="counterpoise"),
-    ] = None
-    config: Annotated[
-        Path | None, typer.Option(help="TOML file, or a saved run, with a configuration; options override it.")
-    ] = None
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting of the method, as name=value; may be repeated.")
-    ] = None
-    seed: Annotated[int | None, typer.Option(help="Seed of all random draws.", show_default="0")] = None
+    method: Annotated[str | None, option("Method, see `counterpoise methods`.", shown="counterpoise")] = None
+    config: Annotated[Path | None, option("TOML file or saved run to take options and settings from.")] = None
+    settings: Annotated[list[str] | None, option("Any setting, as name=value; may be repeated.", "--set")] = None
+    seed: Annotated[int | None, option("Seed of all random draws.", shown="0")] = None
 
 
 @dataclass(frozen=True)
@@ -184,13 +157,8 @@ class EvaluationOptions(OptionGroup):
     """How ranking metrics are computed."""
 
     panel = "Evaluation"
-    k: Annotated[int | None, typer.Option("--k", help="Length of the lists that are evaluated.", show_default="5")] = (
-        None
-    )
-    empty_users: Annotated[
-        EmptyUsers | None,
-        typer.Option(help="NDCG of users without a positive label: left out, 1, or 0.", show_default="skip"),
-    ] = None
+    k: Annotated[int | None, option("Length of the lists that are evaluated.", "--k", shown="5")] = None
+    empty_users: Annotated[EmptyUsers | None, option("NDCG of users without positive labels.", shown="skip")] = None
 
 
 @dataclass(frozen=True)
@@ -199,9 +167,7 @@ class ClusterOptions(OptionGroup):
 
     panel = "Scale"
     engine: EngineWord = None
-    workers: Annotated[
-        int | None, typer.Option(help="Number of threads, or of Ray workers.", show_default="all cores")
-    ] = None
+    workers: Annotated[int | None, option("Number of threads, or of Ray workers.", shown="all cores")] = None
     address: Address = None
 
 
@@ -209,13 +175,8 @@ class ClusterOptions(OptionGroup):
 class ScaleOptions(ClusterOptions):
     """Where the work is done, and in how much memory."""
 
-    memory: Annotated[
-        str | None,
-        typer.Option(help="Memory for a log in many files; a larger one is streamed from disk.", show_default="4GB"),
-    ] = None
-    cache: Annotated[
-        str | None, typer.Option(help="Folder for the shards of a streamed log.", show_default="the user's cache")
-    ] = None
+    memory: Annotated[str | None, option("Memory budget; larger logs in many files are streamed.", shown="4GB")] = None
+    cache: Annotated[str | None, option("Folder for the shards of a streamed log.", shown="the user's cache")] = None
 
 
 @dataclass(frozen=True)

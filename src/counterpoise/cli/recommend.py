@@ -2,57 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from counterpoise.cli.console import print_line, show_frame, show_json, working
-from counterpoise.cli.options import OUT_HELP, OutputOptions, PairColumns, Run, UnknownUsers, with_options, words
+from counterpoise.cli.options import (
+    OUT_HELP,
+    OutputOptions,
+    PairColumns,
+    Run,
+    UnknownUsers,
+    option,
+    with_options,
+    words,
+)
 from counterpoise.errors import ConfigError, DataError
 
-IdFile = Annotated[
-    Path | None, typer.Option(help="File of such ids, one per line; there an id may hold a comma.", show_default=False)
-]
-
-
-@dataclass(frozen=True)
-class RecommendOutput(OutputOptions):
-    """Where the lists are written."""
-
-    out: Annotated[Path | None, typer.Option(help=OUT_HELP, show_default="print them")] = None
+IdFile = Annotated[Path | None, option("File of such ids, one per line; there an id may hold a comma.", shown=False)]
 
 
 @with_options
 def recommend(
     run: Run,
-    output: RecommendOutput,
-    k: Annotated[int, typer.Option("--k", help="Number of items for each user.")] = 10,
-    users: Annotated[str | None, typer.Option(help="User ids, separated by commas.", show_default="all users")] = None,
+    output: OutputOptions,
+    out: Annotated[Path | None, option(OUT_HELP, shown="print them", panel="Output")] = None,
+    k: Annotated[int, option("Number of items for each user.", "--k")] = 10,
+    users: Annotated[str | None, option("User ids, separated by commas.", shown="all users")] = None,
     users_file: IdFile = None,
-    candidates: Annotated[
-        str | None, typer.Option(help="Item ids to choose from, separated by commas.", show_default="all items")
-    ] = None,
+    candidates: Annotated[str | None, option("Item ids to choose from, separated by commas.", shown="all")] = None,
     candidates_file: IdFile = None,
-    keep_seen: Annotated[
-        bool, typer.Option("--keep-seen", help="Also recommend items that the user rated in the log.")
-    ] = False,
+    keep_seen: Annotated[bool, option("Also recommend items that the user rated in the log.", "--keep-seen")] = False,
     unknown: UnknownUsers = "error",
 ) -> None:
     """Recommend the best items for users, in their original ids."""
     from counterpoise.recommender import load_model
     from counterpoise.storage import check_table_name, write_table
 
-    if output.out is not None:
-        check_table_name(output.out)
+    if out is not None:
+        check_table_name(out)
     asked = read_ids("users", users, users_file)
     among = read_ids("candidates", candidates, candidates_file)
     with working("recommending", output.visible):
         frame = load_model(run).recommend(asked, k=k, filter_seen=not keep_seen, candidates=among, unknown=unknown)
-    if output.out is not None:
-        write_table(frame, output.out)
-        _show_written(len(frame), output.out, output)
+    if out is not None:
+        write_table(frame, out)
+        _show_written(len(frame), out, output)
     elif output.as_json:
         show_json(frame.to_dicts())
     elif output.visible:
@@ -63,7 +59,7 @@ def recommend(
 def predict(
     run: Run,
     pairs: Annotated[Path, typer.Argument(help="File of user and item ids.", show_default=False)],
-    out: Annotated[Path, typer.Option(help=OUT_HELP, show_default=False, rich_help_panel="Output")],
+    out: Annotated[Path, option(OUT_HELP, shown=False, panel="Output")],
     columns: PairColumns,
     output: OutputOptions,
     unknown: UnknownUsers = "error",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from counterpoise.cli.console import print_line, show_json, working
-from counterpoise.cli.options import OutputOptions, UnknownUsers, with_options
+from counterpoise.cli.options import OutputOptions, UnknownUsers, option, with_options
 from counterpoise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,25 +16,16 @@ if TYPE_CHECKING:
     from counterpoise.recommender import DebiasedRecommender
 
 
-@dataclass(frozen=True)
-class ReportOutput(OutputOptions):
-    """Where the page is written."""
-
-    out: Annotated[Path | None, typer.Option(help="Page to write.", show_default="RUN/report.html")] = None
-
-
 @with_options
 def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Folder of a saved run; with --compare several.", show_default=False)
     ],
-    output: ReportOutput,
-    test: Annotated[str | None, typer.Option(help="File of unbiased ratings, or a dataset's name.")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Show several runs side by side.")] = False,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="Saved run of mf to compare with, or none.", show_default="fit it now"),
-    ] = None,
+    output: OutputOptions,
+    out: Annotated[Path | None, option("Page to write.", shown="RUN/report.html", panel="Output")] = None,
+    test: Annotated[str | None, option("File of unbiased ratings, or a dataset's name.")] = None,
+    compare: Annotated[bool, option("Show several runs side by side.", "--compare")] = False,
+    baseline: Annotated[str | None, option("Saved run of mf to compare with, or none.", shown="fit it now")] = None,
     unknown: UnknownUsers = "error",
 ) -> None:
     """Write a page about a run: how biased its log is, what the weights changed, how good it is.
@@ -52,10 +42,10 @@ def report(
                 raise ConfigError(
                     "`--baseline` goes with the report of one run; with --compare name a run of mf first."
                 )
-            out = output.out or Path(writing.COMPARISON)
+            out = out or Path(writing.COMPARISON)
             facts = writing.compare(runs, out=out, test=test, unknown=unknown)
         else:
-            out = output.out or runs[0] / writing.REPORT
+            out = out or runs[0] / writing.REPORT
             chosen: bool | str = True if baseline is None else baseline != "none" and baseline
             facts = writing.write_report(runs[0], out=out, test=test, unknown=unknown, plain=chosen)
     if output.as_json:

@@ -5,25 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from counterpoise.cli.console import print_error
-from counterpoise.cli.options import Quiet, Run, UnknownUsers
+from counterpoise.cli.options import Quiet, Run, UnknownUsers, option
 from counterpoise.errors import ConfigError
 
 
 def serve(
     run: Run,
     host: Annotated[
-        str, typer.Option(help="Address to listen at; one that other machines can reach needs a token.")
+        str, option("Address to listen at; one that other machines can reach needs a token.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen at; 0 chooses a free one.")] = 8000,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File with a token that every request must carry.", show_default="none")
-    ] = None,
+    port: Annotated[int, option("Port to listen at; 0 chooses a free one.")] = 8000,
+    token_file: Annotated[Path | None, option("File with a token that every request must carry.", shown="none")] = None,
     baseline: Annotated[
-        Path | None,
-        typer.Option(help="Saved run of mf on the same log, to show beside this one on the page.", show_default="none"),
+        Path | None, option("Saved run of mf on the same log, to show beside this one on the page.", shown="none")
     ] = None,
     unknown: UnknownUsers = "error",
     quiet: Quiet = False,

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from counterpoise.cli.console import print_line, progress_bar, show_json, show_table
 from counterpoise.cli.options import (
     ClusterOptions,
@@ -21,6 +19,7 @@ from counterpoise.cli.options import (
     OptionGroup,
     OutputOptions,
     fit_config,
+    option,
     with_options,
 )
 from counterpoise.config import Space
@@ -31,16 +30,8 @@ if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
     from counterpoise.tuning.study import Trial
 
+SEARCH_HELP = "Range of a setting: name=low:high, name=low:high:log or name=a,b,c; may be repeated."
 BEST, TRIALS, STUDY = "best.toml", "trials.csv", "study.db"
-
-
-@dataclass(frozen=True)
-class TuneData(DataOptions):
-    """The log to learn from; a test serves only to draw a probe from."""
-
-    test: Annotated[
-        str | None, typer.Option(help="File of unbiased ratings to draw the probe from; not used otherwise.")
-    ] = None
 
 
 @dataclass(frozen=True)
@@ -48,41 +39,31 @@ class SearchOptions(OptionGroup):
     """What is searched, and how each trial is judged."""
 
     panel = "Search"
-    trials: Annotated[int, typer.Option(help="Number of configurations to try, with those tried before.")] = 20
-    space: Annotated[Space, typer.Option(help="Settings to search; own searches those of --search alone.")] = "default"
-    search: Annotated[
-        list[str] | None,
-        typer.Option(help="Range of a setting, as name=low:high, name=low:high:log or name=a,b,c; may be repeated."),
-    ] = None
-    folds: Annotated[int, typer.Option(help="Number of parts of the log, each held out once.")] = 5
-    eval_folds: Annotated[
-        int | None, typer.Option(help="Number of folds that a trial is judged on.", show_default="all")
-    ] = None
-    parallel_trials: Annotated[
-        int, typer.Option(help="Number of trials that are proposed together and fitted side by side.")
-    ] = 1
-    storage: Annotated[str | None, typer.Option(help="URL of an Optuna storage.", show_default="OUT/study.db")] = None
-
-
-@dataclass(frozen=True)
-class TuneOutput(OutputOptions):
-    """Where trials and the best configuration are written."""
-
-    out: Annotated[Path | None, typer.Option(help="Folder for the results.", show_default="runs/tune-DATA-METHOD")] = (
-        None
-    )
+    trials: Annotated[int, option("Number of configurations to try, with those tried before.")] = 20
+    space: Annotated[Space, option("Settings to search; own searches those of --search alone.")] = "default"
+    search: Annotated[list[str] | None, option(SEARCH_HELP)] = None
+    folds: Annotated[int, option("Number of parts of the log, each held out once.")] = 5
+    eval_folds: Annotated[int | None, option("Number of folds that a trial is judged on.", shown="all")] = None
+    parallel_trials: Annotated[int, option("Number of trials that are proposed together and fitted side by side.")] = 1
+    storage: Annotated[str | None, option("URL of an Optuna storage.", shown="OUT/study.db")] = None
 
 
 @with_options
 def tune(
-    data: TuneData,
+    data: DataOptions,
     columns: LogColumns,
     method: MethodOptions,
     search: SearchOptions,
-    output: TuneOutput,
+    output: OutputOptions,
     cluster: ClusterOptions,
+    out: Annotated[
+        Path | None, option("Folder for the results.", shown="runs/tune-DATA-METHOD", panel="Output")
+    ] = None,
 ) -> None:
-    """Search the settings of a method for the least debiased validation risk. The test is never used."""
+    """Search the settings of a method for the least debiased validation risk.
+
+    A test serves only to draw a probe from; trials are never judged by it.
+    """
     configuration = fit_config(method, data, columns, cluster)
 
     from counterpoise.data.files import title_of
@@ -95,7 +76,7 @@ def tune(
     load_optuna()
     own_space = parse_words(search.search or [])
     title = f"{title_of(configuration.data)}-{configuration.method}"
-    out = output.out or Path("runs") / f"tune-{title}"
+    out = out or Path("runs") / f"tune-{title}"
     check_folder(out)
     dataset = load_data(configuration.model_copy(update={"engine": "local"}))  # Ray fits folds, it does not read rows
     log, unbiased, name = dataset.train, dataset.probe, dataset.name
