@@ -121,7 +121,7 @@ def test_stopped_run_is_reported_and_removed_by_a_whole_fit(
         diverge(patched, at=9)
         run(*fit)
     kept = tmp_path / "run.stopped"
-    code, out, _ = run("report", kept, "--plain", "none")
+    code, out, _ = run("report", kept, "--baseline", "none")
     assert code == 0
     said = "run.stopped was stopped after epoch 7 of 50: the model is not trained fully."
     assert f"Incomplete fit: This run {said.partition(' ')[2]}" in out
@@ -131,7 +131,7 @@ def test_stopped_run_is_reported_and_removed_by_a_whole_fit(
     assert said in comparison_facts([tmp_path / "run", kept])["notes"]
     assert run(*fit)[0] == 0
     assert sorted(path.name for path in kept.iterdir()) == ["report.html", "report.json"]  # somebody asked for them
-    assert "Incomplete fit" not in run("report", tmp_path / "run", "--plain", "none")[1]
+    assert "Incomplete fit" not in run("report", tmp_path / "run", "--baseline", "none")[1]
 
 
 def captured(arguments: list[str]) -> tuple[int, str]:

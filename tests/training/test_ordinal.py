@@ -214,7 +214,7 @@ def test_without_grades_that_say_anything_nothing_changes(method: str, dataset: 
         found = [cp.make(method, grades=grades, **FAST).fit(data.train, data.probe) for grades in (False, True)]
         np.testing.assert_array_equal(*(model.predict_log(data.test) for model in found))
         assert "grades" not in found[1].facts_
-        assert any("Grades: no say" in line for line in fit_lines(found[1].facts_, len(data.train)))
+        assert any("Ordinal loss off" in line for line in fit_lines(found[1].facts_, len(data.train)))
         assert "inactive_settings" not in found[0].facts_ or "grades" not in found[0].facts_["inactive_settings"]
 
 
