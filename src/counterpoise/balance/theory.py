@@ -1,4 +1,7 @@
-"""The paper's generalization bounds (Theorem 2), term by term."""
+"""The paper's generalization bounds (Theorem 2), term by term.
+
+`generalization_bound` is the formula; `predictor_bound` measures its constants for a predictor, with `predictor_norm`.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,11 @@ from counterpoise.balance.population import ObservedPairs, Pairs, kernel_rows
 from counterpoise.balance.selection import ridge_coefficients
 from counterpoise.errors import ConfigError, DataError, check_flag, check_number
 
+Codes = NDArray[np.int64]
+PairValues = Callable[[Codes, Codes], Any] | Any  # of (user codes, item codes), or a |U| x |I| table
+
+MAX_INTERPOLATED_PAIRS = 2_000  # up to this many pairs, D is interpolated; beyond, a regression on centres
+MAX_ENUMERATED_PAIRS = 200_000  # beyond, means over D are means over so many uniform pairs
 LOG_LOSS = {"lipschitz": 1.0, "error_at_zero": math.log(2)}  # |sigmoid(f) - r| <= 1, and log(1 + e^0) for both labels
 
 
@@ -215,15 +223,6 @@ def generalization_bound(
     )
 
 
-# The constants of Theorem 2's bounds, measured for a predictor: its norm in a kernel's space, its risk, its bias.
-
-Codes = NDArray[np.int64]
-PairValues = Callable[[Codes, Codes], Any] | Any  # of (user codes, item codes), or a |U| x |I| table
-
-INTERPOLATED = 2_000  # up to this many pairs, D is interpolated; beyond, a regression on centres
-MEASURED = 200_000  # beyond this many pairs, means over D are means over so many uniform pairs
-
-
 def predictor_norm(
     logits: PairValues,
     pairs: Pairs,
@@ -233,7 +232,7 @@ def predictor_norm(
     weights: Any = None,
     n_centres: int = 500,
     ridge: float = 1e-6,
-    interpolate_up_to: int = INTERPOLATED,
+    interpolate_up_to: int = MAX_INTERPOLATED_PAIRS,
     seed: int = 0,
 ) -> PredictorNorm:
     """The norm of a predictor f, given by its logits on pairs, in the space of a kernel over pair features.
@@ -298,7 +297,7 @@ def predictor_bound(
     `labels` and `weights` (any scale, from balancing or inverse propensities) belong to the `observed` pairs; `logits`
     and `options` are those of `predictor_norm`. With `imputed_errors`, in the form of the logits, the risk and the
     bound are the doubly robust ones. `ideal_loss` gives the bias: the truth of a simulation, or an estimate from
-    uniformly collected ratings. Nothing in a biased log alone tells it.
+    uniformly collected ratings. It cannot be estimated from a biased log alone.
     """
     check_number("ideal_loss", ideal_loss, at_least=0)
     found = predictor_norm(logits, observed.pairs, kernel, observed=observed, weights=weights, **options)
@@ -342,9 +341,9 @@ def _check_imputed(errors: Tensor, largest: float) -> None:
 
 
 def _all_pairs(pairs: Pairs, generator: torch.Generator) -> ObservedPairs:
-    """All of D, or so many uniform pairs of it as are measured."""
-    total = len(pairs.users) * len(pairs.items)
-    chosen = torch.arange(total) if total <= MEASURED else torch.randint(total, (MEASURED,), generator=generator)
+    """All of D, or a uniform sample of it."""
+    total, count = len(pairs.users) * len(pairs.items), MAX_ENUMERATED_PAIRS
+    chosen = torch.arange(total) if total <= count else torch.randint(total, (count,), generator=generator)
     chosen = chosen.to(pairs.users.device)
     return pairs.at(chosen // len(pairs.items), chosen % len(pairs.items))
 

@@ -48,7 +48,7 @@ def balance(
     features: Annotated[str | None, typer.Option(help="Columns, separated by commas.", show_default="all")] = None,
     moments: Annotated[int | None, typer.Option(help="Balance moments up to this order, not kernels.")] = None,
     kernel: Annotated[KernelName, typer.Option(help="Kernel of the balanced functions.")] = "gaussian",
-    n_functions: Annotated[int, typer.Option(help="How many kernel functions; at most, for witness.")] = 50,
+    n_functions: Annotated[int, typer.Option(help="How many kernel functions; at most, for greedy.")] = 50,
     select: Annotated[SelectForSamples, typer.Option(help="How they are chosen.")] = "spectral",
     tolerance: Annotated[float, typer.Option(help="Imbalance allowed, in standard deviations.")] = 1e-3,
     strength: Annotated[float | None, typer.Option(help="What one SD of imbalance is worth.")] = None,
@@ -126,7 +126,7 @@ def _balance_log(
     quiet: bool,
 ) -> None:
     from counterpoise.out_of_core.balancing import balance_log
-    from counterpoise.out_of_core.executors import make_engine
+    from counterpoise.out_of_core.engines import make_engine
 
     with working("balancing", not (as_json or quiet)):
         balanced = balance_log(log, users, items, out, functions, engine=make_engine(*engine), **options)

@@ -160,7 +160,7 @@ def spread_over(configuration: FitConfig) -> Iterator[Spread | None]:
     if configuration.engine == "local":
         yield None
         return
-    from counterpoise.out_of_core.executors import Tasks, connected
+    from counterpoise.out_of_core.engines import Tasks, connected
 
     with connected(configuration.address, configuration.workers) as ray:
         yield Tasks(ray)

@@ -21,7 +21,7 @@ from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.reading import AnyPath, read_log, read_logs, with_sides
 from counterpoise.data.splits import apply_protocol
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
-from counterpoise.out_of_core.executors import RayEngine
+from counterpoise.out_of_core.engines import RayEngine
 from counterpoise.out_of_core.log import read_streamed, too_long
 
 # The public datasets of the field: where they come from, and a short reader for each.

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from counterpoise.accelerate import optimizers
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
-from counterpoise.out_of_core.executors import RayEngine, connected, imported
+from counterpoise.out_of_core.engines import RayEngine, connected, import_ray
 from counterpoise.out_of_core.log import StreamedBatches
 from counterpoise.out_of_core.process_group import ProcessGroup
 from counterpoise.out_of_core.progress_actor import ProgressActor
@@ -53,7 +53,7 @@ def train_share(config: Mapping[str, Work]) -> None:
 
     An error of ours would come again: it stands on the board, where workers that start again find it and end.
     """
-    ray, work, ranks = imported(), config["work"], ProcessGroup.of_this_process()
+    ray, work, ranks = import_ray(), config["work"], ProcessGroup.of_this_process()
     if ray.get(work.board.failure.remote()) is not None:
         return
     losses: list[float] = []
@@ -72,7 +72,7 @@ def train_share(config: Mapping[str, Work]) -> None:
 def _losses(work: Work, ranks: ProcessGroup) -> list[float]:
     """Of all epochs; what was learned is then in the learner."""
     learner, batches, folder = work.learner, work.batches, work.checkpoint.file.parent
-    device = imported("ray.train.torch").get_device()
+    device = import_ray("ray.train.torch").get_device()
     move(learner, device)
     move(batches, device)
     if not folder.is_dir():
@@ -172,7 +172,7 @@ def _history(learner: AnyLearner, learned: Checkpoint, started: float) -> Histor
 
 def _run(ray: Any, work: Work, workers: int, place: str) -> None:
     """Ray Train on `train_share`: nccl where there is a GPU for each worker, else gloo."""
-    train, found, device = imported("ray.train"), int(ray.cluster_resources().get("GPU", 0)), work.training.device
+    train, found, device = import_ray("ray.train"), int(ray.cluster_resources().get("GPU", 0)), work.training.device
     if device not in ("auto", "cpu") and found < workers:  # Ray would wait for them for ever
         raise ConfigError(
             f"`workers` must be at most {found}, the GPUs of the Ray cluster, for device={device!r}, got {workers}. "
@@ -204,7 +204,7 @@ def _trainer() -> Any:
 
     The helper asks Ray's dashboard: where there is none, as in a local instance, it takes 12 s to give up.
     """
-    base: Any = imported("ray.train.torch").TorchTrainer
+    base: Any = import_ray("ray.train.torch").TorchTrainer
 
     class Trainer(base):  # type: ignore[misc]
         def _create_default_callbacks(self) -> list[Any]:

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from counterpoise.balance.fitted_functions import FittedFunctions
-from counterpoise.balance.functions import Functions, KernelFunctions
+from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS
 from counterpoise.balance.population import Pairs, Population, Sample
 from counterpoise.balance.selection import solve
@@ -46,7 +45,7 @@ def weight_loss(
     if fitted.matrix is not None:
         worst: Tensor = imbalance @ solve(fitted.matrix, imbalance)
         return divergence + strength * worst
-    allowed, prices = fitted.prices(tolerance, strength)
+    allowed, prices = fitted.penalties(tolerance, strength)
     return divergence + (prices * (imbalance.abs() - allowed).clamp(min=0)).sum()
 
 
@@ -63,7 +62,7 @@ def weight_slope(
     if fitted.matrix is not None:
         pull = 2 * strength * solve(fitted.matrix, imbalance)
     else:
-        allowed, prices = fitted.prices(tolerance, strength)
+        allowed, prices = fitted.penalties(tolerance, strength)
         pull = prices * imbalance.sign() * (imbalance.abs() > allowed)
     slope = log_mass - log_base + (values @ pull).to(mass)
     return mass * (slope - mass @ slope)
