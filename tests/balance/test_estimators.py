@@ -256,7 +256,7 @@ def test_known_means_are_matched_by_feature_names():
         MomentBalancer().fit(first, target_means=means[["a", "b"]])
     with pytest.raises(DataError, match="has no value for 0"):
         MomentBalancer().fit(observed, target_means=means)
-    with pytest.raises(DataError, match="must hold 3 finite numbers"):
+    with pytest.raises(DataError, match="`target_means` must hold numbers only"):
         MomentBalancer().fit(observed, target_means=["a", "b", "c"])
     with pytest.raises(DataError, match="in each of 2 rows"):
         MomentBalancer(2).fit(observed, target_means=np.ones((3, 2)))

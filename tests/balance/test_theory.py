@@ -15,7 +15,7 @@ from counterpoise.balance.features import observed_pairs
 from counterpoise.balance.functions import KernelFunctions
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.balance.population import Pairs
-from counterpoise.balance.theory import generalization_bound, predictor_bound, predictor_norm
+from counterpoise.balance.theory import GeneralizationBound, predictor_bound, predictor_norm
 from counterpoise.errors import ConfigError, DataError
 
 ETA = 4 / math.exp(2)  # log(4 / eta) = 2, so that sqrt(log(4 / eta) / (2 |D|)) = 1 / sqrt(|D|)
@@ -43,7 +43,7 @@ def world(seed, shape=(30, 20)):
 
 
 def test_ips_bound_by_hand():
-    bound = generalization_bound(**CONSTANTS, kernel_bound=1.5, lipschitz=2.0, error_at_zero=4.0)
+    bound = GeneralizationBound(**CONSTANTS, kernel_bound=1.5, lipschitz=2.0, error_at_zero=4.0)
     # L M B = 2 * 2 * 1.5 = 6, sqrt(|D|) = 100
     assert bound.complexity == pytest.approx(2 * 3 * 6 / 100)  # 2 C L M B / sqrt(|D|) = 0.36
     assert bound.confidence == pytest.approx(5 * 3 * (4 + 6) / 100)  # 5 C (E0 + L M B) / sqrt(|D|) = 1.5
@@ -53,7 +53,7 @@ def test_ips_bound_by_hand():
 
 
 def test_doubly_robust_bound_by_hand():
-    bound = generalization_bound(
+    bound = GeneralizationBound(
         **CONSTANTS, kernel_bound=1.5, lipschitz=2.0, error_at_zero=4.0, doubly_robust=True, residual=0.01,
         weighted_residual=0.02,
     )  # fmt: skip
@@ -65,7 +65,7 @@ def test_doubly_robust_bound_by_hand():
 
 
 def test_defaults_are_those_of_the_log_loss():
-    bound = generalization_bound(**CONSTANTS)
+    bound = GeneralizationBound(**CONSTANTS)
     logits, labels = np.linspace(-8, 8, 1001), np.array([[0.0], [1.0]])
     errors = np.logaddexp(0, logits) - labels * logits
     assert bound.error_at_zero == pytest.approx(errors[:, 500].max())
@@ -81,20 +81,20 @@ def test_defaults_are_those_of_the_log_loss():
 def test_bound_grows_with_every_constant(name, doubly_robust):
     base = {**CONSTANTS, "kernel_bound": 1.0, "lipschitz": 1.0, "error_at_zero": 0.7, "residual": 0.1}
     base |= {"weighted_residual": 0.1, "doubly_robust": doubly_robust}
-    assert generalization_bound(**{**base, name: 2 * base[name]}).value > generalization_bound(**base).value
+    assert GeneralizationBound(**{**base, name: 2 * base[name]}).value > GeneralizationBound(**base).value
 
 
 @pytest.mark.parametrize("change", [{"n_pairs": 20_000}, {"eta": 0.9}])
 def test_bound_falls_with_pairs_and_failure_probability(change):
-    assert generalization_bound(**{**CONSTANTS, **change}).value < generalization_bound(**CONSTANTS).value
+    assert GeneralizationBound(**{**CONSTANTS, **change}).value < GeneralizationBound(**CONSTANTS).value
 
 
 def test_sign_of_the_bias_does_not_matter():
-    assert generalization_bound(**{**CONSTANTS, "bias": -0.1}).value == generalization_bound(**CONSTANTS).value
+    assert GeneralizationBound(**{**CONSTANTS, "bias": -0.1}).value == GeneralizationBound(**CONSTANTS).value
 
 
 def test_every_term_is_shown():
-    bound = generalization_bound(**CONSTANTS)
+    bound = GeneralizationBound(**CONSTANTS)
     shown = json.loads(json.dumps(bound.to_dict()))
     assert sum(shown["terms"].values()) == pytest.approx(shown["value"])
     assert str(bound) == bound.summary()
@@ -103,9 +103,9 @@ def test_every_term_is_shown():
         assert f"{term:.4f}" in str(bound)
     assert f"{bound.value:.4f}" in str(bound)
     assert "weak" in str(bound)
-    assert "vacuous" in str(generalization_bound(**{**CONSTANTS, "n_pairs": 10}))
-    assert "below" in str(generalization_bound(**{**CONSTANTS, "n_pairs": 10**9}))
-    assert "(1 + 2 C)" in str(generalization_bound(**CONSTANTS, doubly_robust=True))
+    assert "vacuous" in str(GeneralizationBound(**{**CONSTANTS, "n_pairs": 10}))
+    assert "below" in str(GeneralizationBound(**{**CONSTANTS, "n_pairs": 10**9}))
+    assert "(1 + 2 C)" in str(GeneralizationBound(**CONSTANTS, doubly_robust=True))
 
 
 @pytest.mark.parametrize("kernel", [Gaussian(2.0), Exponential(1.0)])
@@ -208,7 +208,7 @@ def test_terms_without_bias_cover_the_draw_of_the_log():
     covered = []
     for _ in range(200):
         risk = float(((rng.random(chance.shape) < chance) / chance * errors).mean())
-        bound = generalization_bound(
+        bound = GeneralizationBound(
             risk=risk, bias=0.0, largest_weight=1 / chance.min(), norm=norm, n_pairs=chance.size, eta=0.05
         )
         covered.append(bound.value >= errors.mean())
@@ -231,7 +231,7 @@ def test_approximation_term_covers_replacing_the_predictor():
     assert abs(ideal - ideal_other) <= mean
     assert abs(risk - risk_other) <= weighted
     assert abs(bias - bias_other) <= mean + weighted
-    bound = generalization_bound(**CONSTANTS, residual=mean, weighted_residual=weighted)
+    bound = GeneralizationBound(**CONSTANTS, residual=mean, weighted_residual=weighted)
     assert (ideal - ideal_other) + (risk_other - risk) + (bias_other - bias) <= bound.approximation
 
 
@@ -269,7 +269,7 @@ def test_fitted_model_has_a_bound():
 )
 def test_errors_name_bad_constants(change, words):
     with pytest.raises(ConfigError) as caught:
-        generalization_bound(**{**CONSTANTS, **change})
+        GeneralizationBound(**{**CONSTANTS, **change})
     for word in words:
         assert word in str(caught.value)
 

@@ -15,7 +15,7 @@ from counterpoise.balance.covariate_balance import FeatureBalance, balance_table
 from counterpoise.balance.exponential_family import weighted_sum
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import whitening
-from counterpoise.balance.population import ObservedPairs, Points, Population, kernel_rows
+from counterpoise.balance.population import Points, Population, kernel_rows
 
 Vector = NDArray[np.float64]
 HELD_OUT_SEED = 0x9E3779B9  # added to the seed: beyond 2^31, so that no balancer draws the same functions
@@ -131,8 +131,6 @@ class Diagnosis:
     held_out_before: dict[str, float] | None  # None: the population has no rows besides the balanced functions' centres
     held_out_after: dict[str, float] | None
     table: list[FeatureBalance]
-    effective_sample_size_per_user: dict[str, float] | None = None
-    effective_sample_size_per_item: dict[str, float] | None = None
 
     @property
     def largest_before(self) -> FeatureBalance:
@@ -214,24 +212,4 @@ def diagnose(
         held_out_before=held_out_imbalance(observed, base, population, balanced_at=balanced_at),
         held_out_after=held_out_imbalance(observed, after, population, balanced_at=balanced_at),
         table=table or balance_table(observed, after.numpy(), population, names, base.numpy()),
-        **_by_group(observed, after.numpy()),
     )
-
-
-def _by_group(observed: Points, weights: Vector) -> dict[str, dict[str, float]]:
-    """Quantiles of the effective sample size over users and over items, where the rows are pairs."""
-    if not isinstance(observed, ObservedPairs):
-        return {}
-    sizes = {
-        "user": group_effective_sample_sizes(weights, observed.users.cpu(), len(observed.pairs.users)),
-        "item": group_effective_sample_sizes(weights, observed.items.cpu(), len(observed.pairs.items)),
-    }
-    return {
-        f"effective_sample_size_per_{who}": {
-            "min": float(size.min()),
-            "median": float(np.median(size)),
-            "mean": float(size.mean()),
-            "max": float(size.max()),
-        }
-        for who, size in sizes.items()
-    }

@@ -19,7 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from counterpoise.balance.arguments import as_matrix, base_shares
+from counterpoise.balance.arguments import as_float64, as_matrix, base_shares
 from counterpoise.balance.covariate_balance import FeatureBalance, balance_table, known_mean_balance
 from counterpoise.balance.diagnostics import Diagnosis, diagnose, effective_sample_size
 from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions, Moments, check_penalty
@@ -47,7 +47,11 @@ class Standardised:
     @classmethod
     def of(cls, observed: Tensor, population: Tensor, weights: Tensor | None = None) -> Standardised:
         """By the (weighted) moments of the population; a constant column becomes 0."""
-        _check_size(observed, population)
+        for table in (observed, population):
+            large = (table.abs().amax(0) > MAX_FEATURE).nonzero()
+            if len(large):
+                column, advice = int(large[0]), "Divide it by its largest value."
+                raise DataError(f"feature {column} (counted from 0) has values beyond {MAX_FEATURE:g}. {advice}")
         whole = Sample(population, weights)
         mean = whole.mean(lambda x: x, whole.n_columns)
         spread = whole.mean(lambda x: (x - mean).square_(), whole.n_columns).sqrt()
@@ -160,10 +164,7 @@ def population_mass(weights: Any, count: int) -> Tensor | None:
     """Weights of the population's rows: one for each, finite, >= 0 and not all 0; None stays None."""
     if weights is None:
         return None
-    try:
-        values = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"`population_weights` must hold numbers only: {error}.") from error
+    values = as_float64(weights, "population_weights")
     if values.shape != (count,):
         raise DataError(f"`population_weights` must have {count} values, got shape {values.shape}.")
     if not np.isfinite(values).all() or values.min() < 0 or values.sum() <= 0:
@@ -183,17 +184,6 @@ def numbers(name: str, table: Any, columns: Sequence[Any] | None = None) -> Tens
         value = float(matrix[row, column])
         raise RowError(label, row, f"expected a finite number in `{name}`, got {value}. Fill it in or drop the row.")
     return matrix
-
-
-def _check_size(*tables: Tensor) -> None:
-    """Raise `DataError` for numbers whose squares no float holds."""
-    for table in tables:
-        large = table.abs().amax(0) > MAX_FEATURE
-        if bool(large.any()):
-            column = int(large.nonzero()[0])
-            raise DataError(
-                f"feature {column} (counted from 0) has values beyond {MAX_FEATURE:g}. Divide it by its largest value."
-            )
 
 
 def _labels(name: str, table: Any) -> list[Any] | None:
@@ -391,10 +381,10 @@ def known_moments(fitted: FittedFunctions, scaled: Standardised, raw: Any, order
 
     E[((x - a) / b)^m] = sum_k binomial(m, k) E[x^k] (-a)^(m-k) / b^m.
     """
-    columns, moments = len(scaled.mean), _float_array(raw)
-    if moments is not None and order == 1 and moments.ndim == 1:
+    columns, moments = len(scaled.mean), as_float64(raw, "target_means")
+    if order == 1 and moments.ndim == 1:
         moments = moments[None]
-    if moments is None or moments.shape != (order, columns) or not np.isfinite(moments).all():
+    if moments.shape != (order, columns) or not np.isfinite(moments).all():
         raise DataError(
             f"`target_means` must hold {order * columns} finite numbers, one for each of the {columns} features"
             f"{f' in each of {order} rows, one for each power' if order > 1 else ''}, got shape {np.shape(raw)}."
@@ -425,14 +415,6 @@ def aligned_means(means: Any, names: Any) -> Any:
         )
         raise DataError(f"`target_means` has no value for {', '.join(map(repr, missing))}. {advice}")
     return np.stack([np.asarray(given[label]) for label in wanted], axis=-1)
-
-
-def _float_array(values: Any) -> NDArray[np.float64] | None:
-    """None where there are other things than numbers."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        return None
 
 
 @dataclass(frozen=True)

@@ -158,14 +158,6 @@ class ExponentialFamily(Protocol):
         """The functions at the rows."""
 
     @property
-    def n_rows(self) -> int:
-        """How many rows."""
-
-    @property
-    def n_functions(self) -> int:
-        """How many functions."""
-
-    @property
     def targets(self) -> Tensor:
         """mu, the values that the functions should average to, (functions,)."""
 
@@ -243,22 +235,12 @@ class InMemoryFamily:
     line_passes: ClassVar[int] = 0
     float32_covariance: ClassVar[bool] = True
 
-    @property
-    def n_rows(self) -> int:
-        """How many rows."""
-        return self.rows.n_rows
-
-    @property
-    def n_functions(self) -> int:
-        """How many functions."""
-        return self.rows.n_functions
-
     def at(self, dual: Tensor) -> InMemoryPoint:
         """The scores log q_i - l'h(x_i), the smooth part of the dual and the imbalance, in one pass over the rows.
 
         Under a cap the weights are known only after all scores are, so that it takes a second pass.
         """
-        scores = torch.empty(self.n_rows, dtype=torch.float64, device=self.rows.device)
+        scores = torch.empty(self.rows.n_rows, dtype=torch.float64, device=self.rows.device)
         sums = tilted_sums(self.rows, dual, self._log_base_of, scores)
         if self.max_weight is None:
             return InMemoryPoint(dual, *normalised(dual, self.targets, *sums), self.targets, self, scores)
@@ -271,7 +253,8 @@ class InMemoryFamily:
     def base_moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the standard deviation of every function under the base weights."""
         if self.log_base is None:
-            base = torch.full((self.n_rows,), 1 / self.n_rows, dtype=torch.float64, device=self.rows.device)
+            count = self.rows.n_rows
+            base = torch.full((count,), 1 / count, dtype=torch.float64, device=self.rows.device)
         else:
             base = self.log_base.exp()
         uniform = float(base[0]) if self.log_base is None else None
@@ -286,7 +269,7 @@ class InMemoryFamily:
         return InMemoryFamily(matrix_rows(rows.take(drawn)), self.targets, base, cap)
 
     def _log_base_of(self, rows: slice) -> Tensor | float:
-        return -math.log(self.n_rows) if self.log_base is None else self.log_base[rows]
+        return -math.log(self.rows.n_rows) if self.log_base is None else self.log_base[rows]
 
 
 @dataclass(frozen=True)

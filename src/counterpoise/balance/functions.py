@@ -117,14 +117,7 @@ class Moments(Configurable):
     order: int = 1
     adaptive: ClassVar[bool] = False
 
-    def fit(
-        self,
-        population: Population,
-        observed: Points | None = None,
-        errors: Tensor | None = None,
-        weights: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> FittedFunctions:
+    def fit(self, population: Population, *_: Any, **__: Any) -> FittedFunctions:
         """Means and standard deviations of the powers over the population."""
         check_number("order", self.order, at_least=1, integer=True)
         order, columns = int(self.order), population.n_columns
@@ -172,14 +165,7 @@ class CustomFunctions(Configurable):
     function: Callable[[Tensor], Tensor]
     adaptive: ClassVar[bool] = False
 
-    def fit(
-        self,
-        population: Population,
-        observed: Points | None = None,
-        errors: Tensor | None = None,
-        weights: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> FittedFunctions:
+    def fit(self, population: Population, *_: Any, **__: Any) -> FittedFunctions:
         """Their means over the population, by enumeration in blocks."""
         targets = population.mean(self.function, CUSTOM_WIDTH)
         if targets.ndim != 1:

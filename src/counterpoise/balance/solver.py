@@ -131,10 +131,10 @@ def entropy_balance(
     needed, or rows in shards; with these there is no cap, base weights are uniform, and weights stay in shards.
     """
     family = _family(H, targets, base_weights, max_weight)
-    count = family.n_functions
+    count = family.rows.n_functions
     allowed = each_function("tolerance", tolerance, count)
     limits = each_function("strength", strength, count, infinite=True)
-    with one_thread(family.n_rows * count < MIN_THREADED_VALUES):
+    with one_thread(family.rows.n_rows * count < MIN_THREADED_VALUES):
         return _balance(family, allowed, limits, None, scale, accuracy, max_passes, not _is_array(H))
 
 
@@ -159,13 +159,13 @@ def worst_case_balance(
     """
     check_number("strength", strength, above=0, advice="Small values keep the base weights.")
     family = _family(H, targets, base_weights, max_weight)
-    count = family.n_functions
+    count = family.rows.n_functions
     square = as_float64(matrix, "matrix")
     if square.shape != (count, count) or not np.isfinite(square).all() or not _symmetric(square):
         raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
     unused = np.zeros(count)
     quadratic = Quadratic(float(strength)), whitening(square)
-    with one_thread(family.n_rows * count < MIN_THREADED_VALUES):
+    with one_thread(family.rows.n_rows * count < MIN_THREADED_VALUES):
         return _balance(family, unused, unused, quadratic, scale, accuracy, max_passes, not _is_array(H))
 
 
@@ -200,7 +200,7 @@ def _balance(
     """Measure, scale, solve and report. `quadratic`: penalty and whitening of the worst case; None for the hinge."""
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
-    given_scale = None if scale is None else positive_vector("scale", scale, family.n_functions)
+    given_scale = None if scale is None else positive_vector("scale", scale, family.rows.n_functions)
     mean, spread = (moment.numpy() for moment in family.base_moments())
     if not np.isfinite([mean, spread]).all():
         raise _invalid_value(family.rows)
@@ -249,12 +249,12 @@ def _warm_start(family: ExponentialFamily, penalty: Penalty, transform: Vector) 
     Zeros and no covariance where there are too few rows, or where the sample cannot be balanced.
     """
     cold = np.zeros(transform.shape[-1])
-    size = family.n_rows // SAMPLE_DIVISOR
-    if size < max(MIN_SAMPLE_ROWS, MIN_ROWS_PER_FUNCTION * family.n_functions):
+    size = family.rows.n_rows // SAMPLE_DIVISOR
+    if size < max(MIN_SAMPLE_ROWS, MIN_ROWS_PER_FUNCTION * family.rows.n_functions):
         return cold, None
     sample = family.sample(size)
     start, covariance = _warm_start(sample, penalty, transform)
-    accuracy = 0.5 / sample.n_rows**0.5  # the sampling error of its means
+    accuracy = 0.5 / sample.rows.n_rows**0.5  # the sampling error of its means
     solution = DualProblem(sample, penalty, transform).solve(start, accuracy, SAMPLE_MAX_PASSES, covariance)
     return (solution.dual, solution.covariance) if solution.status == "solved" else (cold, None)
 

@@ -72,19 +72,9 @@ class ShardedFamily:
     line_passes: ClassVar[int] = 1
     float32_covariance: ClassVar[bool] = False  # in float32 the result would depend on the borders of shards
 
-    @property
-    def n_rows(self) -> int:
-        """How many rows in all shards."""
-        return self.rows.n_rows
-
-    @property
-    def n_functions(self) -> int:
-        """How many functions."""
-        return self.rows.n_functions
-
     def at(self, dual: Tensor) -> ShardedPoint:
         """One pass over all shards; no score is kept."""
-        parts = self.rows.each(_tilted_sums, dual, -math.log(self.n_rows))
+        parts = self.rows.each(_tilted_sums, dual, -math.log(self.rows.n_rows))
         sums = joined(*zip(*parts, strict=True))
         return ShardedPoint(dual, *normalised(dual, self.targets, *sums), self.targets, self)
 
@@ -92,7 +82,7 @@ class ShardedFamily:
         """The mean and the standard deviation of every function under uniform weights."""
 
         def around(centre: Tensor | None) -> tuple[Tensor, Tensor]:
-            parts = self.rows.each(_moments, 1 / self.n_rows, centre)
+            parts = self.rows.each(_moments, 1 / self.rows.n_rows, centre)
             first, second = torch.stack(parts).sum(0)
             return first, second
 
@@ -101,7 +91,7 @@ class ShardedFamily:
     def sample(self, size: int) -> InMemoryFamily:
         """The family over `size` rows, drawn with repetition, in memory; the draw does not depend on the shards."""
         size, generator = min(size, MAX_SAMPLE_ROWS), torch.Generator().manual_seed(0)
-        drawn = torch.randint(self.n_rows, (size,), generator=generator).sort()[0]
+        drawn = torch.randint(self.rows.n_rows, (size,), generator=generator).sort()[0]
         values = np.concatenate(self.rows.each(_values_at, drawn))
         return InMemoryFamily(matrix_rows(torch.from_numpy(values)), self.targets)
 
@@ -139,7 +129,7 @@ class ShardedPoint(FamilyPoint):
     @property
     def _total(self) -> float:
         """log w_i = -l'h(x_i) - this."""
-        return self.offset + math.log(self.family.n_rows)
+        return self.offset + math.log(self.family.rows.n_rows)
 
 
 def _tilted_sums(source: Source, shard: Shard, dual: Tensor, log_weight: float) -> tuple[Tensor, Tensor, Tensor]:
