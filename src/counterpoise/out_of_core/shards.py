@@ -72,14 +72,14 @@ def _feistel(values: Integers, half: np.uint64, key: int) -> Integers:
     mask = (np.uint64(1) << half) - np.uint64(1)
     left, right = values >> half, values & mask
     for number in range(FEISTEL_ROUNDS):
-        left, right = right, left ^ (_splitmix64(right, key + number * 0x9E3779B97F4A7C15) & mask)
+        round_key = np.uint64((key + number * 0x9E3779B97F4A7C15) % 2**64)
+        left, right = right, left ^ (_splitmix64(right + round_key) & mask)
     return (left << half) | right
 
 
-def _splitmix64(values: Integers, key: int) -> Integers:
-    """A hash of 64 bits (the finaliser of splitmix64: Steele, Lea and Flood 2014)."""
-    mixed = values + np.uint64(key % 2**64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+def _splitmix64(values: Integers) -> Integers:
+    """A 64-bit hash: the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
+    mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
