@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,7 @@ class GeneralizationBound:
     predictor: PredictorNorm | None = None
 
     def __post_init__(self) -> None:
-        """Raise `ConfigError` for constants outside their range."""
+        """Raise `ConfigError` for constants outside their range; keep the others as Python's own numbers."""
         check_number("risk", self.risk)
         check_number("bias", self.bias)
         advice = "It is |D| times the largest weight of a log whose weights sum to 1."
@@ -111,6 +111,10 @@ class GeneralizationBound:
         check_flag("doubly_robust", self.doubly_robust)
         for name in ("norm", "error_at_zero", "residual", "weighted_residual"):
             check_number(name, getattr(self, name), at_least=0)
+        for field in fields(self):
+            if field.type in ("float", "int"):
+                convert = float if field.type == "float" else int
+                object.__setattr__(self, field.name, convert(getattr(self, field.name)))
 
     @property
     def multiplier(self) -> float:
