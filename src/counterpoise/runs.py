@@ -25,7 +25,7 @@ from counterpoise.errors import ConfigError, CounterpoiseError, DataError, Stopp
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
 from counterpoise.methods import make
 from counterpoise.out_of_core.datasets import load_dataset_out_of_core
-from counterpoise.out_of_core.executors import make_engine
+from counterpoise.out_of_core.engines import make_engine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog, too_long
 from counterpoise.recommender import DebiasedRecommender, load_model

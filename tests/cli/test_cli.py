@@ -407,7 +407,7 @@ def test_balance_writes_weights_and_prints_diagnostics(
     out = tmp_path / "weights.parquet"
     assert main(["balance", *samples, "--out", str(out), "--n-functions", "10"]) == 0
     text = capsys.readouterr().out
-    assert all(words in text for words in ("design effect", "before", "No function was given up", "SMD after"))
+    assert all(words in text for words in ("design effect", "before", "No function was relaxed", "SMD after"))
     frame, population = pl.read_parquet(out), pl.read_csv(samples[1])
     assert frame.columns == ["age", "income", "weight"]
     assert frame["weight"].sum() == pytest.approx(1)

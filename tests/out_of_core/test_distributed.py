@@ -24,7 +24,7 @@ from counterpoise.accelerate import optimizers
 from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core.distributed import Work, move, train_share, train_together
-from counterpoise.out_of_core.executors import RayEngine, ThreadEngine, connected
+from counterpoise.out_of_core.engines import RayEngine, ThreadEngine, connected
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
 from counterpoise.out_of_core.process_group import AveragedGradients, ProcessGroup
@@ -190,7 +190,7 @@ def test_gradients_by_ddp_are_those_of_autograd_and_reach_their_own_parameters_a
 def worker(process_group: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only worker is this process, and the board no actor."""
     ray = SimpleNamespace(get=lambda value: value, get_device=lambda: torch.device("cpu"))
-    monkeypatch.setattr("counterpoise.out_of_core.distributed.imported", lambda name="ray": ray)
+    monkeypatch.setattr("counterpoise.out_of_core.distributed.import_ray", lambda name="ray": ray)
 
 
 class NoActor(ProgressActor):

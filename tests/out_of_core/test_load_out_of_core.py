@@ -8,7 +8,7 @@ import pytest
 
 from counterpoise import ConfigError, DataError, Dataset
 from counterpoise.out_of_core.datasets import load_dataset_out_of_core
-from counterpoise.out_of_core.executors import RayEngine
+from counterpoise.out_of_core.engines import RayEngine
 from counterpoise.out_of_core.log import StreamedLog
 
 

@@ -18,7 +18,7 @@ from counterpoise.cli.main import main
 from counterpoise.data.datasets import load_dataset
 from counterpoise.data.files import title_of
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.out_of_core.executors import ThreadEngine
+from counterpoise.out_of_core.engines import ThreadEngine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
 from counterpoise.out_of_core.shards import permuted, shard_log

@@ -14,7 +14,7 @@ from counterpoise.bench.jobs import Job, measure
 from counterpoise.bench.store import Store
 from counterpoise.config import EngineName
 from counterpoise.errors import CounterpoiseError, check_choice, check_number
-from counterpoise.out_of_core.executors import connected, results
+from counterpoise.out_of_core.engines import connected, results
 from counterpoise.threads import one_blas_thread, one_thread
 
 Progress = Callable[[int, int], None]  # (fits done, fits in all)

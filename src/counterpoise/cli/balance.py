@@ -107,7 +107,7 @@ def balance(
         raise ConfigError("--max-weight and --features go with a POPULATION, not with a log and --users, --items.")
 
     from counterpoise.out_of_core.balancing import balance_log
-    from counterpoise.out_of_core.executors import make_engine
+    from counterpoise.out_of_core.engines import make_engine
 
     with working("balancing", output.visible):
         balanced = balance_log(

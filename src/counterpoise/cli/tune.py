@@ -136,7 +136,7 @@ def folds_on_ray(configuration: FitConfig) -> Iterator[ParallelMap | None]:
     if configuration.engine == "local":
         yield None
         return
-    from counterpoise.out_of_core.executors import Tasks, connected
+    from counterpoise.out_of_core.engines import Tasks, connected
 
     with connected(configuration.address, configuration.workers) as ray:
         yield Tasks(ray)

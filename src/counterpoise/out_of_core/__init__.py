@@ -1,6 +1,5 @@
-"""Logs larger than memory: shards on disk, passes over them by threads or Ray, training by several processes.
+"""Logs that do not fit in memory, and passes over them in threads or on a Ray cluster.
 
-Read in this order: `shards` (files become shards), `log` (StreamedLog and its batches), `family` and `balancing`
-(weights over shards), `fitting` (a recommender on a streamed log), `process_group` and `distributed` (training by
-workers of Ray).
+Read in this order: `shards` (a log as files of codes), `engines` (where passes run), `family` and `balancing` (weights
+over shards), `log` and `fitting` (training from shards), `process_group` and `distributed` (training by workers).
 """

@@ -9,7 +9,7 @@ from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.reading import AnyPath, read_logs_with_features
 from counterpoise.errors import ConfigError
-from counterpoise.out_of_core.executors import Engine, RayEngine
+from counterpoise.out_of_core.engines import Engine, RayEngine
 from counterpoise.out_of_core.log import read_streamed, too_long
 
 

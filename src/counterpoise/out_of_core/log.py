@@ -19,7 +19,7 @@ from counterpoise.data.ids import Codes
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.reading import AnyPath, read_logs
 from counterpoise.errors import ConfigError
-from counterpoise.out_of_core.executors import Engine, RayEngine, ThreadEngine
+from counterpoise.out_of_core.engines import Engine, RayEngine, ThreadEngine
 from counterpoise.out_of_core.process_group import BatchShard, ProcessGroup
 from counterpoise.out_of_core.shards import ShardColumn, ShardedLog, Shards, as_bytes, permuted, shard_log
 

@@ -68,7 +68,7 @@ def tune(
     `parallel_trials`: proposed together and fitted in parallel (see `fit_many`), each without the others' results.
     `progress` gets (steps done, steps planned, least risk so far; the loss of the fit before the first risk), and
     `callback` all finished trials after each. `parallel_map` fits all folds of a trial at once, for example
-    `out_of_core.executors.Tasks`; the results are the same.
+    `out_of_core.engines.Tasks`; the results are the same.
     """
     check_number("trials", trials, at_least=1, integer=True)
     check_number("parallel_trials", parallel_trials, at_least=1, integer=True)
