@@ -146,7 +146,7 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
 
 def features_lines(model: DebiasedRecommender) -> list[str]:
     """A warning where the features of users and items that were given are used by nobody."""
-    sided = any(getattr(module, "sided", False) for module in model.scorer_.modules())
+    sided = any(getattr(module, "uses_side_features", False) for module in model.scorer_.modules())
     if sided or "side" in getattr(model.weights, "sources", ()):
         return []
     return ["The features of users and items are not used here. Matrix factorisation takes --set side_features=true."]
