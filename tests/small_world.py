@@ -20,7 +20,7 @@ from counterpoise.training.contracts import FittedImputation, FittedWeights, Imp
 Table = NDArray[np.float64]  # (users, items)
 
 
-def exposure_cross_entropy(label: Table, logit: Table) -> Table:
+def log_loss(label: Table, logit: Table) -> Table:
     """-label log(prediction) - (1 - label) log(1 - prediction)."""
     prediction = expit(logit)
     return -label * np.log(prediction) - (1 - label) * np.log(1 - prediction)
@@ -37,8 +37,8 @@ class SmallWorld:
         self.labels = (rng.random(x.shape) < expit(1.5 * x)).astype(float)
         self.logits = 1 + rng.standard_normal(x.shape)
         self.imputed_labels = rng.random(x.shape)
-        self.errors = exposure_cross_entropy(self.labels, self.logits)
-        self.imputed = exposure_cross_entropy(self.imputed_labels, self.logits)
+        self.errors = log_loss(self.labels, self.logits)
+        self.imputed = log_loss(self.imputed_labels, self.logits)
         self.wrong_propensity = rng.uniform(0.1, 0.9, x.shape)
         self.ideal = float(self.errors.mean())
 
@@ -114,7 +114,7 @@ class Labels(Imputation):
 
     table: Table = field(default_factory=lambda: np.ones((1, 1)))
 
-    def init(self, context: FitContext, fitted_weights: FittedWeights) -> FittedImputation:
+    def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         return _Labels(torch.from_numpy(self.table))
 
 
@@ -122,7 +122,7 @@ class _Labels(FittedImputation):
     def __init__(self, table: Tensor) -> None:
         self.table, self.shifts = table, []
 
-    def step(self, view, ratio, rate, shift=0.0) -> None:
+    def step(self, inputs, ratio, rate, shift=0.0) -> None:
         self.shifts.append(shift)
 
     def errors(self, batch, logits, pair_logits, errors) -> tuple[Tensor, Tensor]:

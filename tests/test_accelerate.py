@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,15 +11,23 @@ import torch
 
 import counterpoise as cp
 from counterpoise import Dataset
-from counterpoise.accelerate import CudaGraphLearner, optimizers, with_cuda_graphs
+from counterpoise.accelerate import CudaGraphLearner, is_replayable, with_cuda_graphs
 from counterpoise.balance.functions import KernelFunctions
-from counterpoise.training.ensemble import init
 from counterpoise.training.loop import Training
-from counterpoise.training.optimizer import Adam
+from counterpoise.training.optimizer import Adam, optimizers_of
 from counterpoise.weights.balancing import Balancing
+from counterpoise.weights.base import ConstantWeights
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 RECORDED = ("mf", "ips", "eib", "dr-jl", "mnar", "counterpoise", "skb-ips", "akb-dr")
+NOT_RECORDED = {  # parts with a number that the host must know, or a regression in every step
+    *("ips-v2", "dr-v2", "sdr"),  # joint propensities
+    *("asips", "tdr", "tdr-jl", "mr"),  # tri-training, targeted and multiply robust imputations
+}
+
+
+def learner_of(model: cp.DebiasedRecommender, dataset: Dataset) -> Any:
+    return model._learner(model._context(dataset.train, dataset.probe))
 
 
 def test_adam_counts_on_the_device_as_it_does_on_the_host() -> None:
@@ -38,15 +47,40 @@ def test_adam_counts_on_the_device_as_it_does_on_the_host() -> None:
     assert not torch.allclose(found[0], torch.cat([tensor.flatten() for tensor in start]), atol=0.01)
 
 
-@pytest.mark.parametrize(("method", "still"), [(name, True) for name in RECORDED] + [("ips-v2", False), ("mr", False)])
-def test_only_steps_that_are_the_same_for_every_batch_are_recorded(
-    method: str, still: bool, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", cp.METHODS)
+def test_steps_of_replayable_parts_alone_are_recorded(
+    method: str, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = cp.make(method, epochs=1)
-    learner = init(model.context(dataset.train, dataset.probe), model.weights, model.risk, model.imputation, False)
+    learner, replayable = learner_of(cp.make(method, epochs=1), dataset), method not in NOT_RECORDED
+    assert is_replayable(learner) == replayable
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert isinstance(with_cuda_graphs(learner, Training()), CudaGraphLearner) == still
+    assert isinstance(with_cuda_graphs(learner, Training()), CudaGraphLearner) == replayable
     assert with_cuda_graphs(learner, Training(graph=False)) is learner
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weights": Balancing(solver="gradient", features="side")},
+        {"weights": cp.StabilizedPropensity()},
+        {"imputation": cp.TriTraining(), "risk": "dr"},
+        {"imputation": cp.Targeted(), "risk": "dr", "ensemble": cp.Ensemble()},
+    ],
+    ids=["weight model", "joint propensity", "tri-training", "ensemble"],
+)
+def test_one_part_that_is_not_replayable_is_enough(settings: dict[str, Any], dataset: Dataset) -> None:
+    model = cp.DebiasedRecommender(training=Training(epochs=1, device="cpu"))
+    assert is_replayable(learner_of(model, dataset))
+    assert not is_replayable(learner_of(model.set_params(**settings), dataset))
+
+
+def test_a_part_of_the_users_own_is_not_recorded(dataset: Dataset) -> None:
+    class Own(ConstantWeights):
+        """May do anything in a step."""
+
+    learner = learner_of(cp.make("mf", epochs=1), dataset)
+    learner.weights.__class__ = Own
+    assert not is_replayable(learner)
 
 
 def test_on_a_cpu_nothing_is_recorded_and_nothing_changes(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,17 +93,14 @@ def test_on_a_cpu_nothing_is_recorded_and_nothing_changes(dataset: Dataset, monk
 
 def test_every_optimiser_of_a_learner_is_found_once(dataset: Dataset) -> None:
     model = cp.make("dr-jl", ensemble=cp.Ensemble())
-    learner = init(model.context(dataset.train, dataset.probe), model.weights, model.risk, model.imputation, True)
-    found = list(optimizers(CudaGraphLearner(learner)))
+    found = list(optimizers_of(CudaGraphLearner(learner_of(model, dataset))))
     assert len(found) == len({id(one) for one in found}) == 3  # two predictors and the imputation
 
 
-@pytest.mark.parametrize("moving", [False, True])
-def test_weights_that_are_solved_again_stay_where_a_recorded_step_reads_them(moving: bool, dataset: Dataset) -> None:
-    features = "embeddings" if moving else "side"
-    weights = Balancing(KernelFunctions(n=3, select="adaptive"), features=features, refresh=1, moving=moving)  # type: ignore[arg-type]
-    model = cp.DebiasedRecommender(weights, training=Training(epochs=3, device="cpu"))
-    learner = init(model.context(dataset.train, dataset.probe), weights, "ips", model.imputation, False)
+def test_weights_that_are_solved_again_keep_their_memory(dataset: Dataset) -> None:
+    """A recorded step reads them there."""
+    weights = Balancing(KernelFunctions(n=3, select="adaptive"), features="side", refresh=1)
+    learner = learner_of(cp.DebiasedRecommender(weights, training=Training(epochs=3, device="cpu")), dataset)
     place, seen = learner.weights.ratio.data_ptr(), []
     for epoch in (1, 2, 3):
         learner.start_epoch(epoch)
@@ -105,10 +136,10 @@ def test_replayed_steps_end_where_steps_end(method: str, settings: dict[str, int
 def test_a_step_that_cannot_be_recorded_is_made(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     from counterpoise.training.learner import Learner
 
-    plain = copy.copy(Learner.step)
+    original = copy.copy(Learner.step)
 
     def asking(self: Learner, batch: object, rate: object) -> torch.Tensor:
-        loss = plain(self, batch, rate)  # type: ignore[arg-type]
+        loss = original(self, batch, rate)  # type: ignore[arg-type]
         loss.item()  # the host asks: not allowed in a graph
         return loss
 

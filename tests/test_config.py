@@ -13,7 +13,8 @@ import counterpoise as cp
 from counterpoise import ConfigError, DebiasedRecommender, MatrixFactorization, NeuralCF, Training, Uniform
 from counterpoise.config import Configurable, from_config
 from counterpoise.imputation.base import Constant, Learned
-from counterpoise.imputation.calibrated import MultiplyRobust, Targeted
+from counterpoise.imputation.multiply_robust import MultiplyRobust
+from counterpoise.imputation.targeted import Targeted
 from counterpoise.imputation.tri_training import TriTraining
 from counterpoise.weights.base import NaiveBayes, UnitWeights
 
@@ -111,7 +112,7 @@ def test_methods_build_fresh_parts_at_each_call() -> None:
     assert cp.make("mf").training is not cp.make("mf").training
 
 
-def test_the_backbone_of_a_model_that_is_told_of_exposure_is_the_one_inside() -> None:
+def test_backbone_names_the_model_inside_an_exposure_covariate() -> None:
     model = cp.make("counterpoise", backbone="ncf", hidden=[8])
     assert isinstance(model.backbone, cp.ExposureCovariate)
     assert isinstance(model.backbone.backbone, cp.NeuralCF)

@@ -13,7 +13,7 @@ import counterpoise as cp
 from counterpoise import METHODS, DataError, Dataset, FeedbackLog
 from counterpoise.config import from_config
 from counterpoise.training.context import FitContext
-from counterpoise.training.learner import Learner, finish
+from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Training, train
 
 FAST = {"epochs": 4}
@@ -53,7 +53,7 @@ def test_every_learned_part_moves(name: str, dataset: Dataset) -> None:
     learner = Learner.init(context, model.weights, model.risk, model.imputation)
     before = [tensor.clone() for tensor in learner.state()]
     train(learner, context.batches(learner.uses_pairs), None, context.training)
-    facts = finish(learner, context.batches(learner.uses_pairs).whole())
+    facts = learner.facts(context.batches(learner.uses_pairs).final())
     for old, new in zip(before, learner.state(), strict=True):
         assert not torch.equal(old, new)
     if name not in ("mf", "eib", "asips", "mr", "mnar", "counterpoise"):  # whose weights are meant to be uniform

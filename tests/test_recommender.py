@@ -81,7 +81,7 @@ def test_candidates_limit_the_choice(fitted: DebiasedRecommender) -> None:
 
 def test_blocks_of_users_change_nothing(fitted: DebiasedRecommender, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, similar, scores = fitted.recommend(k=4), fitted.similar_items(k=4), fitted.predict([1] * 40, range(40))
-    monkeypatch.setattr("counterpoise.recommender.BLOCK", 128)
+    monkeypatch.setattr("counterpoise.recommender.BLOCK_SCORES", 128)
     assert fitted.recommend(k=4)["item_id"].equals(whole["item_id"])
     assert fitted.similar_items(k=4)["similar_id"].equals(similar["similar_id"])
     assert np.allclose(fitted.predict([1] * 40, range(40)), scores)

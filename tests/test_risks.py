@@ -11,7 +11,7 @@ from counterpoise import Dataset, DebiasedRecommender, Training
 from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.models.matrix_factorization import MatrixFactorization
-from counterpoise.risks import direct, dr, dr_slopes, error, ips, ips_slopes, snips
+from counterpoise.risks import direct, dr, error, ips, snips
 from counterpoise.training.context import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.weights.base import NaiveBayes, Uniform
@@ -25,15 +25,19 @@ def doubly_robust(seen: Observed, propensity: np.ndarray, imputed: np.ndarray, e
     return float(dr(seen.at(errors), ratio, seen.at(imputed), torch.from_numpy(imputed).flatten()))
 
 
-def test_slopes_of_the_risks_are_those_of_autograd() -> None:
+def test_gradients_of_the_risks_are_those_written_out() -> None:
+    """d error / d logit = sigmoid(logit) - label, of an observed row and of an imputed label alike."""
     generator = torch.Generator().manual_seed(0)
     labels, ratio = torch.rand(7, generator=generator), torch.rand(7, generator=generator)
     logits, imputed = torch.randn(20, generator=generator).requires_grad_(), torch.rand(20, generator=generator)
     errors, rest = error(labels, logits[:7]), error(imputed, logits)
-    (expected,) = torch.autograd.grad(ips(errors, ratio), logits, retain_graph=True)
-    assert torch.allclose(ips_slopes(labels, logits[:7], ratio), expected[:7], atol=1e-7)
-    (expected,) = torch.autograd.grad(dr(errors, ratio, rest[:7], rest[7:]), logits)
-    assert torch.allclose(dr_slopes(labels, logits, ratio, imputed), expected, atol=1e-7)
+    (found,) = torch.autograd.grad(ips(errors, ratio), logits, retain_graph=True)
+    predicted = torch.sigmoid(logits.detach())
+    assert torch.allclose(found[:7], ratio * (predicted[:7] - labels) / 7, atol=1e-7)
+    assert not found[7:].any()
+    (found,) = torch.autograd.grad(dr(errors, ratio, rest[:7], rest[7:]), logits)
+    assert torch.allclose(found[:7], ratio * (imputed[:7] - labels) / 7, atol=1e-7)
+    assert torch.allclose(found[7:], (predicted[7:] - imputed[7:]) / 13, atol=1e-7)
 
 
 def test_each_risk_is_its_formula_in_loops() -> None:
@@ -132,10 +136,10 @@ def test_snips_keeps_its_bounds_ignores_the_scale_and_moves_with_the_errors() ->
 
 def _training_risk(learner: Learner, batch: Batch) -> float:
     """What a step would minimise, without its penalty."""
-    logits, pair_logits = learner._logits(batch)
-    errors = error(batch.labels, logits)
-    imputed = learner.imputation.errors(batch, logits, pair_logits, errors)
-    return float(learner._risk(errors, learner.weights.ratio[batch.rows], *imputed))
+    logits = learner._logits(batch)
+    errors = error(batch.labels, logits.rows)
+    imputed = learner.imputation.errors(batch, logits.rows, logits.pairs, errors)
+    return float(learner._risk(batch, errors, learner.weights.ratio[batch.rows], *imputed))
 
 
 @pytest.mark.parametrize("imputation", [Constant(0.3), Learned()])

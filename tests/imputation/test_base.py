@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from small_world import Known, Observed, SmallWorld, cross_entropy
+from small_world import Known, Observed, SmallWorld, log_loss
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, MatrixFactorization, NeuralCF, Training, Uniform
 from counterpoise.data.batches import Batch
@@ -27,7 +27,7 @@ WORLD = SmallWorld()
 WEIGHT = 1 / torch.from_numpy(WORLD.propensity).flatten()
 
 
-def problem_of(dataset: Dataset, **training) -> FitContext:
+def context_of(dataset: Dataset, **training) -> FitContext:
     settings = MatrixFactorization(dim=4), Training(**training)
     return FitContext(dataset.train, dataset.probe, *settings, torch.device("cpu"), torch.Generator().manual_seed(0))
 
@@ -84,13 +84,13 @@ def test_a_constant_propensity_makes_all_weightings_one_method(dataset: Dataset)
 def test_a_constant_label_is_scored_by_the_same_loss_as_a_real_one() -> None:
     seen = WORLD.observe()
     _, _, on_rows, on_pairs = seen.ask(Constant(0.3).init(seen.context, Uniform().init(seen.context)))
-    expected = cross_entropy(np.full(WORLD.shape, 0.3), WORLD.logits)
+    expected = log_loss(np.full(WORLD.shape, 0.3), WORLD.logits)
     np.testing.assert_allclose(on_pairs.detach(), expected.ravel(), rtol=1e-10)
     np.testing.assert_allclose(on_rows.detach(), expected[seen.mask], rtol=1e-10)
 
 
 def test_the_constant_label_is_by_default_that_of_the_probe(dataset: Dataset) -> None:
-    context = problem_of(dataset)
+    context = context_of(dataset)
     assert Constant().init(context, Uniform().init(context)).facts() == {
         "label": pytest.approx(dataset.probe.labels.mean())
     }
@@ -99,7 +99,7 @@ def test_the_constant_label_is_by_default_that_of_the_probe(dataset: Dataset) ->
 
 
 def test_a_learned_label_is_scored_by_the_same_loss_as_a_real_one(dataset: Dataset) -> None:
-    context = problem_of(dataset)
+    context = context_of(dataset)
     fitted_imputation = Learned().init(context, Uniform().init(context))
     batch = context.batches(pairs=True).whole()
     logits, pair_logits = torch.randn(len(batch.rows)), torch.randn(context.log.n_pairs)
@@ -179,7 +179,7 @@ def test_the_risk_moves_the_predictor_and_no_imputation(risk: str, imputation: I
     learner = begun(seen, risk, imputation)
     models = [inner.scorer for inner in _learned(learner.imputation)]
     parameters = [parameter for model in models for parameter in model.parameters()]
-    loss = learner.risk(seen.batch._replace(labels=seen.batch.labels.float()))
+    loss = learner.risk(replace(seen.batch, labels=seen.batch.labels.float()))
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
     assert parameters
     assert all(gradient is None for gradient in gradients)
@@ -191,7 +191,7 @@ def test_a_step_moves_every_part(risk: str, imputation: Imputation) -> None:
     seen = WORLD.observe()
     learner = begun(seen, risk, imputation)
     before = [tensor.clone() for tensor in learner.state()]
-    learner.step(seen.batch._replace(labels=seen.batch.labels.float()), rate=1.0)
+    learner.step(replace(seen.batch, labels=seen.batch.labels.float()), rate=1.0)
     assert len(before) > len(list(learner.scorer.parameters()))
     assert all(not torch.equal(old, new) for old, new in zip(before, learner.state(), strict=True))
 
@@ -229,11 +229,7 @@ def test_weights_of_gradient_steps_go_with_any_imputation_and_ask_nothing_of_oth
 def _learned(fitted_imputation) -> list:
     if hasattr(fitted_imputation, "scorer"):
         return [fitted_imputation]
-    inner = (
-        fitted_imputation.fitted_imputations
-        if hasattr(fitted_imputation, "fitted_imputations")
-        else [fitted_imputation.base]
-    )
+    inner = getattr(fitted_imputation, "imputations", None) or [fitted_imputation.base]
     return [found for one in inner for found in _learned(one)]
 
 

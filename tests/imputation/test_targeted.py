@@ -13,7 +13,7 @@ from torch import Tensor
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, Uniform
 from counterpoise.imputation.base import Constant, Learned
 from counterpoise.imputation.multiply_robust import MultiplyRobust
-from counterpoise.imputation.targeted import Targeted, never_changes, regression
+from counterpoise.imputation.targeted import Targeted, regression
 from counterpoise.risks import direct, dr
 from counterpoise.training.contracts import FittedImputation, FittedWeights, StepInputs, Weights
 from counterpoise.weights.base import NaiveBayes
@@ -316,12 +316,11 @@ class _Restless(Weights):
 
 
 class _Moving(FittedWeights):
-    def refresh(self, epoch, residuals) -> None:
-        pass
+    changes = True
 
 
 def test_propensities_that_are_learned_on_the_way_are_refused() -> None:
-    assert never_changes(Uniform().init(WORLD.observe().context))
+    assert not Uniform().init(WORLD.observe().context).changes
     with pytest.raises(ConfigError, match="`propensities` must be learned before training, and _Restless"):
         init(WORLD.observe(), MultiplyRobust((_Restless(),)))
 

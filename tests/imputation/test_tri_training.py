@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -17,13 +19,13 @@ from counterpoise.training.contracts import FittedImputation
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=20)
 
 
-def problem_of(dataset: Dataset, **training) -> FitContext:
+def context_of(dataset: Dataset, **training) -> FitContext:
     settings = MatrixFactorization(dim=4), Training(**{"epochs": 20} | training)
     return FitContext(dataset.train, dataset.probe, *settings, torch.device("cpu"), torch.Generator().manual_seed(0))
 
 
 def init(dataset: Dataset, part: TriTraining, **training) -> tuple[FitContext, FittedImputation]:
-    context = problem_of(dataset, **training)
+    context = context_of(dataset, **training)
     return context, part.init(context, Uniform().init(context))
 
 
@@ -58,7 +60,7 @@ def test_the_risk_is_the_mean_over_the_agreeing_pairs(dataset: Dataset) -> None:
 def test_minibatches_average_to_the_loss_of_all_pairs(dataset: Dataset) -> None:
     context, fitted_imputation = init(dataset, TriTraining(threshold=0.03), batch_size=64, pairs=4)
     table = torch.randn(context.log.shape, generator=torch.Generator().manual_seed(1))
-    whole = problem_of(dataset).batches(pairs=True).whole()
+    whole = context_of(dataset).batches(pairs=True).whole()
     zeros = torch.zeros(len(whole.rows))
     full = float(direct(fitted_imputation.errors(whole, zeros, table.flatten(), zeros)[1]))
     values = []
@@ -74,7 +76,7 @@ def test_a_batch_without_agreement_has_no_loss_and_no_gradient(dataset: Dataset)
     context, fitted_imputation = init(dataset, TriTraining(threshold=0.03))
     first, second = torch.sigmoid(fitted_imputation.first.grid()), torch.sigmoid(fitted_imputation.second.grid())
     users, items = torch.nonzero(~agree(first, second, 0.03), as_tuple=True)
-    batch = context.batches().whole()._replace(pair_users=users, pair_items=items)
+    batch = replace(context.batches().whole(), pair_users=users, pair_items=items)
     logits = torch.randn(len(users), requires_grad=True)
     rows = torch.zeros(len(batch.rows))
     loss = direct(fitted_imputation.errors(batch, rows, logits, rows)[1])

@@ -11,7 +11,8 @@ from graded_world import graded
 
 from counterpoise import ConfigError, Dataset, FeedbackLog, MatrixFactorization, NeuralCF, evaluate, make
 from counterpoise.models.base import Backbone, Scorer
-from counterpoise.models.matrix_factorization import GRID_PAYS, noise_growth
+from counterpoise.models.matrix_factorization import MAX_GRID_RATIO, noise_growth
+from counterpoise.training.optimizer import gradients_of
 
 
 def built(backbone: Backbone, dataset: Dataset) -> Scorer:
@@ -76,7 +77,7 @@ def test_side_features_that_are_not_there_are_an_error(dataset: Dataset) -> None
         MatrixFactorization(side_features=True).build(log, torch.Generator())
 
 
-def test_side_features_are_taken_by_themselves_where_there_are_any(dataset: Dataset) -> None:
+def test_auto_side_features_are_used_where_there_are_any(dataset: Dataset) -> None:
     log = dataset.train
     bare = FeedbackLog.from_arrays(log.users, log.items, log.labels, user_ids=log.user_ids, item_ids=log.item_ids)
     asked = MatrixFactorization(side_features="auto")
@@ -86,7 +87,7 @@ def test_side_features_are_taken_by_themselves_where_there_are_any(dataset: Data
         MatrixFactorization(side_features="always").build(log, torch.Generator())
 
 
-def test_the_penalty_of_matrix_factorization_is_half_the_weighed_squares(dataset: Dataset) -> None:
+def test_matrix_factorization_penalty_is_half_the_weighted_squares(dataset: Dataset) -> None:
     scorer = built(MatrixFactorization(dim=3, l2=2.0, l2_biases=5.0, l2_features=7.0, side_features=True), dataset)
     count = scorer.feature_weights.numel()
     precision = {"user_factors": 2, "item_factors": 2, "user_bias": 5, "item_bias": 5, "mean": 0}
@@ -148,7 +149,7 @@ def test_settings_out_of_range_are_refused(backbone: Backbone, dataset: Dataset)
 def test_the_logits_of_many_pairs_are_those_of_each_alone(dataset: Dataset, backbone: Backbone) -> None:
     scorer, log = built(backbone, dataset), dataset.train
     users, items = torch.from_numpy(log.users), torch.from_numpy(log.items)
-    assert log.n_pairs <= GRID_PAYS * len(log)
+    assert log.n_pairs <= MAX_GRID_RATIO * len(log)
     alone = torch.cat([scorer(users[row : row + 1], items[row : row + 1]) for row in range(0, len(log), 7)])
     assert torch.allclose(scorer(users, items)[::7], alone, atol=1e-5)
     assert torch.allclose(scorer.grid()[users.long(), items.long()][::7], alone, atol=1e-5)
@@ -158,27 +159,28 @@ def test_the_logits_of_many_pairs_are_those_of_each_alone(dataset: Dataset, back
         assert torch.allclose(on_pairs, scorer.at(*pairs), atol=1e-5)
 
 
-class Careless(Scorer):
-    """Has a parameter that nothing depends on, and says nothing of its prior."""
+class Incomplete(Scorer):
+    """Has a parameter that no logit depends on, and no `precision`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.n_users, self.n_items = 60, 50
-        self.level, self.idle = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.ones(2))
+        self.mean, self.unused = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.ones(2))
 
     def forward(self, users: torch.Tensor, items: torch.Tensor) -> torch.Tensor:
-        return self.level.expand(len(users))
+        return self.mean.expand(len(users))
 
 
-def test_a_parameter_that_nothing_depends_on_has_gradient_zero() -> None:
-    scorer = Careless()
-    logits, pull_back = scorer.traced(torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.long))
-    assert [float(gradient.sum()) for gradient in pull_back(torch.ones_like(logits))] == [3.0, 0.0]
+def test_an_unused_parameter_has_gradient_zero() -> None:
+    scorer = Incomplete()
+    logits = scorer(torch.zeros(3, dtype=torch.long), torch.zeros(3, dtype=torch.long))
+    gradients = gradients_of(logits.sum(), list(scorer.parameters()))
+    assert [float(gradient.sum()) for gradient in gradients] == [3.0, 0.0]
 
 
-def test_a_scorer_without_precision_is_told_what_to_write() -> None:
-    with pytest.raises(ConfigError, match=r"Careless must have a method `precision\(name\)`"):
-        Careless().precisions()
+def test_a_scorer_without_precision_is_an_error() -> None:
+    with pytest.raises(ConfigError, match=r"Incomplete must have a method `precision\(name\)`"):
+        Incomplete().precisions()
 
 
 def test_the_noise_of_factors_grows_as_its_largest_singular_value() -> None:

@@ -63,7 +63,7 @@ def test_the_random_order_is_uniform() -> None:
     assert (pairs > 0).sum() == size * (size - 1)
 
 
-def test_batches_take_every_row_once_and_from_all_shards_alike(log: StreamedLog) -> None:
+def test_batches_take_every_row_once_from_all_shards(log: StreamedLog) -> None:
     batches = StreamedBatches(log, 40, torch.device("cpu"), torch.Generator().manual_seed(0))
     counts, orders = np.zeros((2, len(log.shards))), []
     for _ in range(60):
@@ -79,7 +79,7 @@ def test_batches_take_every_row_once_and_from_all_shards_alike(log: StreamedLog)
         assert chisquare(drawn, drawn.sum() * sizes / sizes.sum()).pvalue > 1e-4
     assert not np.array_equal(orders[0], orders[1])
     users, items = log.users, log.items
-    for batch in (epoch[0], *batches.blocks()):
+    for batch in (epoch[0], *batches.final()):
         rows = batch.rows.numpy()
         assert np.array_equal(batch.users.numpy(), users[rows])
         assert np.array_equal(batch.items.numpy(), items[rows])
@@ -131,7 +131,7 @@ def test_balancing_weights_of_a_streamed_fit_are_those_in_memory(log: StreamedLo
         ("skb-ips", {"features": "activity", "select": "adaptive"}, "`select` must be .* for a log in shards"),
     ],
 )
-def test_what_a_streamed_fit_cannot_do_is_said(
+def test_what_a_streamed_fit_cannot_do_is_an_error(
     log: StreamedLog, method: str, settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -160,7 +160,7 @@ def test_fit_and_evaluate_take_a_folder_and_a_glob(
     assert "more rows than fit into the `memory` of 100MB" in capsys.readouterr().err
 
 
-def test_a_streamed_fit_is_reported_beside_a_plain_one(folder: Path, streaming: None, tmp_path: Path) -> None:
+def test_a_streamed_fit_is_reported_beside_its_baseline(folder: Path, streaming: None, tmp_path: Path) -> None:
     words = ["--epochs", "2", "--test", str(folder / "test.csv"), "--memory", "100MB", "--quiet", "--report"]
     words += ["--workers", "1"]
     assert main(["fit", str(folder / "log" / "*.parquet"), *words, "--out", str(tmp_path / "run")]) == 0
@@ -184,12 +184,12 @@ def test_ctrl_c_keeps_the_last_epoch_of_a_streamed_fit(log: StreamedLog) -> None
     assert model.has_seen(log.take([0, 1])).all()
 
 
-def test_a_glob_is_called_by_what_it_has_of_a_name() -> None:
+def test_the_title_of_a_glob_is_its_folder() -> None:
     names = {"big/*.parquet": "big", "a/ratings-*.csv": "a", "*.csv": "log", "a/b.csv.gz": "b", "coat": "coat"}
     assert {path: title_of(path) for path in names} == names
 
 
-def test_a_search_says_that_it_needs_a_log_in_memory(log: StreamedLog) -> None:
+def test_a_search_needs_a_log_in_memory(log: StreamedLog) -> None:
     with pytest.raises(DataError, match="a search needs a log in memory, got one of 601 rows that is streamed"):
         tune(log, "mf", 1)
 
@@ -213,7 +213,7 @@ def test_a_wrong_file_is_one_error_and_no_run(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_budget_that_no_fit_can_keep_and_options_that_need_memory_are_refused(
+def test_too_little_memory_for_a_streamed_fit_is_refused(
     folder: Path, streaming: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["fit", str(folder / "log"), "--out", str(tmp_path / "run")]

@@ -278,7 +278,8 @@ def test_ordinal_weight_is_reported(method: str, dataset: Dataset) -> None:
         .facts_["ordinal"]["weight"]
     )
     assert f"is used with an ordinal weight of {weight:.2f} " in texts["graded"]
-    for name, why in {"noisy": "add nothing to which side of the threshold", "labels": "the ratings of the log are labels"}.items():
+    reasons = {"noisy": "add nothing to which side of the threshold", "labels": "the ratings of the log are labels"}
+    for name, why in reasons.items():
         assert "Ordinal ratings: inactive, " in texts[name]
         assert why in texts[name]
     without = make(method, dim=4, epochs=3, ordinal=None).fit(dataset.train, probe=dataset.probe)

@@ -31,12 +31,12 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.training.checkpoint.SECONDS_BETWEEN", 0)
 
 
-@pytest.mark.parametrize("method", ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "counterpoise", "counterpoise, grades"])
+@pytest.mark.parametrize("method", ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "counterpoise", "counterpoise, ordinal"])
 def test_a_resumed_fit_is_the_fit_that_was_not_stopped(
     method: str, dataset: Dataset, tmp_path: Path, often: None
 ) -> None:
-    method, _, grades = method.partition(", ")
-    dataset = graded() if grades else dataset
+    method, _, ordinal = method.partition(", ")
+    dataset = graded() if ordinal else dataset
     settings: dict[str, Any] = {"epochs": 9, "batch_size": 200}
     expected = make(method, **settings).fit(dataset.train, probe=dataset.probe)
     checkpoint = Checkpoint(tmp_path / "c", "key")
@@ -49,7 +49,7 @@ def test_a_resumed_fit_is_the_fit_that_was_not_stopped(
     assert np.allclose(model.history_.loss, expected.history_.loss, rtol=1e-5)
 
 
-def test_epochs_that_are_passed_make_no_step(
+def test_skipped_epochs_make_no_step(
     dataset: Dataset, tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Stopped):
@@ -93,7 +93,7 @@ def test_the_command_resumes_and_cleans_up(
     assert "`resume` does not go with patience" in capsys.readouterr().err
 
 
-def test_a_stop_while_old_epochs_are_passed_names_the_epoch_that_was_reached(
+def test_a_stop_in_skipped_epochs_names_the_epoch_reached(
     tmp_path: Path, often: None, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     dataset.train.to_frame().write_csv(tmp_path / "log.csv")

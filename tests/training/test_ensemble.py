@@ -1,4 +1,4 @@
-"""Two predictors and their mean, against each of them fitted alone."""
+"""The ensemble of two predictors, against each of them fitted alone."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from scipy.optimize import brentq
 
 import counterpoise as cp
 from counterpoise import ConfigError, DataError, Dataset
-from counterpoise.cli.describe import fit_lines
 from counterpoise.parallel import fit_many
-from counterpoise.training.ensemble import EnsembleScorer, level
+from counterpoise.training.ensemble import EnsembleScorer, calibrating_intercept
 
 FAST = {"epochs": 6, "dim": 4, "device": "cpu"}
 
@@ -29,16 +28,16 @@ def model(dataset: Dataset) -> cp.DebiasedRecommender:
     return cp.make("counterpoise", **FAST).fit(dataset.train, probe=dataset.probe)
 
 
-def test_the_logit_is_halfway_between_two_fits_plus_the_level(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
+def test_the_logit_is_the_mean_of_two_plus_an_intercept(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
     with_imputation = cp.make("counterpoise", ensemble=None, **FAST).fit(dataset.train, probe=dataset.probe)
     without = cp.make("counterpoise", ensemble=None, imputation="none", **FAST).fit(dataset.train)
-    found = model.facts_["imputation"]["level"]
+    found = model.facts_["imputation"]["intercept"]
     assert found != 0
     assert np.allclose(logits(model), (logits(with_imputation) + logits(without)) / 2 + found, atol=1e-5)
     assert not np.allclose(logits(with_imputation), logits(without), atol=0.05)
 
 
-def test_pairs_grids_and_vectors_say_the_same(model: cp.DebiasedRecommender) -> None:
+def test_pairs_grids_and_vectors_have_the_same_logits(model: cp.DebiasedRecommender) -> None:
     scorer = model.scorer_
     assert isinstance(scorer, EnsembleScorer)
     users, items = torch.meshgrid(torch.arange(scorer.n_users), torch.arange(scorer.n_items), indexing="ij")
@@ -49,7 +48,7 @@ def test_pairs_grids_and_vectors_say_the_same(model: cp.DebiasedRecommender) -> 
     assert torch.allclose(scorer.grid(torch.tensor([3, 1])), scorer.grid()[[3, 1]], atol=1e-6)
 
 
-def test_what_exposure_says_is_the_mean_of_both(model: cp.DebiasedRecommender) -> None:
+def test_exposure_coefficients_are_the_mean_of_both(model: cp.DebiasedRecommender) -> None:
     scorer = model.scorer_
     both = [getattr(scorer, name).exposure_coefficients for name in ("with_imputation", "without_imputation")]
     assert torch.allclose(scorer.exposure_coefficients, (both[0] + both[1]) / 2)
@@ -58,73 +57,72 @@ def test_what_exposure_says_is_the_mean_of_both(model: cp.DebiasedRecommender) -
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.7])
-def test_the_level_makes_predictions_average_to_the_labels(rate: float) -> None:
+def test_the_intercept_makes_predictions_average_to_the_labels(rate: float) -> None:
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=4000), (rng.random(4000) < rate).astype(np.float32)
     target = (labels.sum() + 1) / 4002
     exact = brentq(lambda b: (1 / (1 + np.exp(-scores - b))).mean() - target, -9, 9)
-    chance = 1 / (1 + np.exp(-scores - exact))
-    expected = exact * max(0, 1 - 2 / (chance * (1 - chance)).sum() / exact**2)
-    assert level(torch.from_numpy(scores), torch.from_numpy(labels)) == pytest.approx(expected, abs=1e-6)
+    p = 1 / (1 + np.exp(-scores - exact))
+    expected = exact * max(0, 1 - 2 / (p * (1 - p)).sum() / exact**2)
+    found = calibrating_intercept(torch.from_numpy(scores), torch.from_numpy(labels))
+    assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_difference_that_chance_explains_moves_nothing() -> None:
-    assert level(torch.zeros(40), torch.tensor([1.0, 0.0] * 18 + [1.0] * 4)) == 0.0
+def test_an_intercept_within_its_error_is_zero() -> None:
+    assert calibrating_intercept(torch.zeros(40), torch.tensor([1.0, 0.0] * 18 + [1.0] * 4)) == 0.0
 
 
-def test_a_probe_of_one_label_has_a_level() -> None:
-    assert -math.inf < level(torch.zeros(200), torch.zeros(200)) < -1
+def test_a_probe_of_one_label_has_a_finite_intercept() -> None:
+    assert -math.inf < calibrating_intercept(torch.zeros(200), torch.zeros(200)) < -1
 
 
-def test_without_a_probe_there_is_nothing_to_doubt_and_one_predictor(dataset: Dataset) -> None:
+def test_without_a_probe_there_is_one_predictor(dataset: Dataset) -> None:
     model = cp.make("counterpoise", **FAST).fit(dataset.train)
     assert not isinstance(model.scorer_, EnsembleScorer)
-    assert "level" not in model.facts_["imputation"]
+    assert "intercept" not in model.facts_["imputation"]
 
 
 @pytest.mark.parametrize(
     ("method", "why"),
-    [("mf", "nothing is imputed"), ("mnar", "the imputation says nothing"), ("skb-ips", "nothing is")],
+    [
+        ("mf", "nothing is imputed"),
+        ("mnar", "the missingness model is inactive"),
+        ("skb-ips", "nothing is imputed"),
+    ],
 )
-def test_who_asked_for_a_hedge_learns_why_there_is_none(
-    method: str, why: str, dataset: Dataset, tmp_path: Path
-) -> None:
-    model = cp.make(method, ensemble=cp.Ensemble(), **FAST).fit(dataset.train)
-    assert model.facts_["inactive_settings"]["hedge"].startswith(why)
-    assert any(
-        line.startswith(f"Hedge: one predictor as without it, since {why}") for line in fit_lines(model.facts_, 9)
-    )
-    facts = cp.write_report(model, dataset, out=tmp_path / "page.html", plain=False)
-    assert f"was to doubt the imputation, but there is none: {why}" in str(facts["summary"])
-    doubted = cp.make("dr-jl", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, dataset.probe)
-    for quiet in (cp.make(method, **FAST).fit(dataset.train), doubted):
-        assert "inactive_settings" not in quiet.facts_
-    together = fit_many(method, dataset.train, configs=[FAST | {"hedge": True}, FAST | {"hedge": True, "seed": 1}])
-    assert together[1].facts_["inactive_settings"] == model.facts_["inactive_settings"]
+def test_facts_say_why_an_ensemble_is_inactive(method: str, why: str, dataset: Dataset) -> None:
+    model = cp.make(method, ensemble="average", **FAST).fit(dataset.train)
+    assert model.facts_["inactive"] == {"ensemble": why}
+    averaged = cp.make("dr-jl", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, dataset.probe)
+    for active in (cp.make(method, **FAST).fit(dataset.train), averaged):
+        assert "inactive" not in active.facts_
+    points = [FAST | {"ensemble": "average", "seed": seed} for seed in (0, 1)]
+    together = fit_many(method, dataset.train, configs=points, jobs=1)
+    assert together[1].facts_["inactive"] == model.facts_["inactive"]
 
 
-def test_an_imputation_that_the_risk_does_not_heed_is_not_doubted(dataset: Dataset) -> None:
+def test_a_probe_that_agrees_with_the_log_leaves_one_predictor(dataset: Dataset) -> None:
+    model = cp.make("mnar", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, probe=dataset.train)
+    assert not isinstance(model.scorer_, EnsembleScorer)
+    assert model.facts_["inactive"] == {"ensemble": "the missingness model is inactive"}
+
+
+def test_an_imputation_the_risk_does_not_use_needs_no_ensemble(dataset: Dataset) -> None:
     training = cp.Training(epochs=3, device="cpu")
     model = cp.DebiasedRecommender(cp.Uniform(), "ips", cp.Learned(), training=training, ensemble=cp.Ensemble()).fit(
         dataset.train
     )
     assert not isinstance(model.scorer_, EnsembleScorer)
-    assert model.facts_["inactive_settings"]["hedge"] == "the risk heeds no imputation"
+    assert model.facts_["inactive"] == {"ensemble": "the risk uses no imputation"}
 
 
 @pytest.mark.parametrize("method", ["dr-jl", "dr-v2", "skb-dr", "eib", "mnar"])
-def test_any_imputation_can_be_hedged(method: str, dataset: Dataset) -> None:
+def test_any_imputation_can_be_averaged(method: str, dataset: Dataset) -> None:
     fast = {"epochs": 3, "dim": 4, "device": "cpu"}
-    hedged = cp.make(method, ensemble=cp.Ensemble(), **fast).fit(dataset.train, probe=dataset.probe)
+    averaged = cp.make(method, ensemble=cp.Ensemble(), **fast).fit(dataset.train, probe=dataset.probe)
     alone = cp.make(method, **fast).fit(dataset.train, probe=dataset.probe)
-    assert np.array_equal(hedged.scorer_.with_imputation.grid().numpy(), alone.scorer_.grid().numpy())
-    assert np.array_equal(hedged.ratio_, alone.ratio_)
-
-
-def test_side_by_side_is_the_same_as_alone(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
-    both = fit_many("counterpoise", dataset.train, dataset.probe, configs=[FAST, FAST | {"seed": 1}])
-    assert np.allclose(logits(both[0]), logits(model), atol=1e-4)
-    assert both[0].facts_["imputation"] == pytest.approx(model.facts_["imputation"], abs=1e-5)
+    assert np.array_equal(averaged.scorer_.with_imputation.grid().numpy(), alone.scorer_.grid().numpy())
+    assert np.array_equal(averaged.ratio_, alone.ratio_)
 
 
 def test_a_saved_model_predicts_the_same(model: cp.DebiasedRecommender, dataset: Dataset, tmp_path: Path) -> None:
@@ -134,35 +132,30 @@ def test_a_saved_model_predicts_the_same(model: cp.DebiasedRecommender, dataset:
     assert loaded.recommend(k=3).equals(model.recommend(k=3))
 
 
-def test_patience_looks_at_both(dataset: Dataset) -> None:
+def test_patience_uses_the_risk_of_both(dataset: Dataset) -> None:
     model = cp.make("counterpoise", patience=2, epochs=40, dim=4).fit(dataset.train, probe=dataset.probe)
     assert len(model.history_.held_out_risk) < 40
     assert isinstance(model.scorer_, EnsembleScorer)
 
 
-def test_where_the_imputation_is_all_there_is_nothing_is_hedged(dataset: Dataset) -> None:
-    with pytest.raises(ConfigError, match="`hedge` must be false for risk='direct'"):
+def test_direct_risk_refuses_an_ensemble(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="`ensemble` must be None for risk='direct'"):
         cp.make("mr", ensemble=cp.Ensemble()).fit(dataset.train)
 
 
-def test_a_fit_says_what_silence_said(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
+def test_facts_tell_the_label_propensities_and_the_intercept(model: cp.DebiasedRecommender) -> None:
     facts = model.facts_["imputation"]
-    times = f"{facts['positive'] / facts['negative']:.1f} times"
-    assert any(times in line and "believed by half" in line for line in fit_lines(model.facts_, 601))
-    silent = cp.make("counterpoise", **FAST).fit(dataset.train)
-    assert any("Silence: says nothing" in line for line in fit_lines(silent.facts_, 601))
+    assert set(facts) == {"log_odds_ratio", "positive", "negative", "intercept"}
+    assert facts["log_odds_ratio"] == pytest.approx(math.log(facts["positive"] / facts["negative"]))
+    assert facts["log_odds_ratio"] > 0
+    assert facts["intercept"] == pytest.approx(float(model.scorer_.intercept))
 
 
-def test_the_hedge_of_any_imputation_is_told(dataset: Dataset) -> None:
-    model = cp.make("dr-jl", ensemble=cp.Ensemble(), epochs=2, dim=4).fit(dataset.train, probe=dataset.probe)
-    assert any("believed by half" in line for line in fit_lines(model.facts_, 601))
-
-
-def test_two_predictors_of_a_run_that_tells_of_one_are_refused(model: cp.DebiasedRecommender, tmp_path: Path) -> None:
+def test_two_predictors_in_a_run_without_ensemble_are_refused(model: cp.DebiasedRecommender, tmp_path: Path) -> None:
     model.save(tmp_path / "run")
     manifest = tmp_path / "run" / "run.json"
     facts = json.loads(manifest.read_text())
-    facts["configuration"]["hedge"] = False
+    facts["configuration"]["ensemble"] = None
     manifest.write_text(json.dumps(facts))
     with pytest.raises(DataError, match="two predictors"):
         cp.load_model(tmp_path / "run")

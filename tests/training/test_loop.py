@@ -49,22 +49,6 @@ def test_precisions_in_adam_are_a_penalty_in_the_loss() -> None:
         assert torch.allclose(ended, expected, atol=1e-6)
 
 
-def test_fits_side_by_side_move_as_each_alone() -> None:
-    start, slope = torch.linspace(-1, 1, 12).view(2, 3, 2), torch.linspace(1, -2, 12).view(2, 3, 2)
-    rates, precisions = torch.tensor([0.01, 0.05]), torch.tensor([0.0, 3.0])
-    together = start.clone().requires_grad_()
-    stack = Adam([together], rates, [precisions])
-    alone = [start[fit].clone().requires_grad_() for fit in (0, 1)]
-    singles = [Adam([alone[fit]], float(rates[fit]), [float(precisions[fit])]) for fit in (0, 1)]
-    for _ in range(30):
-        penalties = torch.stack([single.penalty() for single in singles])
-        assert torch.allclose(stack.penalty(fits=1), penalties, atol=1e-5)
-        stack.step((slope * together**3).sum((1, 2)))
-        for fit, single in enumerate(singles):
-            single.step((slope[fit] * alone[fit] ** 3).sum())
-    assert torch.allclose(together, torch.stack(alone), atol=1e-5)
-
-
 def test_adam_moves_its_own_parameters_alone() -> None:
     own, other = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
     Adam([own], 0.1).step((own * other).sum())

@@ -1,4 +1,4 @@
-"""What grades say beyond labels: the likelihood against its definition, the say, and fits with and without."""
+"""Ordinal ratings: the likelihood against its definition, the ordinal weight, and fits with and without."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import counterpoise as cp
-from counterpoise import Dataset
-from counterpoise.cli.describe import fit_lines
+from counterpoise import Dataset, FeedbackLog
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog
 from counterpoise.out_of_core.shards import shard_log
@@ -26,65 +25,67 @@ from counterpoise.risks import error
 from counterpoise.training.ordinal import (
     FittedOrdinal,
     RatingLevels,
+    _weight_of_log,
     at_levels,
     label_slope,
     leave_one_out_log_odds,
     level_losses,
     level_slope,
     ordinal_weight,
-    reached,
-    say_of_log,
+    share_reaching,
 )
 
 FAST = {"epochs": 12, "dim": 4}
 Numbers = NDArray[Any]
+CHOICES = (None, cp.OrdinalLoss())
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def fitted_ordinal(log: FeedbackLog) -> FittedOrdinal | None:
+    return cp.OrdinalLoss().init(cp.make("mf")._context(log, None))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(3, 7))
-def test_the_surprise_is_that_of_the_grade_given_the_label(seed: int, levels: int) -> None:
+def test_the_loss_of_a_level_is_its_surprise_given_the_label(seed: int, levels: int) -> None:
     rng = np.random.default_rng(seed)
     main = int(rng.integers(1, levels))
     gaps, scores = rng.uniform(0.1, 2, levels - 2), rng.normal(size=9) * 3
-    cuts = np.concatenate([[0.0], -np.cumsum(gaps)])
-    cuts -= cuts[main - 1]
-    above = np.hstack([np.ones((9, 1)), 1 / (1 + np.exp(-(scores[:, None] + cuts))), np.zeros((9, 1))])  # P(>= k)
+    cutpoints = np.concatenate([[0.0], -np.cumsum(gaps)])
+    cutpoints -= cutpoints[main - 1]
+    above = np.hstack([np.ones((9, 1)), 1 / (1 + np.exp(-(scores[:, None] + cutpoints))), np.zeros((9, 1))])  # P(>= k)
     each = above[:, :-1] - above[:, 1:]
-    for grade in range(levels):
-        label = float(grade >= main)
+    for level in range(levels):
+        label = float(level >= main)
         of_label = above[:, main] if label else 1 - above[:, main]
-        arguments = torch.from_numpy(scores), torch.full((9,), label).double(), torch.full((9,), grade)
+        arguments = torch.from_numpy(scores), torch.full((9,), label).double(), torch.full((9,), level)
         found = level_losses(*arguments, torch.from_numpy(gaps), main)
-        np.testing.assert_allclose(found, -np.log(each[:, grade] / of_label), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(found, -np.log(each[:, level] / of_label), rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("fits", [(), (3,)])
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
-def test_values_and_gradients_by_grade_are_those_of_an_index_and_the_same_each_time(
-    fits: tuple[int, ...], device: str
-) -> None:
+def test_values_at_levels_are_an_index_with_repeatable_gradients(device: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    tables = tuple(torch.randn(*fits, 5, generator=generator).to(device).requires_grad_() for _ in range(2))
-    grades = torch.randint(5, (4000,), generator=generator).to(device)
-    slopes = torch.randn(*fits, 4000, generator=generator).to(device)
+    tables = tuple(torch.randn(5, generator=generator).to(device).requires_grad_() for _ in range(2))
+    levels = torch.randint(5, (4000,), generator=generator).to(device)
+    slopes = torch.randn(4000, generator=generator).to(device)
     gradients = []
     for _ in range(3):
-        found = at_levels(tables, grades)
-        assert all(torch.equal(values, table[..., grades]) for values, table in zip(found, tables, strict=True))
+        found = at_levels(tables, levels)
+        assert all(torch.equal(values, table[levels]) for values, table in zip(found, tables, strict=True))
         gradients.append(torch.autograd.grad([(values * slopes).sum() for values in found], tables))
-    by_level = [(slopes * (grades == level)).sum(-1) for level in range(5)]
-    assert all(torch.allclose(gradient, torch.stack(by_level, -1), atol=1e-4) for gradient in gradients[0])
+    by_level = [(slopes * (levels == level)).sum() for level in range(5)]
+    assert all(torch.allclose(gradient, torch.stack(by_level), atol=1e-4) for gradient in gradients[0])
     assert all(torch.equal(*pair) for again in gradients[1:] for pair in zip(again, gradients[0], strict=True))
 
 
-def test_label_and_grade_together_are_the_rating() -> None:
+def test_label_and_level_together_are_the_rating() -> None:
     scores, gaps = torch.linspace(-3, 3, 7).double(), torch.tensor([1.5, 1.0, 1.5]).double()
     total = torch.zeros(7).double()
-    for grade in range(5):
-        label = torch.full((7,), float(grade >= 2)).double()
-        grades = torch.full((7,), grade)
-        total += torch.exp(-error(label, scores) - level_losses(scores, label, grades, gaps, 2))
+    for level in range(5):
+        label = torch.full((7,), float(level >= 2)).double()
+        levels = torch.full((7,), level)
+        total += torch.exp(-error(label, scores) - level_losses(scores, label, levels, gaps, 2))
     torch.testing.assert_close(total, torch.ones(7).double())
 
 
@@ -105,82 +106,82 @@ def test_few_values_are_levels_of_their_own(ratings: list[float], threshold: flo
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=80), st.floats(0, 1))
-def test_a_grade_is_on_the_side_of_its_label(values: list[float], where: float) -> None:
+def test_a_level_is_on_the_side_of_its_label(values: list[float], where: float) -> None:
     ratings = np.array(values)
     threshold = float(np.quantile(ratings, where))
     if (ratings >= threshold).all():
         return
     levels = RatingLevels.of(ratings, threshold)
-    grades = levels.grades(ratings)
-    assert np.array_equal(grades >= levels.main, ratings >= threshold)
-    assert grades.max() <= len(levels.borders) <= 10
+    found = levels.of_ratings(ratings)
+    assert np.array_equal(found >= levels.main, ratings >= threshold)
+    assert found.max() <= len(levels.borders) <= 10
     assert (np.diff(levels.borders) > 0).all()
 
 
-def test_the_odds_of_a_row_are_those_of_the_others() -> None:
+def test_the_odds_of_a_row_leave_it_out() -> None:
     codes, labels = np.array([0, 0, 0, 1]), np.array([1.0, 1.0, 0.0, 1.0])
     found = leave_one_out_log_odds(codes, labels, np.arange(4))
-    chance = [(1 + 5 * 0.75) / 7, (1 + 5 * 0.75) / 7, (2 + 5 * 0.75) / 7, 5 * 0.75 / 5]
-    np.testing.assert_allclose(1 / (1 + np.exp(-found)), chance)
+    rates = [(1 + 5 * 0.75) / 7, (1 + 5 * 0.75) / 7, (2 + 5 * 0.75) / 7, 5 * 0.75 / 5]
+    np.testing.assert_allclose(1 / (1 + np.exp(-found)), rates)
 
 
-def draw_grades(say: float, spread: float, rows: int = 20_000) -> tuple[Numbers, Numbers, Numbers]:
-    """(scores, labels, grades): labels by their log odds, grades given labels by proportional odds at say x score."""
+def draw_levels(weight: float, spread: float, rows: int = 20_000) -> tuple[Numbers, Numbers, Numbers]:
+    """(scores, labels, levels): labels by their log odds, levels given labels by those of weight x score."""
     rng = np.random.default_rng(0)
     scores = spread * rng.normal(size=rows)
     labels = (rng.random(rows) < expit(scores)).astype(float)
-    above = np.hstack([np.ones((rows, 1)), expit(say * scores[:, None] + CUTS), np.zeros((rows, 1))])
-    chance = (above[:, :-1] - above[:, 1:]) * ((np.arange(5) >= 2) == labels[:, None])
-    grades = (rng.random((rows, 1)) > chance.cumsum(1) / chance.sum(1, keepdims=True)).sum(1)
-    return scores, labels, grades.astype(np.uint8)
+    above = np.hstack([np.ones((rows, 1)), expit(weight * scores[:, None] + CUTS), np.zeros((rows, 1))])
+    p = (above[:, :-1] - above[:, 1:]) * ((np.arange(5) >= 2) == labels[:, None])
+    levels = (rng.random((rows, 1)) > p.cumsum(1) / p.sum(1, keepdims=True)).sum(1)
+    return scores, labels, levels.astype(np.uint8)
 
 
 @pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("say", [0.0, 0.3, 0.5, 0.7, 1.0])
-def test_the_say_is_found(say: float, spread: float) -> None:
-    scores, labels, grades = draw_grades(say, spread)
-    assert ordinal_weight(scores, labels, grades, 2) == pytest.approx(say, abs=0.1 / min(spread, 1.0))
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 0.7, 1.0])
+def test_the_ordinal_weight_is_found(weight: float, spread: float) -> None:
+    found = ordinal_weight(*draw_levels(weight, spread), 2)
+    assert found == pytest.approx(weight, abs=0.1 / min(spread, 1.0))
 
 
 def test_both_slopes_are_the_likeliest() -> None:
     """Against a general optimiser on the likelihoods written out."""
-    scores, labels, grades = draw_grades(0.6, 1.0, 3000)
+    scores, labels, levels = draw_levels(0.6, 1.0, 3000)
     scores = scores - scores.mean()
     centre = np.log(labels.mean() / (1 - labels.mean()))
-    tensors = [torch.from_numpy(values) for values in (labels, grades.astype(np.int64))]
+    tensors = [torch.from_numpy(values) for values in (labels, levels.astype(np.int64))]
 
     def of_label(beta: Numbers) -> float:
         return float(error(tensors[0], torch.from_numpy(beta[0] + beta[1] * scores)).sum())
 
-    def of_grade(theta: Numbers) -> float:
+    def of_level(theta: Numbers) -> float:
         t = torch.from_numpy(centre + theta[0] * scores)
         return float(level_losses(t, *tensors, torch.from_numpy(np.exp(theta[1:])), 2).sum())
 
-    label, grade = minimize(of_label, [0.0, 0.0]), minimize(of_grade, np.zeros(4))
+    label, level = minimize(of_label, [0.0, 0.0]), minimize(of_level, np.zeros(4))
     assert label_slope(scores, labels) == pytest.approx(label.x[1], rel=0.01)  # a little shrunken
-    assert level_slope(scores, labels, grades, 2) == pytest.approx(grade.x[0], rel=0.05)
+    assert level_slope(scores, labels, levels, 2) == pytest.approx(level.x[0], rel=0.05)
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_grades_that_say_nothing_have_no_say(seed: int) -> None:
+def test_levels_without_information_have_no_weight(seed: int) -> None:
     for noise, least, most in ((True, 0.0, 0.1), (False, 0.8, 1.0)):
         log = graded(seed, noise=noise).train
-        grades = RatingLevels.of(log.ratings, 3.0).grades(log.ratings)
-        assert least <= say_of_log(log, grades, np.arange(len(log)), 2) <= most
+        levels = RatingLevels.of(log.ratings, 3.0).of_ratings(log.ratings)
+        assert least <= _weight_of_log(log, levels, np.arange(len(log)), 2) <= most
 
 
 @pytest.mark.parametrize(("density", "least"), [(0.15, 0.003), (0.8, 0.0)])
-def test_grades_help_to_predict_labels(density: float, least: float) -> None:
+def test_levels_help_to_predict_labels(density: float, least: float) -> None:
     gains = []
     for seed in range(4):
         data = graded(seed, n_users=90, n_items=60, density=density)
-        models = [cp.make("counterpoise", grades=grades, seed=seed).fit(data.train) for grades in (False, True)]
+        models = [cp.make("counterpoise", ordinal=ordinal, seed=seed).fit(data.train) for ordinal in CHOICES]
         losses = [cp.evaluate(model, data.test, bootstrap=0).log_loss for model in models]
         gains.append(losses[0] - losses[1])
     assert np.mean(gains) > least
 
 
-def test_grades_count_as_labels_do_where_propensities_are_known_up_to_a_factor() -> None:
+def test_the_ordinal_loss_ignores_the_scale_of_snips_weights() -> None:
     data, found = graded(), []
     for propensity in (0.5, 0.02):
         log = dataclasses.replace(data.train, propensities=np.full(len(data.train), propensity))
@@ -191,41 +192,32 @@ def test_grades_count_as_labels_do_where_propensities_are_known_up_to_a_factor()
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
-def test_a_part_of_the_log_without_positives_has_no_grades(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.training.ordinal.SAMPLE", 5)
+def test_a_sample_without_positives_has_no_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.training.ordinal.SAMPLE_ROWS", 5)
     log = dataclasses.replace(graded().train, threshold=5.0)
     log = log.take(np.append(np.flatnonzero(log.labels == 0)[:400], np.flatnonzero(log.labels == 1)[:1]))
-    assert FittedOrdinal.init(cp.make("mf").context(log, None)) is None
+    assert fitted_ordinal(log) is None
 
 
-def test_the_cuts_are_learned() -> None:
+def test_the_cutpoints_are_learned() -> None:
     model = cp.make("mf", ordinal=cp.OrdinalLoss(), dim=1, l2=1000.0)  # main effects, as the ratings were made
-    facts = model.fit(graded(n_users=200, n_items=100).train).facts_["grades"]
+    facts = model.fit(graded(n_users=200, n_items=100).train).facts_["ordinal"]
     assert facts["levels"] == [2, 3, 4, 5]
     odds = np.array(facts["log_odds"])
     np.testing.assert_allclose(odds - odds[1], CUTS, atol=0.25)
 
 
 @pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
-def test_without_grades_that_say_anything_nothing_changes(method: str, dataset: Dataset) -> None:
+def test_levels_without_information_change_nothing(method: str, dataset: Dataset) -> None:
     noisy = graded(2, noise=True)
-    assert FittedOrdinal.init(cp.make("mf").context(noisy.train, None)) is None
+    assert fitted_ordinal(noisy.train) is None
     for data in (dataset, noisy):
-        found = [cp.make(method, grades=grades, **FAST).fit(data.train, data.probe) for grades in (False, True)]
+        found = [cp.make(method, ordinal=ordinal, **FAST).fit(data.train, data.probe) for ordinal in CHOICES]
         np.testing.assert_array_equal(*(model.predict_log(data.test) for model in found))
-        assert "grades" not in found[1].facts_
-        assert any("Ordinal loss off" in line for line in fit_lines(found[1].facts_, len(data.train)))
-        assert "inactive_settings" not in found[0].facts_ or "grades" not in found[0].facts_["inactive_settings"]
-
-
-@pytest.mark.parametrize("method", ["counterpoise", "mf", "dr-jl"])
-def test_fits_side_by_side_learn_from_grades_as_alone(method: str) -> None:
-    data = graded()
-    found = cp.fit_many(cp.make(method, ordinal=cp.OrdinalLoss(), **FAST), data.train, data.probe, seeds=[0, 5])
-    for seed, model in zip((0, 5), found, strict=True):
-        alone = cp.make(method, ordinal=cp.OrdinalLoss(), seed=seed, **FAST).fit(data.train, data.probe)
-        np.testing.assert_allclose(model.predict_log(data.test), alone.predict_log(data.test), atol=2e-5)
-        np.testing.assert_allclose(model.facts_["grades"]["log_odds"], alone.facts_["grades"]["log_odds"], atol=1e-4)
+        assert "ordinal" not in found[1].facts_
+        why = "the ratings of the log are labels" if data is dataset else "in this log rating levels add nothing to"
+        assert found[1].facts_["inactive"]["ordinal"].startswith(why)
+        assert "ordinal" not in found[0].facts_.get("inactive", {})
 
 
 def test_a_streamed_log_is_learned_from_in_the_same_way(tmp_path: Path) -> None:
@@ -237,33 +229,31 @@ def test_a_streamed_log_is_learned_from_in_the_same_way(tmp_path: Path) -> None:
     np.testing.assert_allclose(streamed, model.fit(data.train).predict_log(data.test), atol=1e-5)
 
 
-def test_a_long_log_is_judged_by_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_weight_of_a_long_log_comes_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     log = graded(n_users=200, n_items=100).train
-    context = cp.make("mf").context(log, None)
-    whole = FittedOrdinal.init(context)
-    monkeypatch.setattr("counterpoise.training.ordinal.SAMPLE", 2000)
-    part = FittedOrdinal.init(context)
+    whole = fitted_ordinal(log)
+    monkeypatch.setattr("counterpoise.training.ordinal.SAMPLE_ROWS", 2000)
+    part = fitted_ordinal(log)
     assert whole is not None
     assert part is not None
-    assert torch.equal(part.grades, whole.grades)
-    assert part.say == pytest.approx(whole.say, abs=0.3)
+    assert torch.equal(part.levels, whole.levels)
+    assert part.weight == pytest.approx(whole.weight, abs=0.3)
 
 
-def test_a_saved_model_tells_of_its_grades(tmp_path: Path) -> None:
+def test_a_saved_model_keeps_its_ordinal_facts(tmp_path: Path) -> None:
     data = graded()
     model = cp.make("counterpoise", device="cpu", **FAST).fit(data.train, data.probe)
     model.save(tmp_path / "run")
     again = cp.load_model(tmp_path / "run")
-    assert again.facts_["grades"] == model.facts_["grades"]
+    assert again.facts_["ordinal"] == model.facts_["ordinal"]
     np.testing.assert_allclose(again.predict_log(data.test), model.predict_log(data.test), atol=1e-6)
 
 
-def test_one_sided_and_unthresholded_logs_have_no_grades() -> None:
+def test_one_sided_and_unthresholded_logs_have_no_levels() -> None:
     log = graded().train
     for other in (dataclasses.replace(log, threshold=0.0), dataclasses.replace(log, threshold=None)):
-        context = cp.make("mf").context(other.take(np.arange(50)), None)
-        assert FittedOrdinal.init(context) is None
+        assert fitted_ordinal(other.take(np.arange(50))) is None
 
 
 def test_the_share_at_or_above_each_level() -> None:
-    assert reached(np.array([0, 1, 1, 3], dtype=np.uint8), 4).tolist() == [1.0, 0.75, 0.25, 0.25, 0.0]
+    assert share_reaching(np.array([0, 1, 1, 3], dtype=np.uint8), 4).tolist() == [1.0, 0.75, 0.25, 0.25, 0.0]

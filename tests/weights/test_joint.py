@@ -1,4 +1,4 @@
-"""LabelPropensities learned beside the predictor: IPS-V2, DR-V2 and StableDR."""
+"""Propensities learned beside the predictor: IPS-V2, DR-V2 and StableDR."""
 
 from __future__ import annotations
 
@@ -324,9 +324,9 @@ def test_the_label_term_reaches_the_predictor(dataset: Dataset) -> None:
     given = context(dataset.train)
     learner = Learner.init(given, parts, "ips", NoImputation())
     batch = given.batches(True).whole()
-    logits, pair_logits = learner._logits(batch)
-    extra = learner.weights.extra_loss(batch, logits, pair_logits)
-    (gradient,) = torch.autograd.grad(extra, logits, retain_graph=True)
+    logits = learner._logits(batch)
+    extra = learner.weights.extra_loss(batch, logits.rows, logits.pairs)
+    (gradient,) = torch.autograd.grad(extra, logits.rows, retain_graph=True)
     assert float(gradient.abs().sum()) > 0
     before = [tensor.clone() for tensor in learner.state()]
     with_term = learner.step(batch, 1.0)

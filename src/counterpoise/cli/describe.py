@@ -116,7 +116,8 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         lines.append(f"Imputed label: {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
     if "ordinal" in facts:
-        lines.append(f"Ordinal loss: ratings beyond the label are learned with weight {facts['ordinal']['weight']:.0%}.")
+        weight = facts["ordinal"]["weight"]
+        lines.append(f"Ordinal loss: ratings beyond the label are learned with weight {weight:.0%}.")
     inactive = facts.get("inactive", {})
     for name, title in (("ensemble", "Ensemble"), ("ordinal", "Ordinal loss")):
         if name in inactive:

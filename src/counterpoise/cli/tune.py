@@ -118,8 +118,8 @@ def tune(
     validation = found.validation
     print_line(f"{name}: {log}")
     print_line(
-        f"Judged by {validation['held_out_rows']:,} held-out rows, worth {validation['effective_sample_size']:,.0f} uniform "
-        f"ones, and {validation['probe_rows']:,} of the probe; the test was not looked at."
+        f"Judged by {validation['held_out_rows']:,} held-out rows, worth {validation['effective_sample_size']:,.0f} "
+        f"uniform ones, and {validation['probe_rows']:,} of the probe; the test was not looked at."
     )
     if found.settings:
         show_table(

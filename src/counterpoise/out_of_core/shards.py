@@ -36,6 +36,7 @@ from counterpoise.data.files import (
     first_row,
     kind_of,
 )
+from counterpoise.data.hashing import splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.reading import AnyPath, as_plain_ids, read_part, same_type
 from counterpoise.errors import ConfigError, DataError, RowError
