@@ -1,21 +1,22 @@
-"""What does each part bring? The backbone alone, and with weights, imputation, silence, exposure, hedge and the rest.
+"""Ablation: the backbone alone, and with weights, imputation, missingness model, exposure, ensemble and the rest.
 
     python benchmarks/ablation.py [--seeds 10] [--first-seed 0] [--only coat mixed] [--protocol honest|paper]
     python benchmarks/ablation.py --ratings FILE [--alpha 0.25]
 
-On Coat, where it is there, and on simulated logs of its size, one for each kind of selection ("weak": the mixed one at
+On Coat, if it is found, and on simulated logs of its size, one for each kind of selection ("weak": the mixed one at
 0.3 of its strength): seeds draw the probe, the test and the start, in the simulation also the log. Each cell: the mean,
 in brackets the standard deviation over seeds, and a mark where the paired t-test against `mf` on the same seeds gives
 p < 0.01: + better, - worse.
 
 `--ratings`: a file of ratings of your own, or coat. Its matrix is completed, and logs are drawn from it by a known
-selection in which ratings below 4 are observed the less, by a factor `alpha` for each star (`known_selection`); labels
-are ratings of 3 and more. So methods meet on people and items like yours, with a known truth.
+selection in which a rating below 4 is observed less often, by a factor `alpha` for each star (`known_selection`);
+labels are ratings of 3 and more. So methods are compared on users and items like yours, with a known truth.
 
-Rows with grades are those of logs that have any: a simulated rating is a label.
+Rows with the ordinal loss need a log of ratings: a simulated rating is a label.
 
 - MSE x 1000 and log loss against the true preference, over all pairs (simulated); log loss on the test (Coat)
-- AUC, NDCG@5 and F1@5 on the unbiased test; "paper": users without a positive label are not left out but have NDCG 1
+- AUC, NDCG@5 and F1@5 on the unbiased test; "paper": users without a positive label have NDCG 1
+  instead of being left out
 - seconds of a fit on one thread
 """
 
@@ -42,49 +43,61 @@ TEST_ROWS_A_USER = 16
 HIGHER_IS_BETTER = {"AUC", "NDCG@5", "NDCG@5 (paper)", "F1@5 (paper)"}
 Build = Callable[[int], cp.DebiasedRecommender]
 Truth = NDArray[np.float64]  # (users, items)
-Draw = Callable[[int], tuple[cp.Dataset, Truth | None]]  # of a log, by its seed
+Draw = Callable[[int], tuple[cp.Dataset, Truth | None]]  # by its seed
 Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each seed
 
 
-def rows(graded: bool) -> dict[str, tuple[Build, bool]]:
-    """Every row by its name: how it is built from a seed, and whether it is given the probe.
+def rows(ordinal: bool) -> dict[str, tuple[Build, bool]]:
+    """Every row by its name: how it is built from a seed, and whether it gets the probe.
 
-    `graded`: also those that learn from grades.
+    `ordinal`: also those with the ordinal loss.
     """
     own, sided = cp.MatrixFactorization(), cp.MatrixFactorization(side_features="auto")
 
     def named(name: str, backbone: cp.Backbone = own, **settings: object) -> Build:
         return lambda seed: cp.make(name, seed=seed, backbone=backbone, **settings)
 
-    plain = {"grades": False}
+    labels_only = {"grades": False}
     found = {
         "mf": (named("mf"), False),
         "mf + naive Bayes weights (ips)": (named("ips"), True),
         "mf + kernel balancing (skb-ips)": (named("skb-ips"), False),
         "mf + naive Bayes weights + learned imputation (dr-jl)": (named("dr-jl"), True),
         "mf + kernel balancing + learned imputation (skb-dr)": (named("skb-dr"), False),
-        "mf + silence (mnar)": (named("mnar"), True),
+        "mf + missingness model (mnar)": (named("mnar"), True),
         "mf + exposure": (named("mf", cp.ExposureCovariate(own)), False),
         "mf + exposure + naive Bayes weights": (named("ips", cp.ExposureCovariate(own)), True),
-        "mf + exposure + silence": (named("counterpoise", cp.ExposureCovariate(own), hedge=False, **plain), True),
-        "mf + exposure + silence, hedged": (named("counterpoise", cp.ExposureCovariate(own), **plain), True),
+        "mf + exposure + missingness model": (
+            named("counterpoise", cp.ExposureCovariate(own), hedge=False, **labels_only),
+            True,
+        ),
+        "mf + exposure + missingness model, ensemble": (
+            named("counterpoise", cp.ExposureCovariate(own), **labels_only),
+            True,
+        ),
         "the same + kernel balancing": (
-            named("counterpoise", cp.ExposureCovariate(own), weights="balancing", **plain),
+            named("counterpoise", cp.ExposureCovariate(own), weights="balancing", **labels_only),
             True,
         ),
         "mf + side features": (named("mf", sided), False),
     }
-    if graded:
+    if ordinal:
         found |= {
-            "mf + grades": (named("mf", grades=True), False),
-            "mf + exposure + silence, hedged + grades": (named("counterpoise", cp.ExposureCovariate(own)), True),
-            "counterpoise without grades": (lambda seed: cp.make("counterpoise", seed=seed, **plain), True),
+            "mf + ordinal loss": (named("mf", grades=True), False),
+            "mf + exposure + missingness model, ensemble + ordinal loss": (
+                named("counterpoise", cp.ExposureCovariate(own)),
+                True,
+            ),
+            "counterpoise without the ordinal loss": (
+                lambda seed: cp.make("counterpoise", seed=seed, **labels_only),
+                True,
+            ),
         }
     return found | {"counterpoise without a probe": (flagship, False), "counterpoise": (flagship, True)}
 
 
 def flagship(seed: int) -> cp.DebiasedRecommender:
-    """The flagship as it comes: exposure, silence, hedged, grades and side features where there are any."""
+    """The flagship with its defaults: exposure, missingness model, ensemble, ordinal loss, and side features if any."""
     return cp.make("counterpoise", seed=seed)
 
 
@@ -92,8 +105,8 @@ def simulated(kind: str, seed: int) -> tuple[cp.Dataset, Truth]:
     """A log of Coat's size, and the true preference of every pair."""
     selection = "mixed" if kind in STRENGTHS else kind
     size = {"n_users": 290, "n_items": 300, "density": 0.08, "test_rows_a_user": TEST_ROWS_A_USER}
-    world = cp.simulate(seed=seed, strength=STRENGTHS.get(kind, 1.0), selection=selection, **size)
-    return world.dataset, np.asarray(world.preference)
+    simulation = cp.simulate(seed=seed, strength=STRENGTHS.get(kind, 1.0), selection=selection, **size)
+    return simulation.dataset, np.asarray(simulation.preference)
 
 
 def semi_synthetic(ratings: str, alpha: float, seed: int) -> tuple[cp.Dataset, Truth]:
@@ -130,7 +143,7 @@ def against_truth(model: cp.DebiasedRecommender, truth: Truth) -> dict[str, floa
 
 
 def measure(data: cp.Dataset, truth: Truth | None, build: Build, seed: int, probed: bool) -> dict[str, float]:
-    """Fit one row on one log, and judge it."""
+    """Fit and evaluate one row on one log."""
     assert data.test is not None
     start = time.perf_counter()
     model = build(seed).fit(data.train, probe=data.probe if probed else None)
@@ -152,7 +165,7 @@ def table(log: str, draw: Draw, seeds: range) -> Results:
 
 
 def mark(column: str, values: list[float], base: list[float]) -> str:
-    """+ or - where the difference to the baseline on the same seeds is not chance."""
+    """+ or - if the difference to the baseline on the same seeds is significant (p < 0.01)."""
     difference = np.subtract(values, base)
     if column == "seconds" or len(values) < 2 or np.ptp(difference) == 0 or ttest_rel(values, base).pvalue >= 0.01:
         return ""
@@ -168,8 +181,8 @@ def markdown(results: Results) -> str:
         for column in columns:
             digits = 1 if column in ("MSE", "seconds") else 3
             mean, spread = np.mean(values[column]), np.std(values[column], ddof=1) if len(values[column]) > 1 else 0.0
-            said = "" if column == "seconds" else f" ({spread:.{digits}f})"
-            cells.append(f"{mean:.{digits}f}{said}{mark(column, values[column], results['mf'][column])}")
+            deviation = "" if column == "seconds" else f" ({spread:.{digits}f})"
+            cells.append(f"{mean:.{digits}f}{deviation}{mark(column, values[column], results['mf'][column])}")
         lines.append([name, *cells])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -178,7 +191,7 @@ def main() -> None:
     """Print a table for each log."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--first-seed", type=int, default=0, help="of 100 and more nothing is reported")
+    parser.add_argument("--first-seed", type=int, default=0, help="seeds from 100 on are in no reported table")
     parser.add_argument("--only", nargs="+", default=["coat", *KINDS], choices=["coat", *KINDS])
     parser.add_argument("--protocol", default="honest", choices=["honest", "paper"], help="of Coat")
     parser.add_argument("--ratings", help="a file of ratings, or coat: logs are drawn from its completed matrix")

@@ -1,15 +1,14 @@
-"""How well is every method debiased? Simulated logs, where the preference and the ideal loss of all pairs are known.
+"""Bias of every method on simulated logs, where the preference and the ideal loss of all pairs are known.
 
     python benchmarks/debiasing.py [--seeds 8] [--main-effects 1] [--strength 1] [--only ips skb-ips]
                                    [--set NAME=VALUE ...] [--markdown]
 
 For every method, and some with the simulator's features or its true propensities:
 
-- MSE: of the predicted preference over all pairs, x 1000; "- mf": the paired difference to `mf` on the same worlds
-- own risk: the method's estimate of its ideal loss, relative to what that loss really is, minus 1. It is made on the
-  labels that were learned from, so that it is too low even where the weights are right
-- weighted: the same for the weights alone, which weigh the errors that were to be expected instead of those of the
-  labels that happened to be drawn
+- MSE: of the predicted preference over all pairs, x 1000; "- mf": the paired difference to `mf` on the same logs
+- own risk: the method's estimate of its ideal loss, relative to that loss, minus 1. It is made on the training labels,
+  so it is too low even if the weights are right
+- weighted: the same for the weights alone, applied to expected errors instead of errors on the training labels
 - ESS: the effective sample size of the weights as a share of the log
 - AUC on the unbiased test, and seconds
 
@@ -32,11 +31,11 @@ import counterpoise as cp
 from counterpoise.runs import parse_settings
 
 Row = tuple[str, dict[str, Any]]  # a method and its settings
-Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each world
+Results = dict[str, dict[str, list[float]]]  # by row and column, a value for each log
 COLUMNS = ("MSE", "MSE - mf", "own risk", "weighted", "ESS", "AUC", "seconds")
 
 
-def rows(world: cp.SimulatedData) -> dict[str, Row]:
+def rows(simulated: cp.SimulatedData) -> dict[str, Row]:
     """Every row of the table by its name, in the order of the methods."""
     found: dict[str, Row] = {}
     for name in cp.METHODS:
@@ -48,46 +47,46 @@ def rows(world: cp.SimulatedData) -> dict[str, Row]:
             found["ips, logistic on activity"] = name, {"weights": cp.Logistic(("activity",))}
             found["ips, propensity model"] = name, {"weights": "propensity"}
         if name in ("ips", "dr-jl"):
-            found[f"{name}, true propensities"] = name, {"weights": cp.KnownPropensity(world.propensity, clip=0)}
+            found[f"{name}, true propensities"] = name, {"weights": cp.KnownPropensity(simulated.propensity, clip=0)}
     return found
 
 
-def measure(world: cp.SimulatedData, row: Row, seed: int, settings: dict[str, Any]) -> dict[str, float]:
+def measure(simulated: cp.SimulatedData, row: Row, seed: int, settings: dict[str, Any]) -> dict[str, float]:
     """Fit on the log and compare with the truth."""
-    data, start = world.dataset, time.perf_counter()
-    own = {} if row[0] == "mf" else settings  # mf is what the others are compared with
+    data, start = simulated.dataset, time.perf_counter()
+    own = {} if row[0] == "mf" else settings  # mf is the baseline
     model = cp.make(row[0], seed=seed, **own | row[1]).fit(data.train, probe=data.probe)
     assert data.test is not None
     seconds = time.perf_counter() - start
     return {
-        "MSE": 1000 * squared_error(world, model),
-        "own risk": 100 * (model.facts_["risk"] / world.ideal_risk(model) - 1),
-        "weighted": 100 * world.selection_bias(model, model.ratio_),
+        "MSE": 1000 * squared_error(simulated, model),
+        "own risk": 100 * (model.facts_["risk"] / simulated.ideal_risk(model) - 1),
+        "weighted": 100 * simulated.selection_bias(model, model.ratio_),
         "ESS": 100 * model.facts_["weights"]["effective_sample_size"] / len(data.train),
         "AUC": cp.evaluate(model, data.test, bootstrap=0).auc,
         "seconds": seconds,
     }
 
 
-def predictions(world: cp.SimulatedData, model: cp.DebiasedRecommender) -> NDArray[np.float64]:
+def predictions(simulated: cp.SimulatedData, model: cp.DebiasedRecommender) -> NDArray[np.float64]:
     """Of all pairs. (users, items)"""
-    users, items = (codes.ravel() for codes in np.indices(world.preference.shape))
-    return model.predict(users, items).astype(np.float64).reshape(world.preference.shape)
+    users, items = (codes.ravel() for codes in np.indices(simulated.preference.shape))
+    return model.predict(users, items).astype(np.float64).reshape(simulated.preference.shape)
 
 
-def squared_error(world: cp.SimulatedData, model: cp.DebiasedRecommender) -> float:
+def squared_error(simulated: cp.SimulatedData, model: cp.DebiasedRecommender) -> float:
     """Mean over all pairs of (predicted - true preference)^2."""
-    return float(np.mean((predictions(world, model) - np.asarray(world.preference)) ** 2))
+    return float(np.mean((predictions(simulated, model) - np.asarray(simulated.preference)) ** 2))
 
 
-def table(methods: list[str], worlds: dict[int, cp.SimulatedData], settings: dict[str, Any]) -> Results:
-    """Measure every row on every world."""
+def table(methods: list[str], simulations: dict[int, cp.SimulatedData], settings: dict[str, Any]) -> Results:
+    """Measure every row on every simulated log."""
     results: Results = {}
-    for seed, world in worlds.items():
+    for seed, simulated in simulations.items():
         start = time.perf_counter()
-        for name, row in rows(world).items():
+        for name, row in rows(simulated).items():
             if row[0] in methods:
-                for column, value in measure(world, row, seed, settings).items():
+                for column, value in measure(simulated, row, seed, settings).items():
                     results.setdefault(name, {}).setdefault(column, []).append(value)
         print(f"seed {seed}: {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     for values in results.values():
@@ -110,7 +109,7 @@ def print_table(results: Results, markdown: bool) -> None:
 
 
 def cell(column: str, values: list[float]) -> str:
-    """Mean and, where it means something, standard error."""
+    """Mean and standard error."""
     mean, error = np.mean(values), np.std(values, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.nan
     written = {
         "MSE": f"{mean:.1f} ({error:.1f})",
@@ -138,11 +137,11 @@ def main() -> None:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", cp.ConvergenceWarning)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
-    worlds = {
+    simulations = {
         seed: cp.simulate(seed=seed, main_effects=options.main_effects, strength=options.strength) for seed in seeds
     }
-    print_table(table(["mf", *options.only], worlds, parse_settings(options.set)), options.markdown)
-    constant = [1000 * np.var(np.asarray(world.preference)) for world in worlds.values()]
+    print_table(table(["mf", *options.only], simulations, parse_settings(options.set)), options.markdown)
+    constant = [1000 * np.var(np.asarray(simulated.preference)) for simulated in simulations.values()]
     print(f"\nMSE of a constant, the mean preference: {cell('MSE', constant)}")
 
 

@@ -1,9 +1,9 @@
-"""Where the default regularisation comes from: cross-validation inside biased logs. No test is looked at.
+"""The default regularisation, chosen by cross-validation inside biased logs. No test is used.
 
     python benchmarks/defaults.py [--backbone paper | --training]
 
 For each log: the log loss of held-out parts of the *log* (4 folds) over a grid of settings of `mf`, and its excess
-over the best of the grid. The default should be near the best everywhere, not the best anywhere. With `--backbone
+over the best of the grid. The default should be near the best on all logs. With `--backbone
 paper`: the same for the paper's factorisation and batches in `counterpoise bench`, its learning rates and the L2. With
 `--training`: dimension, learning rate and epochs of our own.
 """
@@ -29,7 +29,7 @@ FOLDS = 4
 
 
 def logs() -> dict[str, cp.FeedbackLog]:
-    """Coat's log where it is there, and simulated ones of several densities and strengths of selection."""
+    """Coat's log if it is found, and simulated ones of several densities and strengths of selection."""
     found = {
         f"simulated, density {density}, strength {strength}": cp.simulate(
             density=density, strength=strength

@@ -18,7 +18,7 @@ LIMIT = 0.1  # seconds, without the bootstrap
 
 
 def example(seed: int = 0) -> tuple[FeedbackLog, Any]:
-    """A test log in a random order of rows, and scores that know something of its labels."""
+    """A test log in a random order of rows, and scores that are correlated with its labels."""
     rng = np.random.default_rng(seed)
     users = np.repeat(np.arange(USERS), ROWS_EACH)
     items = np.concatenate([rng.choice(ITEMS, ROWS_EACH, replace=False) for _ in range(USERS)])

@@ -1,17 +1,17 @@
-"""How long does a fit take, and how good is it? All methods on Coat, fits to logs of other shapes, and growing logs.
+"""Time and quality of fits: all methods on Coat, logs of other shapes, and logs of growing size.
 
     python benchmarks/fit.py [--seeds 10] [--methods mf skb-dr ...] [--kernels gaussian exponential]
                              [--many 10] [--graphs] [--shapes music-like] [--epochs 6] [--rows 1e4 1e5 ...]
                              [--device cpu] [--threads 1] [--algorithm-1]
 
-Coat is found through COUNTERPOISE_DATA and left out where it is not there. Limits on one thread: plain matrix
+Coat is found through COUNTERPOISE_DATA and left out if it is not found. Limits on one thread: matrix
 factorisation under 1 s with AUC at least 0.765 in the honest protocol; every other method under 2 s, ASIPS and MR under
 5 s; `--algorithm-1` (the paper's gradient steps for the weights: batches of 128, 40 epochs) under 8 s.
 
-`--many`: so many seeds on Coat by `fit_many`, beside one. `--graphs`: one fit with its steps replayed and without.
-`--epochs`: of the fits to other shapes; 0 for the methods' own. `--rows`: two epochs on random logs of so many rows
-with a user for 50 and an item for 500 of them, so that |U| x |I| grows with the square of the rows; each in a process
-of its own, for its memory.
+`--many`: this many seeds on Coat by `fit_many`, beside one. `--graphs`: one fit with and without CUDA graphs.
+`--epochs`: of the fits to other shapes; 0 for the methods' own. `--rows`: two epochs on random logs of this many rows
+with a user for every 50 and an item for every 500, so that |U| x |I| grows with the square of the rows; each in a
+process of its own, to measure its memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COST = ("method", "log", "seconds a fit", "an epoch", "more memory", "passes ove
 
 
 def coat(name: str, settings: dict[str, Any], seeds: int) -> list[str]:
-    """Seconds and quality over seeds that vary probe and start together: one row of the table."""
+    """Seconds and quality over seeds, which draw probe and start: one row of the table."""
     seconds, results = [], []
     for seed in range(seeds):
         data = cp.load_dataset("coat", seed=seed)
@@ -78,14 +78,14 @@ def many(name: str, count: int, device: str) -> str:
 def shape(shape_name: str, name: str, device: str, epochs: int) -> list[list[str]]:
     """A fit to a simulated log of a known shape, as rows of the table.
 
-    For adaptive balancing twice: with weights as they are, and with weights that are solved anew in every epoch.
+    For adaptive balancing twice: with weights as they are, and with weights that are solved again in every epoch.
     """
     n_users, n_items, density = SHAPES[shape_name]
     data, rows = cp.simulate(n_users, n_items, density).dataset, []
     for own in ({}, {"refresh": 1}) if name.startswith("akb") else ({},):
         settings = {"device": device, **own, **({"epochs": epochs} if epochs else {})}
-        words = f"{name}, weights solved in every epoch" if own else name
-        rows.append([words, f"{shape_name}, {device}", *cost(name, settings, data.train, data.probe)])
+        title = f"{name}, weights solved in every epoch" if own else name
+        rows.append([title, f"{shape_name}, {device}", *cost(name, settings, data.train, data.probe)])
     return rows
 
 
@@ -108,7 +108,7 @@ def _growing(name: str, rows: int, device: str, threads: int) -> list[str]:
 
 
 def cost(name: str, settings: dict[str, Any], log: cp.FeedbackLog, probe: cp.FeedbackLog | None) -> list[str]:
-    """Seconds, seconds an epoch, memory beyond what there was before, and passes over the log."""
+    """Seconds, seconds an epoch, additional memory, and passes over the log."""
     ends: list[float] = []
     before, started = _memory(settings["device"]), time.perf_counter()
     with mock.patch.object(Batches, "epoch", autospec=True, side_effect=Batches.epoch) as epochs:

@@ -2,9 +2,9 @@
 
     python benchmarks/results.py [--jobs 2] [--out results]
 
-Runs the commands below, which go on where they were stopped and repeat no fit, and puts
-what they wrote between the marks of those pages. The words between the tables are written by people: read them again
-when numbers move.
+Runs the commands below, which resume where they were stopped and repeat no fit, and puts
+what they wrote between the marks of those pages. The text between the tables is written by hand: read it again when
+numbers change.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MARK = re.compile(r"(<!-- (?P<file>\S+\.md)(?: (?P<heading>[^>]+?))? -->\n).*?(<
 
 
 def filled(page: str, results: Path) -> str:
-    """The page with what the marks name: a file, or of it the one section with that heading, without the heading."""
+    """The page with the content that its marks name: a file, or the section of a file below a heading."""
 
     def content(mark: re.Match[str]) -> str:
         text = (results / mark["file"]).read_text(encoding="utf-8")
@@ -50,7 +50,7 @@ def filled(page: str, results: Path) -> str:
 
 
 def section(text: str, heading: str) -> str:
-    """What stands below a heading, down to the next."""
+    """The text below a heading, up to the next."""
     for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
         title, _, body = part.partition("\n")
         if title.replace("\\", "") == heading:
@@ -59,7 +59,7 @@ def section(text: str, heading: str) -> str:
 
 
 def main() -> None:
-    """Run, then fill."""
+    """Run the commands, then fill the pages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("results"))

@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    """Run each script in a process of its own, so that none warms another up."""
+    """Run each script in a process of its own, so that caches of one do not help another."""
     names = sys.argv[1:] or sorted(path.stem for path in HERE.glob("*.py") if path.name not in ("run.py", "results.py"))
     for name in names:
         print(f"== {name}", flush=True)

@@ -39,7 +39,7 @@ if find_spec("threadpoolctl") is None:  # a machine with nothing but numpy, scip
 from counterpoise.balance.functions import KernelFunctions, Moments
 from counterpoise.balance.population import Pairs
 from counterpoise.out_of_core.balancing import balance_shards
-from counterpoise.out_of_core.executors import Engine, make_engine
+from counterpoise.out_of_core.engines import Engine, make_engine
 from counterpoise.out_of_core.shards import MANIFEST, SHARD_ROWS, Shards, ShardWriter
 
 DIMENSIONS = 16
@@ -171,7 +171,7 @@ def cluster(options: argparse.Namespace) -> Iterator[float]:
     if options.engine == "local":
         yield 0.0
         return
-    from counterpoise.out_of_core.executors import connected
+    from counterpoise.out_of_core.engines import connected
 
     started = time.perf_counter()
     with connected(workers=options.workers):

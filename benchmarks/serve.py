@@ -1,7 +1,7 @@
-"""How many lists a second does `counterpoise serve` answer? 15,400 users x 1,000 items, 16 connections on loopback.
+"""Requests per second of `counterpoise serve`: 15,400 users x 1,000 items, 16 connections on loopback.
 
 Limits, on a quiet machine with two cores: at least 1,500 requests/s, p99 below 50 ms, no error, memory flat.
-One core serves, the other asks. Without the extra `serve` it says so and stops.
+One core serves, the other sends requests. Without the extra `serve` nothing is measured.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ import counterpoise as cp
 USERS, ITEMS, K = 15_400, 1_000, 10
 
 
-class Asking(asyncio.Protocol):
-    """One connection that asks for a random user's list, waits for the answer, and asks again until the end."""
+class Client(asyncio.Protocol):
+    """One connection that requests the list of a random user, waits for the answer, and repeats until the end."""
 
     def __init__(self, users: np.ndarray, until: float, finished: asyncio.Future) -> None:
         self.users, self.until, self.finished = iter(users.tolist()), until, finished
-        self.times, self.errors, self.waiting = [], 0, b""
+        self.times, self.errors, self.received = [], 0, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport
-        self.ask()
+        self.send_request()
 
-    def ask(self) -> None:
+    def send_request(self) -> None:
         user = next(self.users, None)
         self.started = time.perf_counter()
         if user is None or self.started > self.until:
@@ -45,32 +45,32 @@ class Asking(asyncio.Protocol):
         self.transport.write(request.encode())
 
     def data_received(self, data: bytes) -> None:
-        self.waiting += data
-        head, found, body = self.waiting.partition(b"\r\n\r\n")
+        self.received += data
+        head, found, body = self.received.partition(b"\r\n\r\n")
         length = re.search(rb"content-length: (\d+)", head) if found else None
         if length is None or len(body) < int(length[1]):
             return
         self.times.append(time.perf_counter() - self.started)
         self.errors += not (head.startswith(b"HTTP/1.1 200") and body.count(b"item_id") == K)
-        self.waiting = b""
-        self.ask()
+        self.received = b""
+        self.send_request()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.errors += error is not None or bool(self.waiting)
+        self.errors += error is not None or bool(self.received)
         self.finished.set_result(None)
 
 
 async def load(port: int, seconds: float, connections: int) -> tuple[np.ndarray, int]:
     """(seconds of each request, errors)."""
     loop, rng = asyncio.get_running_loop(), np.random.default_rng(0)
-    until, asking = time.perf_counter() + seconds, []
+    until, clients = time.perf_counter() + seconds, []
     for _ in range(connections):
         users = rng.integers(USERS, size=int(5000 * seconds))
-        one = Asking(users, until, loop.create_future())
-        await loop.create_connection(lambda one=one: one, "127.0.0.1", port)
-        asking.append(one)
-    await asyncio.wait_for(asyncio.gather(*(one.finished for one in asking)), seconds + 60)
-    return np.concatenate([one.times for one in asking]), sum(one.errors for one in asking)
+        client = Client(users, until, loop.create_future())
+        await loop.create_connection(lambda client=client: client, "127.0.0.1", port)
+        clients.append(client)
+    await asyncio.wait_for(asyncio.gather(*(client.finished for client in clients)), seconds + 60)
+    return np.concatenate([client.times for client in clients]), sum(client.errors for client in clients)
 
 
 def memory(process: subprocess.Popen) -> float:
@@ -80,7 +80,7 @@ def memory(process: subprocess.Popen) -> float:
 
 
 def busy_seconds(process: subprocess.Popen) -> float:
-    """The time that a process has kept a core busy."""
+    """Processor time of a process, in seconds."""
     fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -94,7 +94,7 @@ def start(run: Path) -> tuple[subprocess.Popen, int]:
 
 
 def main() -> None:
-    """Print requests a second, waiting times, errors and memory."""
+    """Print requests per second, latencies, errors and memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--connections", type=int, default=16)

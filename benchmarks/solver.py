@@ -1,4 +1,4 @@
-"""Balancing against its peers, side by side in one run; prints ratios, because times depend on the machine's mood.
+"""Seconds of balancing against its peers, side by side in one run; prints ratios, because times vary by machine.
 
 python benchmarks/solver.py [--threads 1] [--device cpu] [--repeats 3] [--only moments|kernels|pairs]
 
@@ -46,16 +46,16 @@ def by_lbfgs(H: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """The dual by scipy's L-BFGS: what a careful user writes in twenty lines."""
     from scipy.optimize import minimize
 
-    def dual(price: np.ndarray) -> tuple[float, np.ndarray]:
-        score = -(H @ price)
+    def dual(values: np.ndarray) -> tuple[float, np.ndarray]:
+        score = -(H @ values)
         top = score.max()
         mass = np.exp(score - top)
         total = mass.sum()
-        return top + np.log(total) + price @ targets, targets - mass @ H / total
+        return top + np.log(total) + values @ targets, targets - mass @ H / total
 
     options = {"ftol": 0.0, "gtol": 1e-6, "maxcor": 20, "maxiter": 500}
-    price = minimize(dual, np.zeros(H.shape[1]), jac=True, method="L-BFGS-B", options=options).x
-    weights = np.exp(-(H @ price) - (-(H @ price)).max())
+    values = minimize(dual, np.zeros(H.shape[1]), jac=True, method="L-BFGS-B", options=options).x
+    weights = np.exp(-(H @ values) - (-(H @ values)).max())
     return weights / weights.sum()
 
 
@@ -119,7 +119,7 @@ def kernels(repeats: int, device: str) -> None:
             best = min(best, time.perf_counter() - start)
         print(
             f"100 kernels, condition {condition:.0e}, C={tolerance:g}, gamma={strength:g}: {best:.3f} s, "
-            f"{result.passes} passes, gap {result.gap:.1e}, {int(result.relaxed.sum())} given up"
+            f"{result.passes} passes, gap {result.gap:.1e}, {int(result.relaxed.sum())} relaxed"
         )
 
 
@@ -131,13 +131,13 @@ def pairs(repeats: int, device: str, rows: int = 10_000_000, functions: int = 64
     codes = [torch.from_numpy(rng.integers(0, len(table), rows)).to(device) for table in tables]
     centres = population.draw(functions, torch.Generator().manual_seed(0))
     kernel = Gaussian(4.0)
-    tilting = InMemoryFamily(
+    family = InMemoryFamily(
         kernel_rows(kernel, centres, population.at(*codes)), population.kernel_mean(kernel, centres).cpu()
     )
     before, best = _peak(device), np.inf
     for _ in range(repeats):
         start = time.perf_counter()
-        point = tilting.at(torch.full((functions,), 0.1, dtype=torch.float64))
+        point = family.at(torch.full((functions,), 0.1, dtype=torch.float64))
         best = min(best, time.perf_counter() - start)
     extra = _peak(device) - before
     print(

@@ -1,9 +1,9 @@
-"""Do more threads cost? Fits with one thread and with two, in turn, and the ratio of their times.
+"""The cost of threads: fits with one thread and with two, in turn, and the ratio of their times.
 
     python benchmarks/threads.py [--methods mf counterpoise skb-dr] [--threads 2] [--repeats 5]
 
-On a small log (Coat's shape), where a second thread would wait longer than it computes, and on a larger one. The time
-is the least of the repeats; the difference is the largest of a predicted probability. Threads that wait sleep, as under
+On a small log (Coat's shape), where a second thread waits longer than it computes, and on a larger one. The time is the
+least of the repeats; the difference is the largest between predicted probabilities. Threads that wait sleep, as under
 the command line; OMP_WAIT_POLICY=ACTIVE lets them spin, which on a busy machine costs most.
 """
 
@@ -25,7 +25,7 @@ SHAPES = {"coat-like": (290, 300, 0.08, 150), "larger": (3_000, 1_000, 0.07, 3)}
 
 
 def fitted(method: str, data: cp.Dataset, epochs: int, threads: int) -> tuple[float, np.ndarray]:
-    """(seconds, predictions on the log) of a fit that may use so many threads."""
+    """(seconds, predictions on the log) of a fit with this many threads."""
     torch.set_num_threads(threads)
     with threadpool_limits(threads):
         started = time.perf_counter()

@@ -1,6 +1,6 @@
-"""The pictures of the README, docs/concepts.md and docs/plots.md, computed: `python docs/pictures.py [FOLDER]`.
+"""Draw the figures of the README, docs/concepts.md and docs/plots.md: `python docs/pictures.py [FOLDER]`.
 
-Each function draws one picture and returns the figures that the page states in words.
+Each function draws one figure and returns the numbers that the page quotes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Facts = dict[str, float]
 
 
 def selection(world: cp.SimulatedData, out: Path) -> Facts:
-    """What is logged is not what is: labels and preferences of logged pairs against all pairs."""
+    """Selection bias: preferences and label rates of logged pairs against all pairs."""
     log, everything = world.dataset.train, np.asarray(world.preference).ravel()
     rates = {"log": float(log.labels.mean()), "probe": float(world.dataset.probe.labels.mean())}
     rates["all pairs"] = world.labels.mean()
@@ -45,7 +45,7 @@ def selection(world: cp.SimulatedData, out: Path) -> Facts:
 
 
 def propensity(world: cp.SimulatedData, out: Path) -> Facts:
-    """Who is seen: the propensity by preference, and the weights that undo it."""
+    """The propensity by preference, and the distribution of the inverse propensities."""
     log = world.dataset.train
     seen, liked = np.asarray(world.propensity).ravel(), np.asarray(world.preference).ravel()
     edges = np.linspace(0, 1, 11)
@@ -78,7 +78,7 @@ def propensity(world: cp.SimulatedData, out: Path) -> Facts:
 
 
 def overview(world: cp.SimulatedData, model: cp.DebiasedRecommender, out: Path) -> Facts:
-    """The picture of the README: what is logged, what is, and what balanced weights make of it."""
+    """The figure of the README: logged pairs, all pairs, and the log with balancing weights."""
     log, bins = world.dataset.train, np.linspace(0, 1, 26)
     logged, everything = world.preference[log.users, log.items], np.asarray(world.preference).ravel()
     rows = imbalances(model, log)
@@ -104,7 +104,7 @@ def overview(world: cp.SimulatedData, model: cp.DebiasedRecommender, out: Path) 
 
 
 def balancing(world: cp.SimulatedData, model: cp.DebiasedRecommender, out: Path) -> Facts:
-    """The paper's idea: weights under which logged pairs look like all pairs, and what that costs."""
+    """The love plot of balancing weights, their effective sample size and the bias that is left."""
     data = world.dataset
     plots.save(plots.love_plot(model, data.train), out / "balancing.svg")
     facts = model.facts_["weights"]
@@ -119,12 +119,12 @@ def balancing(world: cp.SimulatedData, model: cp.DebiasedRecommender, out: Path)
 
 
 def doubly_robust(world: cp.SimulatedData, out: Path) -> Facts:
-    """One of two must be right: the bias of the doubly robust risk with right and wrong weights and imputations."""
+    """Double robustness: bias of the DR risk with correct and wrong weights and imputations."""
     log = world.dataset.train
     users, items = (axis.ravel() for axis in np.indices(log.shape))
     prediction = np.full(users.size, float(log.labels.mean()))
     taste, seen = world.preference(users, items), world.propensity(users, items)
-    errors = taste * log_losses(1.0, prediction) + (1 - taste) * log_losses(0.0, prediction)  # to be expected
+    errors = taste * log_losses(1.0, prediction) + (1 - taste) * log_losses(0.0, prediction)  # expected errors
     right_ratio, wrong_ratio = seen.mean() / seen, np.ones(users.size)
     wrong_errors = log_losses(np.full(users.size, log.labels.mean()), prediction)
     found, rng = {}, np.random.default_rng(0)
@@ -148,7 +148,7 @@ def doubly_robust(world: cp.SimulatedData, out: Path) -> Facts:
 
 
 def kernels(out: Path) -> Facts:
-    """Balanced means are not balanced shapes: a sample that avoids the middle, weighted by means and by kernels."""
+    """Moment against kernel balancing: a sample that avoids the middle of the distribution."""
     rng = np.random.default_rng(0)
     population, drawn = rng.normal(size=(4000, 1)), rng.normal(size=(8000, 1))
     observed = drawn[rng.random(8000) < 0.05 + 0.9 / (1 + np.exp(4 - 6 * np.abs(drawn[:, 0] - 0.2)))]
@@ -169,7 +169,7 @@ def kernels(out: Path) -> Facts:
 
 
 def certificate(out: Path) -> Facts:
-    """What a certificate says: the objective lies between two bounds that meet; prices; what more balance costs."""
+    """The certificate: primal objective and lower bound by pass, and balance against effective sample size."""
     rng = np.random.default_rng(1)
     population, drawn = rng.normal(size=(3000, 3)), rng.normal(size=(6000, 3))
     observed = drawn[rng.random(6000) < 1 / (1 + np.exp(2 - 1.5 * drawn[:, 0]))]
@@ -196,11 +196,11 @@ def certificate(out: Path) -> Facts:
         right.axhline(points[0].rows, color=GREY, linestyle=":", linewidth=0.8)
         right.set(xlabel="imbalance left, root mean square, SD", ylabel="effective sample size", ylim=(0, None))
     plots.save(figure, out / "certificate.svg")
-    return {"passes": float(result.passes), "gap": result.gap, "given up": float(fitted.result_.relaxed.sum())}
+    return {"passes": float(result.passes), "gap": result.gap, "relaxed": float(fitted.result_.relaxed.sum())}
 
 
 def gallery(world: cp.SimulatedData, balanced: cp.DebiasedRecommender, out: Path) -> Facts:
-    """One of each kind, for the page on pictures."""
+    """One figure of each kind for docs/plots.md."""
     data, rng = world.dataset, np.random.default_rng(0)
     population, drawn = rng.normal(size=(2000, 4)), rng.normal(size=(3000, 4))
     observed = drawn[rng.random(3000) < 1 / (1 + np.exp(-drawn[:, 0] - 0.5 * drawn[:, 1]))]
@@ -213,7 +213,7 @@ def gallery(world: cp.SimulatedData, balanced: cp.DebiasedRecommender, out: Path
     names = ("naive", "ips-true", "snips-true", "snips-naive-bayes", "snips-logistic", "skb-ips-side")
     pictures = {
         "weights": plots.weight_histogram(balanced),
-        "prices": plots.dual_prices(balancer),
+        "dual-values": plots.dual_values(balancer),
         "frontier": plots.balance_frontier(cp.KernelBalancer(15, random_state=0).fit(observed, population)),
         "curves": plots.learning_curves({name: models[name] for name in ("mf", "skb-ips")}),
         "calibration": plots.calibration(models, data.test),
@@ -225,7 +225,7 @@ def gallery(world: cp.SimulatedData, balanced: cp.DebiasedRecommender, out: Path
 
 
 def draw(out: Path) -> dict[str, Facts]:
-    """All pictures into a folder; what each says in figures."""
+    """Draw all figures into a folder; returns the numbers of each."""
     out.mkdir(parents=True, exist_ok=True)
     world = cp.simulate(seed=0)
     balanced = cp.make("skb-ips", seed=0).fit(world.dataset.train, probe=world.dataset.probe)

@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
         "love": plots.love_plot(weighted),
         "love-log": plots.love_plot(models["skb-ips"], data.train),
         "weights": plots.weight_histogram(weighted),
-        "prices": plots.dual_prices(weighted),
+        "dual-values": plots.dual_values(weighted),
         "frontier": plots.balance_frontier(weighted),
         "curves": plots.learning_curves(models),
         "calibration": plots.calibration(models, data.test),

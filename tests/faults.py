@@ -1,4 +1,4 @@
-"""Killed at random moments: what was there before, or what comes after; the next success leaves no trace.
+"""Commands killed at random moments leave the old state or the new, and the next success leaves no trace of it.
 
 `make faults` kills each command 50 times; `test_faults.py` a few times.
 """
@@ -33,7 +33,7 @@ KINDS = ("fit", "save", "bench", "tune", "balance", "report")
 
 @dataclass(frozen=True)
 class Victim:
-    """What is run and killed, what must hold at any moment, and what must come out in the end."""
+    """A command to kill, what must hold at any moment, and the result that a whole run must have."""
 
     words: list[str]  # with OUT where the place of the result stands
     begin: Callable[[Path], None]  # what is there before
@@ -50,15 +50,15 @@ def run_words(words: list[str]) -> None:
             for _ in range(10):
                 model.save(words[2])
             sys.exit(0)
-        with contextlib.suppress(ImportError):
-            from counterpoise import checkpoints  # written down at every epoch, so that a kill meets one
+        from counterpoise.training import checkpoint
 
-            checkpoints.SECONDS = 0.0
+        assert checkpoint.SECONDS > 0
+        checkpoint.SECONDS = 0.0  # a checkpoint at every epoch, so that kills happen while one is written
         sys.exit(main(words))
 
 
 def victims(place: Path) -> dict[str, Victim]:
-    """By name, on small data in a folder."""
+    """The commands by name, on small data in a folder."""
     data = simulate(n_users=30, n_items=20, density=0.2, seed=3).dataset
     assert data.test is not None
     (place / "data").mkdir()
@@ -146,7 +146,7 @@ def _page_holds(out: Path) -> None:
 
 
 def _process(target: Callable[..., Any], *arguments: Any) -> Any:
-    """Of a server that has imported all modules: it begins where the work does."""
+    """A process forked from one that has imported all modules, so that the work begins at once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["counterpoise.cli.main", "torch", "polars", "optuna", "counterpoise.tuning.tune"])
     process = context.Process(target=target, args=arguments)

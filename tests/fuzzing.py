@@ -1,4 +1,4 @@
-"""Bad input by the thousand: every answer is a result or one line, quickly, in little memory, and nothing half done.
+"""Bad input by the thousand: every answer is a result or one line, quickly, in little memory, with no partial output.
 
 `make fuzz` tries 10,000 inputs with a fixed seed; `test_fuzz.py` a few hundred of them.
 """
@@ -44,7 +44,7 @@ Case = Callable[[random.Random, Path], None]  # writes a bad input into an empty
 
 
 class NoAnswerError(Exception):
-    """What the package did with an input is not what it promises."""
+    """The package broke its promise for an input."""
 
 
 @dataclass(frozen=True)
@@ -207,10 +207,10 @@ def _log(file: Path, rng: random.Random) -> None:
 
 def _command(words: list[Any], out: Path) -> None:
     """Call the command line: code 0, or code 2 with one line and nothing written."""
-    said, complained = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(complained):
+    errors = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
         code = main([str(word) for word in words])
-    err = complained.getvalue()
+    err = errors.getvalue()
     if code not in (0, 2) or (code == 2 and not (err.startswith("error: ") and err.count("\n") == 1)):
         raise NoAnswerError(f"exit code {code}, {err[:300]!r}")
     if code == 0 and not out.exists():
@@ -223,7 +223,7 @@ def _command(words: list[Any], out: Path) -> None:
 
 @contextlib.contextmanager
 def _watched() -> Iterator[None]:
-    """Time, memory, and what other libraries write to standard error without asking."""
+    """Limits of time and memory, and no output of other libraries to standard error."""
 
     def late(*arguments: object) -> None:
         raise NoAnswerError(f"no answer after {SECONDS} s")
@@ -250,7 +250,7 @@ def _watched() -> Iterator[None]:
 
 
 def answer(case: Case, rng: random.Random, folder: Path) -> str | None:
-    """What is wrong with the answer to an input; None where nothing is."""
+    """What is wrong with the answer to an input; None if nothing is."""
     try:
         with _watched(), warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -299,7 +299,7 @@ def report() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="one case")
     given = parser.parse_args()
-    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # a machine is worth more than an answer
+    resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))  # a runaway input must not take the machine down
     tried, findings = fuzz(given.inputs, given.seed, given.only)
     for finding in findings[:40]:
         print(f"{finding.case} {finding.number}: {finding.reason}")

@@ -1,4 +1,4 @@
-"""Ratings 1 to 5 by proportional odds from effects of users and items, or with grades that say nothing."""
+"""Ratings 1 to 5 by proportional odds from effects of users and items, or uninformative beyond the label."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from scipy.special import expit
 
 from counterpoise import Dataset, FeedbackLog
 
-CUTS = np.array([1.5, 0.0, -1.0, -2.5])  # of ratings 2 to 5; 3 is the threshold
+CUTS = np.array([1.5, 0.0, -1.0, -2.5])  # cutpoints of ratings 2 to 5; 3 is the threshold
 
 
 def graded(seed: int = 0, n_users: int = 60, n_items: int = 40, density: float = 0.4, noise: bool = False) -> Dataset:
-    """A log observed at random, and the rest as probe and test."""
+    """A log observed completely at random, and the rest as probe and test; `noise`: ratings uniform given the label."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(size=(n_users, 1)) + rng.normal(size=(1, n_items))
     draws = rng.random((n_users, n_items, 1))

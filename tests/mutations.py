@@ -82,7 +82,13 @@ VALUES: list[Any] = [
         {"a": {}},
         [1, 2, 3],
     ),
-    *({"part": "Training"}, {"part": "os.system"}, {"part": "Nothing"}, ["x"] * 50, {"part": "DebiasedRecommender"}),
+    *(
+        {"part": "Training"},
+        {"part": "os.system"},
+        {"part": "NoImputation"},
+        ["x"] * 50,
+        {"part": "DebiasedRecommender"},
+    ),
 ]
 
 

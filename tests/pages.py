@@ -74,7 +74,7 @@ def run_command(line: str, short: bool) -> None:
         code = main(shortened(words[1:]) if short else words[1:])
         assert code == expected(line), (line, code)
     elif words[0] == "make":
-        targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+        targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
         assert words[1] in targets, line
     elif words[0] == "python":
         assert (ROOT / words[1]).is_file(), line

@@ -20,7 +20,7 @@ WAIT = 60  # seconds, for a busy machine
 
 
 class Server:
-    """A server on a port of its own; use it in a `with`, then it ends whatever happens."""
+    """A server on a port of its own; used in a `with` it always ends."""
 
     def __init__(self, run: Path, *options: str) -> None:
         command = [sys.executable, "-m", "counterpoise.cli.main", "serve", str(run), "--port", "0", *options]
@@ -46,11 +46,11 @@ class Server:
             self.lines.put(line)
 
     def line(self) -> str:
-        """The next line that it says."""
+        """The next line of its log."""
         try:
             return self.lines.get(timeout=WAIT)
         except Empty:
-            raise AssertionError("the server said nothing") from None
+            raise AssertionError("the server logged nothing") from None
 
     def get(self, path: str) -> tuple[int, Any]:
         """(status, JSON) of a path."""
@@ -62,7 +62,7 @@ class Server:
             return error.code, json.load(error)
 
     def reload(self) -> str:
-        """Ask for a new reading of the run; what the server says of it."""
+        """Ask the server to reload the run; the line that it logs."""
         self.process.send_signal(signal.SIGHUP)
         return self.line()
 

@@ -1,4 +1,4 @@
-"""Faults of every kind: killed, stopped, out of room, removed, shared. One line, nothing lost."""
+"""Commands that are killed, stopped, out of disk space, or share a folder: one line, nothing lost."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from faults import KINDS, Victim, kill, victims
 from counterpoise import Dataset, DebiasedRecommender, load_model, make
 from counterpoise.cli.main import main
 from counterpoise.report.comparison import comparison_facts
-from counterpoise.storage import read_manifest
+from counterpoise.storage import exclusive_use, read_manifest
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import DivergenceError, LastFiniteState
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_kill_leaves_the_old_or_the_new_and_the_next_run_ends_as_if_nothing_was(kind: str) -> None:
+def test_killed_command_leaves_a_whole_state_and_can_be_repeated(kind: str) -> None:
     assert kill(kind, times=1) >= 1
 
 
@@ -71,7 +71,7 @@ def stopped_in(epoch: int, dataset: Dataset, **settings: Any) -> DebiasedRecomme
     return model
 
 
-def test_a_divergence_leaves_the_last_epoch_with_a_loss(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_keeps_the_last_finite_epoch(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = stopped_in(7, dataset)
     diverge(monkeypatch, at=8)
     model = make("mf")
@@ -82,7 +82,7 @@ def test_a_divergence_leaves_the_last_epoch_with_a_loss(dataset: Dataset, monkey
     assert np.array_equal(model.embeddings()[0], expected.embeddings()[0])
 
 
-def test_a_divergence_in_the_first_epochs_keeps_nothing(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divergence_in_the_first_epochs_keeps_nothing(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     diverge(monkeypatch, at=2)
     model = make("mf")
     with pytest.raises(DivergenceError) as error:
@@ -99,7 +99,7 @@ def test_ctrl_c_with_patience_keeps_the_best_epoch(dataset: Dataset) -> None:
     assert np.array_equal(model.embeddings()[1], whole.embeddings()[1])
 
 
-def test_a_divergence_is_told_with_the_epoch_the_setting_and_the_place(
+def test_divergence_message_names_epoch_setting_and_folder(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     diverge(monkeypatch, at=9)
@@ -113,7 +113,7 @@ def test_a_divergence_is_told_with_the_epoch_the_setting_and_the_place(
     assert load_model(tmp_path / "run.stopped").recommend(k=1)["score"].is_not_nan().all()
 
 
-def test_a_stopped_run_says_so_in_its_report_and_goes_when_the_fit_is_whole(
+def test_stopped_run_is_reported_and_removed_by_a_whole_fit(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fit = ("fit", small[0] / "data", "--method", "mf", "--epochs", 50, "--out", tmp_path / "run", "--quiet")
@@ -121,17 +121,17 @@ def test_a_stopped_run_says_so_in_its_report_and_goes_when_the_fit_is_whole(
         diverge(patched, at=9)
         run(*fit)
     kept = tmp_path / "run.stopped"
-    code, out, _ = run("report", kept, "--plain", "none")
+    code, out, _ = run("report", kept, "--baseline", "none")
     assert code == 0
-    said = "run.stopped was stopped after epoch 7 of 50: it has learned less than the whole fit would have."
-    assert f"Not a whole fit: This run {said.partition(' ')[2]}" in out
+    said = "run.stopped was stopped after epoch 7 of 50: the model is not trained fully."
+    assert f"Incomplete fit: This run {said.partition(' ')[2]}" in out
     assert "This run was stopped" in (kept / "report.html").read_text(encoding="utf-8")
     assert run(*fit, "--learning-rate", 0.04)[0] == 0
     assert kept.exists()  # it is of another fit
     assert said in comparison_facts([tmp_path / "run", kept])["notes"]
     assert run(*fit)[0] == 0
     assert sorted(path.name for path in kept.iterdir()) == ["report.html", "report.json"]  # somebody asked for them
-    assert "Not a whole fit" not in run("report", tmp_path / "run", "--plain", "none")[1]
+    assert "Incomplete fit" not in run("report", tmp_path / "run", "--baseline", "none")[1]
 
 
 def captured(arguments: list[str]) -> tuple[int, str]:
@@ -182,7 +182,7 @@ def test_ctrl_c_stops_a_fit_and_keeps_its_last_epoch(small: tuple[Path, dict[str
 
 
 @pytest.mark.parametrize(("kind", "sign"), [("bench", "fits/*.json"), ("tune", "trials.csv")])
-def test_ctrl_c_stops_a_long_search_and_says_how_to_go_on(
+def test_ctrl_c_stops_a_search_that_can_be_continued(
     kind: str, sign: str, small: tuple[Path, dict[str, Victim]], tmp_path: Path
 ) -> None:
     victim, out = small[1][kind], tmp_path / "out"
@@ -202,7 +202,7 @@ def limited(arguments: list[str], file_size: int, answer: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "save"])
-def test_without_room_the_old_state_stays(kind: str, small: tuple[Path, dict[str, Victim]], tmp_path: Path) -> None:
+def test_full_disk_keeps_the_old_state(kind: str, small: tuple[Path, dict[str, Victim]], tmp_path: Path) -> None:
     victim, out = small[1][kind], tmp_path / "out"
     victim.begin(out)
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -215,14 +215,14 @@ def test_without_room_the_old_state_stays(kind: str, small: tuple[Path, dict[str
 
 
 @pytest.mark.parametrize("kind", ["fit", "balance", "bench", "tune"])
-def test_a_place_that_cannot_be_written_is_one_line(kind: str, small: tuple[Path, dict[str, Victim]]) -> None:
+def test_unwritable_place_is_one_line(kind: str, small: tuple[Path, dict[str, Victim]]) -> None:
     code, _, err = run(*words(small[1][kind], Path("/proc/nowhere")))
     assert code == 2
     assert one_line(err)
     assert "/proc/nowhere" in err
 
 
-def test_a_folder_that_may_not_be_written_is_refused_before_the_fit(
+def test_unwritable_folder_is_refused_before_the_fit(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.access", lambda place, mode: False)  # as it is for all but the superuser
@@ -232,7 +232,7 @@ def test_a_folder_that_may_not_be_written_is_refused_before_the_fit(
     assert "no permission to write there. Choose another folder." in err
 
 
-def test_a_folder_that_is_removed_meanwhile_comes_back(
+def test_folder_removed_during_a_fit_is_written_again(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known = small[1]
@@ -261,7 +261,7 @@ def save_often(source: str, out: str) -> None:
         model.save(out)
 
 
-def test_two_processes_that_save_into_one_folder_leave_a_whole_run(
+def test_two_processes_saving_into_one_folder_leave_one_run(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path
 ) -> None:
     place, out = small[0], tmp_path / "run"
@@ -281,14 +281,12 @@ def test_two_processes_that_save_into_one_folder_leave_a_whole_run(
     assert read_manifest(out)["configuration"] in configurations
 
 
-def test_a_second_search_in_one_folder_is_refused(small: tuple[Path, dict[str, Victim]], tmp_path: Path) -> None:
-    from counterpoise.storage import alone
-
+def test_second_search_in_one_folder_is_refused(small: tuple[Path, dict[str, Victim]], tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    with alone(out):
+    with exclusive_use(out):
         code, _, err = run(*words(small[1]["tune"], out))
     assert code == 2
     assert one_line(err)
-    assert "belongs to another process" in err
+    assert "is used by another process" in err
     assert list(out.iterdir()) == []

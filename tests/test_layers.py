@@ -1,4 +1,4 @@
-"""Imports go one way: a package may import those above it, and nothing below."""
+"""Imports go one way: a package may import those before it in the order, and nothing after it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,34 @@ from pathlib import Path
 import counterpoise
 
 PACKAGE = Path(counterpoise.__file__).parent
+ORDER = [
+    *("errors", "threads", "probability", "config", "storage", "data", "balance", "risks", "models", "training"),
+    *("weights", "imputation", "ranking", "accelerate", "recommender", "methods", "parallel", "evaluation"),
+    *("out_of_core", "tuning", "runs", "plots", "report", "bench", "serve", "cli", "__main__"),
+]
+
+
+def imported(module: Path) -> set[str]:
+    """The packages and modules of ours that a module imports, wherever in its text."""
+    nodes = [node for node in ast.walk(ast.parse(module.read_text("utf-8"))) if isinstance(node, ast.ImportFrom)]
+    names = {str(node.module).split(".")[1] for node in nodes if str(node.module).startswith("counterpoise.")}
+    names |= {alias.name for node in nodes if node.module == "counterpoise" for alias in node.names}
+    return names & set(ORDER)
+
+
+def test_imports_follow_the_order_of_packages() -> None:
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert packages | {path.stem for path in PACKAGE.glob("*.py")} == {*ORDER, "__init__"}
+    for name in ORDER:
+        files = [PACKAGE / f"{name}.py", *(PACKAGE / name).rglob("*.py")]
+        for file in filter(Path.exists, files):
+            allowed = {*ORDER[: ORDER.index(name) + 1]}
+            assert imported(file) <= allowed, f"{file.relative_to(PACKAGE)} imports {imported(file) - allowed}"
+
+
+def test_at_most_14_modules_and_14_packages_at_the_top() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= 14
+    assert len(list(PACKAGE.glob("*/__init__.py"))) <= 14
 
 
 def test_the_package_and_its_help_import_nothing_heavy() -> None:

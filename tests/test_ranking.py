@@ -14,14 +14,14 @@ from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
 
 @settings(deadline=None)
 @given(arrays(np.float32, (4, 9), elements=st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 2.0])), st.integers(1, 12))
-def test_top_items_is_a_stable_sort_cut_short(scores: np.ndarray, k: int) -> None:
+def test_top_items_is_a_truncated_stable_sort(scores: np.ndarray, k: int) -> None:
     values, columns = top_items(torch.from_numpy(scores.copy()), k)
     expected = np.argsort(-scores, axis=1, kind="stable")[:, :k]
     assert np.array_equal(columns.numpy(), expected)
     assert np.array_equal(values.numpy(), np.take_along_axis(scores, expected, axis=1))
 
 
-def test_the_nearest_are_those_of_the_largest_cosines() -> None:
+def test_nearest_items_have_the_largest_cosines() -> None:
     table = np.random.default_rng(0).normal(size=(9, 3))
     for codes, k, block in (([4, 0, 8], 3, 1), (range(9), 20, 27)):
         cosines, others = nearest(torch.from_numpy(table), torch.tensor(list(codes)), k, block)
@@ -43,7 +43,7 @@ def test_seen_items_are_hidden_and_no_others(dataset: Dataset) -> None:
         assert (scores[row] == 0).sum() == log.shape[1] - len(rated)
 
 
-def test_label_rates_are_drawn_towards_the_mean() -> None:
+def test_label_rates_are_shrunk_to_the_mean() -> None:
     log = FeedbackLog.from_arrays([0, 1, 2, 0], [0, 0, 0, 1], [1, 1, 0, 1])
     rates = shrunken_label_rates(log).tolist()  # two ratings an item on average, three of four labels are positive
     assert np.allclose(rates, [(2 + 2 * 0.75) / (3 + 2), (1 + 2 * 0.75) / (1 + 2)])

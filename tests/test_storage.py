@@ -19,14 +19,14 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_run_is_read_back(tmp_path: Path) -> None:
     store.write_folder(tmp_path / "a" / "run", {"answer": 42}, {"x.bin": b"123", "y.bin": b""})
     manifest, files = store.read_folder(tmp_path / "a" / "run")
     assert manifest["answer"] == 42
     assert files == {"x.bin": b"123", "y.bin": b""}
 
 
-def test_a_second_write_replaces_the_first_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_second_write_replaces_the_first(tmp_path: Path) -> None:
     store.write_folder(tmp_path, {}, {"x.bin": b"old", "z.bin": b"same"})
     (tmp_path / ".x.0123456789ab.bin.abc.partial").write_bytes(b"left by an interrupted write")
     (tmp_path / "x.0123456789ab.bin").write_bytes(b"left by another")
@@ -40,7 +40,7 @@ def test_a_second_write_replaces_the_first_and_leaves_nothing_behind(tmp_path: P
 
 
 @pytest.mark.parametrize("fail_at", range(8))
-def test_an_interrupted_write_leaves_the_old_or_the_new_whole(
+def test_interrupted_write_leaves_the_old_or_the_new_run(
     fail_at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, new = {"x.bin": b"old", "y.bin": b"old"}, {"x.bin": b"new", "y.bin": b"new"}
@@ -67,7 +67,7 @@ def test_an_interrupted_write_leaves_the_old_or_the_new_whole(
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_full_disk_keeps_the_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_keeps_the_old_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write_folder(tmp_path, {}, {"x.bin": b"old"})
 
     def full(descriptor: int) -> None:
@@ -90,14 +90,14 @@ def edit_manifest(run: Path, **changes: object) -> None:
     (run / "run.json").write_text(json.dumps(manifest | changes))
 
 
-def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
+def test_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(DataError, match=r"is not a saved run: there is no run\.json"):
             cp.load_model(folder)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": "other"}', "\x00\x01", "NaN"])
-def test_a_foreign_manifest_is_refused(content: str, run: Path, fitted: DebiasedRecommender) -> None:
+def test_foreign_manifest_is_refused(content: str, run: Path, fitted: DebiasedRecommender) -> None:
     (run / "run.json").write_text(content)
     with pytest.raises(DataError, match=r"run\.json"):
         cp.load_model(run)
@@ -106,13 +106,21 @@ def test_a_foreign_manifest_is_refused(content: str, run: Path, fitted: Debiased
     assert (run / "run.json").read_text() == content
 
 
-def test_a_newer_format_is_refused_with_the_way_out(run: Path) -> None:
+def test_newer_format_is_refused(run: Path) -> None:
     edit_manifest(run, format_version=99)
     with pytest.raises(DataError, match=r"has format version 99.*Upgrade counterpoise"):
         cp.load_model(run)
 
 
-def test_a_truncated_or_changed_file_is_noticed(run: Path) -> None:
+def test_run_of_format_1_must_be_fitted_again(run: Path, fitted: DebiasedRecommender) -> None:
+    edit_manifest(run, format_version=1)
+    with pytest.raises(DataError, match=r"run\.json is a run of format 1, .* reads format 2\. Fit it again"):
+        cp.load_model(run)
+    fitted.save(run)  # the same folder may be used
+    assert store.read_manifest(run)["format_version"] == 2
+
+
+def test_truncated_or_changed_file_is_refused(run: Path) -> None:
     for path in [path for path in run.iterdir() if path.name != "run.json"]:
         content = path.read_bytes()
         for damaged in (content[: len(content) // 2], b"", content[:-1] + bytes([content[-1] ^ 1])):
@@ -127,7 +135,7 @@ def test_a_truncated_or_changed_file_is_noticed(run: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "a/b", "..", ""])
-def test_a_manifest_cannot_point_out_of_its_folder(name: str, run: Path) -> None:
+def test_manifest_cannot_point_out_of_its_folder(name: str, run: Path) -> None:
     manifest = json.loads((run / "run.json").read_text())
     manifest["files"]["users.parquet"]["file"] = name
     (run / "run.json").write_text(json.dumps(manifest))
@@ -135,7 +143,7 @@ def test_a_manifest_cannot_point_out_of_its_folder(name: str, run: Path) -> None
         cp.load_model(run)
 
 
-def test_a_link_in_the_folder_is_not_followed(run: Path, tmp_path: Path) -> None:
+def test_link_in_the_folder_is_not_followed(run: Path, tmp_path: Path) -> None:
     users = next(run.glob("users.*"))
     users.rename(tmp_path / "elsewhere")
     users.symlink_to(tmp_path / "elsewhere")
@@ -143,9 +151,7 @@ def test_a_link_in_the_folder_is_not_followed(run: Path, tmp_path: Path) -> None
         cp.load_model(run)
 
 
-def test_saving_over_a_manifest_that_points_outside_deletes_nothing(
-    run: Path, fitted: DebiasedRecommender, tmp_path: Path
-) -> None:
+def test_saving_over_a_hostile_manifest_deletes_nothing(run: Path, fitted: DebiasedRecommender, tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("mine")
     edit_manifest(run, files={"users.parquet": {"file": "../precious", "sha256": ""}})
     with pytest.raises(DataError, match="nothing was written"):
@@ -162,7 +168,7 @@ def test_saving_over_a_manifest_that_points_outside_deletes_nothing(
         {"configuration": {"part": "DebiasedRecommender", "backbone": {"part": "MatrixFactorization", "dim": 9}}},
     ],
 )  # fmt: skip
-def test_a_manifest_that_does_not_fit_is_one_clear_error(changes: dict[str, object], run: Path) -> None:
+def test_inconsistent_manifest_is_one_clear_error(changes: dict[str, object], run: Path) -> None:
     edit_manifest(run, **changes)
     with pytest.raises(DataError) as error:
         cp.load_model(run)
@@ -189,7 +195,7 @@ def test_tables_are_written_by_their_ending(ending: str, tmp_path: Path) -> None
     assert back.equals(frame)
 
 
-def test_a_table_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
+def test_table_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"must end in \.parquet, \.csv, \.tsv, got"):
         store.write_table(pl.DataFrame({"a": [1]}), tmp_path / "t.xlsx")
     (tmp_path / "file").write_text("")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from threading import Event, current_thread
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +10,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from counterpoise import make, simulate
 from counterpoise.balance import selection
 from counterpoise.balance.box_qp import solve_positive
-from counterpoise.threads import at_once
 
 
 @pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
@@ -33,7 +30,7 @@ def test_results_do_not_depend_on_threads_beyond_rounding(method: str, monkeypat
     assert np.allclose(found[0][1], found[1][1], rtol=1e-3)
 
 
-def test_a_small_fit_uses_one_thread_and_gives_the_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_fit_uses_one_thread_and_restores_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     before, seen = torch.get_num_threads(), []
     try:
         torch.set_num_threads(2)
@@ -45,7 +42,7 @@ def test_a_small_fit_uses_one_thread_and_gives_the_others_back(monkeypatch: pyte
         torch.set_num_threads(before)
 
 
-def test_a_regression_on_candidates_uses_one_thread_of_linear_algebra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_regression_on_candidates_uses_one_blas_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     def threads() -> list[int]:
         return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
@@ -57,36 +54,3 @@ def test_a_regression_on_candidates_uses_one_thread_of_linear_algebra(monkeypatc
         assert threads() == before
     assert set(seen) == {1}
     assert found.tolist() == pytest.approx([0.5, 0.5, 0.5])
-
-
-def test_parts_are_worked_on_at_once_with_one_thread_of_torch_each() -> None:
-    before, seen = torch.get_num_threads(), {}
-
-    def work(part: str, over: Event) -> None:
-        seen[part] = current_thread(), torch.get_num_threads(), over.is_set()
-
-    try:
-        torch.set_num_threads(2)
-        at_once(work, ["a", "b", "c"])
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert {value[1:] for value in seen.values()} == {(1, False)}
-    assert seen["a"][0] is current_thread()
-    assert current_thread() not in (seen["b"][0], seen["c"][0])
-
-
-@pytest.mark.parametrize("failing", [0, 1])
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
-def test_what_fails_stops_the_others(failing: int, error: type[BaseException]) -> None:
-    ended: list[int] = []
-
-    def work(part: int, over: Event) -> None:
-        if part == failing:
-            raise error
-        assert over.wait(10)
-        ended.append(part)
-
-    with pytest.raises(error):
-        at_once(work, [0, 1])
-    assert ended == [1 - failing]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from counterpoise.balance.functions import CustomFunctions, KernelFunctions, Moments
     from counterpoise.balance.kernels import Exponential, Gaussian
     from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
-    from counterpoise.data.datasets import load as load_dataset
+    from counterpoise.data.datasets import load_dataset
     from counterpoise.data.log import Dataset, FeedbackLog
     from counterpoise.data.reading import read_log, read_logs
     from counterpoise.data.simulation import SimulatedData, simulate
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from counterpoise.models.matrix_factorization import MatrixFactorization
     from counterpoise.models.neural_cf import NeuralCF
     from counterpoise.out_of_core.balancing import balance_log, balance_shards
-    from counterpoise.out_of_core.executors import make_engine
+    from counterpoise.out_of_core.engines import make_engine
     from counterpoise.out_of_core.shards import shard_log
     from counterpoise.parallel import fit_many
     from counterpoise.recommender import DebiasedRecommender, load_model
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from counterpoise.training.ensemble import Ensemble
     from counterpoise.training.loop import History, Training
     from counterpoise.training.ordinal import OrdinalLoss
-    from counterpoise.tuning.study import Tuning
+    from counterpoise.tuning.result import Tuning
     from counterpoise.tuning.tune import tune
     from counterpoise.weights.balancing import Balancing
     from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
@@ -107,7 +107,7 @@ _HOMES = {
         "balance_log",
         "balance_shards",
     ),
-    "out_of_core.executors": ("make_engine",),
+    "out_of_core.engines": ("make_engine",),
     "out_of_core.shards": ("shard_log",),
     "parallel": ("fit_many",),
     "recommender": (
@@ -121,7 +121,7 @@ _HOMES = {
         "History",
         "Training",
     ),
-    "tuning.study": ("Tuning",),
+    "tuning.result": ("Tuning",),
     "tuning.tune": ("tune",),
     "weights.balancing": ("Balancing",),
     "weights.base": (
@@ -141,8 +141,7 @@ _HOMES = {
     ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_ALIASES = {"load_dataset": "load"}
-_ROOMS = ("plots",)  # modules that are reached as counterpoise.NAME
+_PACKAGES = ("plots",)  # reached as counterpoise.NAME
 
 __all__ = [
     "METHODS",
@@ -210,15 +209,15 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first asked for."""
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), _ALIASES.get(name, name))
+    value = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """The public names."""
-    return [*__all__, *_ROOMS, "__version__"]
+    return [*__all__, *_PACKAGES, "__version__"]

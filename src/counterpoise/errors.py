@@ -1,9 +1,12 @@
-"""What can go wrong, and the words for it: the argument, the rule, what came, and the way out."""
+"""The exceptions of the package, and checks of arguments.
+
+A message names the argument, the rule, the value that came, and the way out.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,17 +32,17 @@ class RowError(DataError):
         super().__init__(f"column {column!r}, row {row}: {reason}")
         self.column, self.row, self.reason = column, row, reason
 
-    def located(self, source: str, first_row: int) -> DataError:
-        """The same error in the words of a file, where the first row of data is `first_row`."""
-        return DataError(f"{source}: column {self.column!r}, row {self.row + first_row}: {self.reason}")
+    def located(self, file: str, first_row: int) -> DataError:
+        """The same error with the name of the file, whose first row of data has the number `first_row`."""
+        return DataError(f"{file}: column {self.column!r}, row {self.row + first_row}: {self.reason}")
 
 
 class NotFittedError(CounterpoiseError, AttributeError):
-    """A fitted result was asked for before `fit`."""
+    """A fitted result was used before `fit`."""
 
 
 class StoppedError(CounterpoiseError):
-    """Ctrl-C; the message says what is kept and how to go on."""
+    """Ctrl-C; the message says what is kept and how to continue."""
 
 
 @contextmanager
@@ -59,6 +62,14 @@ def short_repr(value: Any) -> str:
     """A value as Python writes it; the middle of a long one is left out."""
     text = repr(value)
     return text if len(text) <= 120 else f"{text[:80]} ... {text[-20:]}"
+
+
+def did_you_mean(name: Any, known: Iterable[str]) -> str:
+    """The end of a message: ` Did you mean 'rating'?` where a known name is close to this one, else empty."""
+    from difflib import get_close_matches
+
+    close = get_close_matches(str(name)[:100], list(known), n=1)
+    return f" Did you mean {short_repr(close[0])}?" if close else ""
 
 
 def check_number(
@@ -96,12 +107,14 @@ def _is_finite(value: Any) -> bool:
 
 
 def check_flag(name: str, value: Any, advice: str = "") -> None:
-    """Raise `ConfigError` unless `value` is True or False: other values would count as one of them in silence."""
+    """Raise `ConfigError` unless `value` is True or False; a number or a text would silently count as one of them."""
     if not isinstance(value, bool):
         raise ConfigError(f"`{name}` must be true or false, got {short_repr(value)}.{advice and ' ' + advice}")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
-    """Raise `ConfigError` unless `value` is one of the words in `choices`."""
+    """Raise `ConfigError` unless `value` is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
-        raise ConfigError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {short_repr(value)}.")
+        listed = ", ".join(map(repr, choices))
+        hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        raise ConfigError(f"`{name}` must be one of {listed}, got {short_repr(value)}.{hint}")

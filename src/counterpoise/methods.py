@@ -13,7 +13,7 @@ from typing import Any
 
 from counterpoise.balance.functions import KernelFunctions, Moments
 from counterpoise.balance.kernels import KERNELS, Kernel
-from counterpoise.errors import ConfigError, check_choice
+from counterpoise.errors import ConfigError, check_choice, did_you_mean
 from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.imputation.multiply_robust import MultiplyRobust
@@ -597,9 +597,9 @@ def _full_name(model: DebiasedRecommender, setting: str) -> str:
     highest = min((name.count("__") for name in matches), default=0)
     nearest = [name for name in matches if name.count("__") == highest]
     if len(nearest) != 1:
-        known = ", ".join(sorted({_last(name) for name in names}))
-        problem = f"is ambiguous: {', '.join(nearest)}" if nearest else f"is unknown. Settings: {known}"
-        raise ConfigError(f"setting `{setting}` {problem}.")
+        known = sorted({_last(name) for name in names})
+        problem = f"is ambiguous: {', '.join(nearest)}." if nearest else f"is unknown. Settings: {', '.join(known)}."
+        raise ConfigError(f"setting `{setting}` {problem}{'' if nearest else did_you_mean(setting, known)}")
     return nearest[0]
 
 

@@ -1,4 +1,4 @@
-"""From scores to lists: the best items of each user, without those already seen."""
+"""Ranked lists: the top items of each user without those already seen, and the most similar items."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def top_items(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest scores of each row and their columns, best first; equal scores in the order of columns."""
     k = min(k, scores.shape[1])
     values, columns = scores.topk(k, dim=1)
-    tied_rows = (scores >= values[:, -1:]).sum(dim=1) > k  # a tie across the border: topk chose among equals at will
+    tied_rows = (scores >= values[:, -1:]).sum(dim=1) > k  # a tie at the k-th place: topk chose any of them
     if tied_rows.any():
         ordered, order = scores[tied_rows].sort(dim=1, descending=True, stable=True)
         values[tied_rows], columns[tied_rows] = ordered[:, :k], order[:, :k]
@@ -58,9 +58,9 @@ class Seen:
 
 
 def shrunken_label_rates(log: FeedbackLog) -> Tensor:
-    """Each item's mean label, drawn towards the log's mean as if by one average item's worth of further ratings. (|I|,)
+    """Each item's mean label, shrunk to that of the log: the scores of users whom the model does not know. (|I|,)
 
-    (sum of labels + m * rate) / (ratings + m), with m the mean number of ratings an item. What an unknown user gets.
+    (sum of labels + m * rate) / (ratings + m), with `rate` the mean label and m the mean number of ratings an item.
     """
     counts = np.bincount(log.items, minlength=log.shape[1])
     sums = np.bincount(log.items, weights=log.labels, minlength=log.shape[1])
@@ -69,10 +69,7 @@ def shrunken_label_rates(log: FeedbackLog) -> Tensor:
 
 
 def nearest(vectors: Tensor, codes: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
-    """(cosines, codes) of the k other rows of a table that are nearest to each of these, in blocks of so many scores.
-
-    (codes, k)
-    """
+    """(cosine similarities, codes) of the k most similar other rows, (codes, k); at most `block` scores in memory."""
     directions, tops = torch.nn.functional.normalize(vectors, dim=1), []
     for own in torch.split(codes, max(1, block // len(directions))):
         similarity = directions[own] @ directions.T

@@ -1,4 +1,4 @@
-"""One fit from its configuration: load, build, train, evaluate; and a saved run evaluated again."""
+"""A run: its configuration, the fit that it describes, and the evaluation of a saved run on other test ratings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from counterpoise import __version__
 from counterpoise.balance.covariate_balance import Imbalance, imbalances, log_balance
 from counterpoise.config import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
-from counterpoise.data.datasets import SOURCES, load
+from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
 from counterpoise.data.reading import header_of, read_log
 from counterpoise.data.simulation import simulate
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, short_repr
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, did_you_mean, short_repr
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
 from counterpoise.methods import make
-from counterpoise.out_of_core.executors import make_engine
+from counterpoise.out_of_core.datasets import load_dataset_out_of_core
+from counterpoise.out_of_core.engines import make_engine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog, too_long
 from counterpoise.recommender import DebiasedRecommender, load_model
@@ -33,11 +34,12 @@ from counterpoise.training.checkpoint import FILE, Checkpoint
 from counterpoise.training.loop import DivergenceError, Progress
 from counterpoise.weights.balancing import Balancing
 
-# The configuration of one fit: from a TOML file, a saved run, and flags, in that order of precedence.
+MAX_BALANCE_ROWS = 2_000_000  # of a log whose covariate balance is shown after a fit: it takes a second or two
+STOPPED_SUFFIX = ".stopped"  # of the folder that keeps an unfinished fit
 
 
 class FitConfig(BaseModel):
-    """Everything that decides what `counterpoise fit` does."""
+    """Everything that decides the result of `counterpoise fit`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -69,7 +71,7 @@ class FitConfig(BaseModel):
     cache: str | None = None
 
     def read_options(self) -> dict[str, Any]:
-        """How to read files of one's own, as far as it differs from the defaults."""
+        """The options of `read_logs` that differ from the defaults."""
         names = ("duplicates", "user_col", "item_col", "rating_col", "timestamp_col", "propensity_col", "separator")
         return {
             name: getattr(self, name) for name in names if getattr(self, name) != type(self).model_fields[name].default
@@ -77,7 +79,7 @@ class FitConfig(BaseModel):
 
 
 def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]) -> FitConfig:
-    """The configuration from a TOML file or run folder (or None), overridden by the flags that are not None."""
+    """The configuration of a TOML file or a run folder (or None), overridden by the flags that are not None."""
     values = {} if source is None else _read(source)
     values |= {name: value for name, value in flags.items() if value is not None}
     given = values.get("settings", {})
@@ -85,7 +87,9 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
         raise ConfigError(f"`settings` must be a table of names and values, got {short_repr(given)}.")
     values["settings"] = given | settings
     if {"seed", "training__seed"} & set(values["settings"]):
-        raise ConfigError("`seed` draws the probe too, so it stands beside the settings: use --seed, or the top level.")
+        raise ConfigError(
+            "`seed` draws the probe too, so it is not one of the settings: use --seed, or the top level of the file."
+        )
     try:
         return FitConfig(**values)
     except ValidationError as error:
@@ -94,8 +98,8 @@ def resolve(source: Path | None, flags: dict[str, Any], settings: dict[str, Any]
         if first["type"] == "missing":
             raise ConfigError(f"`{name}` is missing. Give it as an argument or in the configuration file.") from None
         if first["type"] == "extra_forbidden":
-            known = ", ".join(FitConfig.model_fields)
-            raise ConfigError(f"{source}: there is no setting `{name}` here. Settings: {known}.") from None
+            known, hint = ", ".join(FitConfig.model_fields), did_you_mean(name, FitConfig.model_fields)
+            raise ConfigError(f"{source}: there is no setting `{name}` here.{hint} Settings: {known}.") from None
         rule = first["msg"].removeprefix("Input should be ")
         raise ConfigError(f"`{name}` must be {rule}, got {short_repr(first['input'])}.") from None
 
@@ -115,11 +119,11 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
 
 
 def to_toml(configuration: FitConfig) -> str:
-    """A configuration as the TOML that `resolve` reads: what it is of, what differs from the defaults, the settings."""
-    fields, named = type(configuration).model_fields, ("data", "method", "seed")
+    """A configuration as the TOML that `resolve` reads; of the optional values, those that differ from the defaults."""
+    fields, always = type(configuration).model_fields, ("data", "method", "seed")
     values = {name: getattr(configuration, name) for name in fields if name != "settings"}
-    told = {n: value for n, value in values.items() if n in named or value not in (None, fields[n].default)}
-    lines = [f"{name} = {_toml(name, value)}" for name, value in told.items()]
+    written = {n: value for n, value in values.items() if n in always or value not in (None, fields[n].default)}
+    lines = [f"{name} = {_toml(name, value)}" for name, value in written.items()]
     settings = [f"{_key(name)} = {_toml(name, value)}" for name, value in configuration.settings.items()]
     return "\n".join([*lines, *(["", "[settings]", *settings] if settings else [])]) + "\n"
 
@@ -155,10 +159,6 @@ def _read(source: Path) -> dict[str, Any]:
         raise ConfigError(f"{source} is not valid TOML: {error}.") from None
 
 
-GLANCE = 2_000_000  # rows
-STOPPED = ".stopped"  # what the folder of a fit that came to no end is called behind its name
-
-
 @dataclass(frozen=True)
 class Fitted:
     """A fitted model with what it was fitted on and how well it does."""
@@ -168,15 +168,15 @@ class Fitted:
     model: DebiasedRecommender
     evaluation: Evaluation | None  # None without a test
     seconds: float
-    truth: dict[str, float] | None = None  # of simulated data: what no real log tells
+    truth: dict[str, float] | None = None  # of simulated data, where propensities and labels are known
 
     def imbalances(self) -> list[Imbalance]:
-        """How the log differs from all pairs before and after weighting; before alone where patience held rows out.
+        """How the log differs from all pairs before and after weighting; empty for logs over `MAX_BALANCE_ROWS`.
 
-        Empty for a log that is too long to be looked at in passing.
+        Only before weighting where early stopping held rows out, which have no weight.
         """
         log, ratio = self.dataset.train, self.model.ratio_
-        if len(log) > GLANCE:
+        if len(log) > MAX_BALANCE_ROWS:
             return []
         return imbalances(log_balance(log, ratio if len(ratio) == len(log) else None))
 
@@ -196,8 +196,8 @@ def fit_and_evaluate(
 ) -> Fitted:
     """Load the data, fit the method, and evaluate it where there are unbiased ratings.
 
-    `folder`: where a long fit is written down on the way; beside it the last good epoch is saved where training is
-    stopped or diverges. `resume`: go on from what is there.
+    `folder`: where checkpoints of a long fit are written; beside it the last finite epoch is saved where training is
+    stopped or diverges. `resume`: continue from the checkpoint there.
     """
     model = make(configuration.method, **{"seed": configuration.seed, **configuration.settings})
     dataset = load_data(configuration)
@@ -212,11 +212,11 @@ def fit_and_evaluate(
         else:
             model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
     except DivergenceError as stop:
-        raise DivergenceError(f"{stop} {_keep_stopped(model, configuration, folder)}") from None
+        raise DivergenceError(f"{stop} {_save_stopped(model, configuration, folder)}") from None
     except KeyboardInterrupt:
-        kept = _keep_stopped(model, configuration, folder, passed)
+        saved = _save_stopped(model, configuration, folder, passed)
         way = "goes on with --resume" if checkpoint is not None and checkpoint.file.exists() else "fits it anew"
-        raise StoppedError(f"stopped before the end. {kept} The same command {way}.") from None
+        raise StoppedError(f"stopped before the end. {saved} The same command {way}.") from None
     seconds = time.perf_counter() - started
     evaluation = None
     if dataset.test is not None:
@@ -243,7 +243,7 @@ def _checkpoint(
 
 
 def _epochs_passed(checkpoint: Checkpoint | None) -> int:
-    """The epochs that a resumed fit finds done; none where its file tells nothing, which the fit itself will say."""
+    """The epochs that a resumed fit finds done; 0 where its file cannot be read, which the fit itself reports."""
     from safetensors import SafetensorError, safe_open
 
     if checkpoint is None or not checkpoint.resume:
@@ -255,14 +255,14 @@ def _epochs_passed(checkpoint: Checkpoint | None) -> int:
         return 0
 
 
-def _keep_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: Path | None, passed: int = 0) -> str:
-    """Save what was learned before training was stopped, beside the folder that a whole fit goes to; what to say.
+def _save_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: Path | None, passed: int = 0) -> str:
+    """Save the model of a stopped fit beside the folder of the whole one; returns a sentence for the message.
 
-    `passed`: epochs that were learned before; a stop while they are passed by loses none of them.
+    `passed`: epochs of the checkpoint that a resumed fit began with; they count as learned.
     """
     if folder is None or not hasattr(model, "history_"):
         return "Nothing was learned that could be kept."
-    place = folder.with_name(folder.name + STOPPED)
+    place = folder.with_name(folder.name + STOPPED_SUFFIX)
     epoch, epochs = max(model.history_.best_epoch, passed), model.training.epochs
     try:
         model.save(place, fit=configuration.model_dump(), stopped={"epoch": epoch, "epochs": epochs})
@@ -272,8 +272,8 @@ def _keep_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: 
 
 
 def drop_stopped(configuration: FitConfig, folder: Path) -> None:
-    """Remove what a stopped fit of the same configuration left beside the folder of the whole one."""
-    place = folder.with_name(folder.name + STOPPED)
+    """Remove the folder that a stopped fit of the same configuration left beside that of the whole one."""
+    place = folder.with_name(folder.name + STOPPED_SUFFIX)
     try:
         manifest = read_manifest(place)
     except DataError:
@@ -284,91 +284,82 @@ def drop_stopped(configuration: FitConfig, folder: Path) -> None:
 
 def load_data(configuration: FitConfig) -> Dataset:
     """The data that a configuration names."""
-    return load(
+    names = ("path", "protocol", "seed", "probe_fraction", "threshold", "test", "probe", "users", "items")
+    return load_dataset_out_of_core(
         configuration.data,
-        configuration.path,
-        configuration.protocol,
-        configuration.seed,
-        probe_fraction=configuration.probe_fraction,
-        threshold=configuration.threshold,
-        test=configuration.test,
-        probe=configuration.probe,
-        users=configuration.users,
-        items=configuration.items,
         memory=configuration.memory,
-        streaming={
-            "cache": configuration.cache,
-            "engine": make_engine(configuration.engine, configuration.workers, configuration.address),
-        },
+        engine=make_engine(configuration.engine, configuration.workers, configuration.address),
+        cache=configuration.cache,
+        **{name: getattr(configuration, name) for name in names},
         **configuration.read_options(),
     )
 
 
 def _truth(configuration: FitConfig, model: DebiasedRecommender) -> dict[str, float]:
     """The ideal loss of the model, and the bias of the log's mean error with equal weights and with the model's."""
-    world = simulate(seed=configuration.seed, probe_fraction=configuration.probe_fraction)
-    known = {"ideal_loss": world.ideal_risk(model), "bias_of_the_log": world.selection_bias(model)}
-    rows = len(model.ratio_) == len(world.dataset.train)  # with patience some rows have no weight
-    return known | ({"bias_of_the_weights": world.selection_bias(model, model.ratio_)} if rows else {})
+    data = simulate(seed=configuration.seed, probe_fraction=configuration.probe_fraction)
+    truth = {"ideal_loss": data.ideal_risk(model), "bias_of_the_log": data.selection_bias(model)}
+    if len(model.ratio_) == len(data.dataset.train):  # with early stopping some rows have no weight
+        truth["bias_of_the_weights"] = data.selection_bias(model, model.ratio_)
+    return truth
+
+
+@dataclass(frozen=True)
+class EvaluationData:
+    """The ratings that a saved run is evaluated on; what is None is as in the run.
+
+    `test`: a file, a folder or a glob, which must fit into `memory` (a user's rows may lie anywhere, and rankings are
+    per user), or the name of a dataset, whose folder is `path` and whose split `seed` draws.
+    `reading`: options of `read_log` for files. Without names of columns, the run's are used where the file has them.
+    """
+
+    test: str
+    path: str | None = None
+    protocol: Protocol | None = None
+    seed: int | None = None
+    threshold: float | None = None
+    memory: str = "4GB"
+    reading: Mapping[str, Any] = field(default_factory=dict)
 
 
 def evaluate_run(
     run: str | Path,
-    test: str,
-    unknown: Unknown = "error",
-    reading: Mapping[str, Any] | None = None,
+    data: EvaluationData,
     *,
-    path: str | None = None,
-    protocol: Protocol | None = None,
-    seed: int | None = None,
-    threshold: float | None = None,
     k: int = 5,
     empty_users: EmptyUsers = "skip",
-    memory: str = "4GB",
+    unknown_users: Unknown = "error",
 ) -> tuple[Evaluation, int, Protocol]:
-    """(the evaluation of a saved run on a file or the test of a named dataset, rows seen in training, protocol).
-
-    The arguments are those of `read_test`.
-    """
+    """(the evaluation of a saved run, the number of test rows that were seen in training, the protocol)."""
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
-    options: dict[str, Any] = {"path": path, "protocol": protocol, "seed": seed, "threshold": threshold}
-    log, seen, protocol = read_test(model, fitted, test, reading, memory=memory, **options)
-    scores = model.predict_log(log, unknown=unknown)  # which says what to do about unknown users
+    log, seen, protocol = read_test(model, fitted, data)
+    scores = model.predict_log(log, unknown=unknown_users)
     return evaluate(scores, log, k=k, empty_users=empty_users), seen, protocol
 
 
 def read_test(
-    model: DebiasedRecommender,
-    fitted: Mapping[str, Any],
-    test: str,
-    reading: Mapping[str, Any] | None = None,
-    *,
-    path: str | None = None,
-    protocol: Protocol | None = None,
-    seed: int | None = None,
-    threshold: float | None = None,
-    memory: str = "4GB",
+    model: DebiasedRecommender, fitted: Mapping[str, Any], data: EvaluationData
 ) -> tuple[FeedbackLog, int, Protocol]:
-    """(a file or the test of a named dataset as a log, how many of its pairs were seen in training, protocol).
+    """(the test log, how many of its pairs were seen in training, the protocol); `fitted`: the run's configuration.
 
-    What is not given is as in the run, whose configuration is `fitted`: the protocol, the split, the threshold, and
-    the names of columns where the file has them (`as_in_run`). In the honest protocol the pairs of the training log and
-    of the probe are left out. `reading`: options of `read_log` for a file, a folder or a glob, which must fit into
-    `memory`: rankings are of users, whose rows may lie anywhere.
-    Users whom the model does not know are kept: it says what to do about them (`unknown_users`, `predict_log`).
+    In the honest protocol the pairs of the training log and of the probe are left out. Users whom the model does not
+    know are kept: `predict_log` and `unknown_users` decide about them.
     """
-    protocol = protocol or fitted.get("protocol", "honest")
-    threshold = model.log_facts_["threshold"] if threshold is None else threshold
+    test = data.test
+    protocol = data.protocol or fitted.get("protocol", "honest")
+    threshold = model.log_facts_["threshold"] if data.threshold is None else data.threshold
     if test in SOURCES:
-        seed = fitted.get("seed", 0) if seed is None else seed
+        path, seed = data.path or fitted.get("path"), fitted.get("seed", 0) if data.seed is None else data.seed
         fraction = fitted.get("probe_fraction", FitConfig.model_fields["probe_fraction"].default)
-        log = load(test, path or fitted.get("path"), protocol, seed, probe_fraction=fraction, threshold=threshold).test
+        log = load_dataset(test, path, protocol, seed, probe_fraction=fraction, threshold=threshold).test
         assert log is not None
-    elif too_long(test, memory):
-        raise DataError(f"{test}: more rows than fit into the `memory` of {memory}. Raise it, or evaluate on a sample.")
+    elif too_long(test, data.memory):
+        raise DataError(
+            f"{test}: more rows than fit into the `memory` of {data.memory}. Raise it, or evaluate on a sample."
+        )
     else:
         ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": True}
-        log = read_log(test, threshold=threshold, **ids, **(as_in_run(fitted, test, dict(reading or {}))))
+        log = read_log(test, threshold=threshold, **ids, **columns_as_fitted(fitted, test, dict(data.reading)))
     seen = model.has_seen(log)
     if protocol == "honest":
         if seen.all():
@@ -377,21 +368,21 @@ def read_test(
     return log, int(seen.sum()), protocol
 
 
-def as_in_run(fitted: Mapping[str, Any], test: str, reading: dict[str, Any]) -> dict[str, Any]:
-    """`reading`, or where it names no column, what the log of the run was read with, if its columns are found here.
+def columns_as_fitted(fitted: Mapping[str, Any], test: str, reading: dict[str, Any]) -> dict[str, Any]:
+    """`reading`; where it names no column, with the columns of the run's log if the test file has them.
 
-    They are where the file has as many of them as of the usual ones, and any at all.
+    The file has them if at least one of the three is there, and no fewer than of the default names.
     """
-    roles, usual = ("user_col", "item_col", "rating_col"), FitConfig.model_fields
+    roles, default = ("user_col", "item_col", "rating_col"), FitConfig.model_fields
     try:
-        own = FitConfig(**fitted)
-    except ValueError:  # a model that no command has fitted
+        run = FitConfig(**fitted)
+    except ValueError:  # a model that was not fitted by the command line
         return reading
     if any(role in reading for role in roles):
         return reading
-    for separator in dict.fromkeys([reading.get("separator"), own.separator]):
+    for separator in dict.fromkeys([reading.get("separator"), run.separator]):
         header = header_of(test, separator)
-        found = sum(getattr(own, role) in header for role in roles)
-        if found and found >= sum(usual[role].default in header for role in roles):
-            return reading | {role: getattr(own, role) for role in roles} | {"separator": separator}
+        found = sum(getattr(run, role) in header for role in roles)
+        if found and found >= sum(default[role].default in header for role in roles):
+            return reading | {role: getattr(run, role) for role in roles} | {"separator": separator}
     return reading

@@ -1,8 +1,10 @@
-"""Folders on disk that are always whole: the old content or the new, never a mixture, and nothing that executes.
+"""Run folders and other output: always the old content or the new, never a mixture, and nothing that executes.
 
-A folder holds data files and one manifest, `run.json`, that names them with their SHA-256. Writing puts new data files
-beside the old ones under new names and then replaces the manifest, in one atomic step; the old files go last. So an
-interruption at any moment leaves a folder that loads, and a damaged file is noticed when it is read.
+A run folder holds data files and one manifest, `run.json`, that names them with their SHA-256. Writing puts new data
+files beside the old ones under new names and then replaces the manifest, in one atomic step; the old files go last. So
+an interruption at any moment leaves a folder that loads, and a damaged file is noticed when it is read.
+
+One process writes to a folder at a time. Locks end with their process.
 """
 
 from __future__ import annotations
@@ -21,76 +23,28 @@ from typing import IO, Any
 import polars as pl
 from filelock import FileLock, Timeout
 
-from counterpoise.errors import ConfigError, DataError
-
-# One writer a folder at a time, and where work cannot be shared one worker. Locks go when their process dies.
+from counterpoise.errors import ConfigError, DataError, short_repr
 
 try:
     import fcntl
 except ImportError:  # not on every system: there, two writers at one moment are not kept apart
     fcntl = None  # type: ignore[assignment]
 
-PATIENCE, PAUSE = 20.0, 0.01  # seconds
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Hold the folder, or wait for who holds it; False where it cannot be held. Not to be nested for one folder.
-
-    The lock is on the folder itself: there is no file that a killed process leaves.
-    """
-    descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor is not None and _acquired(descriptor, folder)
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-@contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Whole work in a folder that two processes cannot share; `DataError` where another is at it."""
-    lock = FileLock(folder / ".at-work.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise DataError(
-            f"{folder} belongs to another process that is at work there. Wait for its end, or choose another folder."
-        ) from None
-    try:
-        yield
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)
-        lock.release()
-
-
-def _acquired(descriptor: int, folder: Path) -> bool:
-    until = time.monotonic() + PATIENCE
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise DataError(
-                    f"{folder} is being written by another process for more than {PATIENCE:.0f} s. "
-                    "Wait for it, or choose another folder."
-                ) from None
-            time.sleep(PAUSE)
-        except OSError:  # a file system without locks
-            return False
-
-
 MANIFEST = "run.json"
 FORMAT = "counterpoise-run"
-FORMAT_VERSION = 1
-ROOM = "Choose another place, or make room."
+FORMAT_VERSION = 2  # 1: before methods and settings got the names that they have now
 STORED_NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # a file of the folder itself: no path, not hidden
-TABLES: dict[str, Callable[[pl.DataFrame, IO[bytes]], Any]] = {
+LOCK_TIMEOUT, LOCK_RETRY = 20.0, 0.01  # seconds that a writer waits for another, and between two attempts
+MAKE_ROOM = "Choose another place, or make room."
+TABLE_WRITERS: dict[str, Callable[[pl.DataFrame, IO[bytes]], Any]] = {
     ".parquet": lambda frame, stream: frame.write_parquet(stream),
     ".csv": lambda frame, stream: frame.write_csv(stream),
     ".tsv": lambda frame, stream: frame.write_csv(stream, separator="\t"),
 }
+
+
+class OldFormatError(DataError):
+    """A run of an earlier format, which this version cannot read but may replace."""
 
 
 def write_folder(
@@ -98,7 +52,7 @@ def write_folder(
 ) -> None:
     """Write `files` (name -> content) and the manifest into `folder`, replacing what it held before.
 
-    The manifest holds `own_facts`, and `facts` of the caller, which may not take the names of the former.
+    The manifest holds `own_facts` and the `facts` of the caller, who may not use the names of the former.
     """
     folder, stored = Path(folder), {name: _stored_name(name, content) for name, content in files.items()}
     entries = {name: {"file": stored[name], "sha256": hashlib.sha256(files[name]).hexdigest()} for name in files}
@@ -113,33 +67,35 @@ def write_folder(
     try:
         check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        with locked(folder):
-            _write_beside({folder / stored[name]: content for name, content in files.items()})
-            _write_beside({folder / MANIFEST: text.encode()})
+        with write_lock(folder):
+            _write_and_rename({folder / stored[name]: content for name, content in files.items()})
+            _write_and_rename({folder / MANIFEST: text.encode()})
             for stale in _written_earlier(folder, files) - set(stored.values()):
                 (folder / stale).unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
-        raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed. {ROOM}") from error
+        raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed. {MAKE_ROOM}") from error
 
 
 def remove_folder(folder: str | Path) -> None:
-    """Remove a saved folder: its manifest, its files, and itself where nobody else has put anything there."""
+    """Remove a saved run: its manifest, its files, and the folder itself where nothing else is in it."""
     folder = Path(folder)
     files = [entry["file"] for entry in read_manifest(folder)["files"].values()]
     with suppress(OSError):  # what cannot be removed stays
-        with locked(folder):
+        with write_lock(folder):
             for name in (MANIFEST, *files):
                 (folder / name).unlink(missing_ok=True)
         folder.rmdir()
 
 
 def check_folder(folder: str | Path) -> None:
-    """Raise `DataError` where a run cannot be written: worth asking before long work."""
+    """Raise `DataError` where a run cannot be written; called before long work. An old run may be replaced."""
     folder = Path(folder)
     if (folder / MANIFEST).exists():
         try:
             read_manifest(folder)
+        except OldFormatError:
+            pass
         except DataError:
             raise DataError(
                 f"{folder} holds a {MANIFEST} that is not a saved run. Choose another folder: nothing was written."
@@ -148,7 +104,7 @@ def check_folder(folder: str | Path) -> None:
 
 
 def check_writable(folder: str | Path) -> None:
-    """Raise `DataError` where nothing can be written into a folder, which need not be there yet."""
+    """Raise `DataError` where nothing can be written into a folder, which need not exist yet."""
     folder = Path(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
@@ -198,10 +154,16 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
         raise DataError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path} was not written by counterpoise.")
-    if manifest.get("format_version") != FORMAT_VERSION:
+    version = manifest.get("format_version")
+    if version == 1:
+        raise OldFormatError(
+            f"{path} is a run of format 1, from before counterpoise renamed its methods and settings; this version "
+            f"reads format {FORMAT_VERSION}. Fit it again with this version."
+        )
+    if version != FORMAT_VERSION:
         raise DataError(
-            f"{path} has format version {manifest.get('format_version')!r}; this version of counterpoise reads "
-            f"{FORMAT_VERSION}. Upgrade counterpoise, or fit and save again."
+            f"{path} has format version {short_repr(version)}; this version of counterpoise reads {FORMAT_VERSION}. "
+            "Upgrade counterpoise, or fit and save again."
         )
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
@@ -213,15 +175,15 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Write beside and rename: the path holds its old content or all of the new, whatever happens meanwhile."""
-    with locked(path.parent):
-        _write_beside({path: content})
+    """Write a file; an interruption leaves the old one."""
+    with write_lock(path.parent):
+        _write_and_rename({path: content})
 
 
-def _write_beside(contents: Mapping[Path, bytes]) -> None:
-    """Write all files, then rename them: a full disk leaves all of the old ones. By who holds the folder.
+def _write_and_rename(contents: Mapping[Path, bytes]) -> None:
+    """Write all files under other names, then rename them: a full disk leaves all of the old ones.
 
-    So a partial file of such a name was left by a process that was killed.
+    The caller holds the folder, so a partial file found here was left by a process that was killed.
     """
     temporary = {path: path.with_name(f".{path.name[:200]}.partial") for path in contents}
     try:
@@ -241,7 +203,7 @@ def _write_beside(contents: Mapping[Path, bytes]) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text file beside and rename it."""
+    """Write a text file; an interruption leaves the old one."""
     write_texts({Path(path): text})
 
 
@@ -251,17 +213,17 @@ def write_texts(texts: Mapping[Path, str]) -> None:
 
 
 def check_table_name(path: str | Path) -> None:
-    """Raise `ConfigError` unless the ending says which kind of table to write; worth asking before long work."""
-    if Path(path).suffix.lower() not in TABLES:
-        raise ConfigError(f"`out` must end in {', '.join(TABLES)}, got {str(path)!r}.")
+    """Raise `ConfigError` unless the ending is one of `TABLE_WRITERS`; called before long work."""
+    if Path(path).suffix.lower() not in TABLE_WRITERS:
+        raise ConfigError(f"`out` must end in {', '.join(TABLE_WRITERS)}, got {str(path)!r}.")
 
 
 def write_table(frame: pl.DataFrame, path: str | Path) -> None:
-    """Write a frame as Parquet, CSV or TSV, by the ending of the path, beside and renamed."""
+    """Write a frame as Parquet, CSV or TSV, by the ending of the path."""
     check_table_name(path)
     buffer = io.BytesIO()
     try:
-        TABLES[Path(path).suffix.lower()](frame, buffer)
+        TABLE_WRITERS[Path(path).suffix.lower()](frame, buffer)
     except pl.exceptions.PolarsError as error:
         reason = str(error).splitlines()[0]
         raise DataError(f"{path}: the table cannot be written in this format ({reason}). Try .parquet.") from None
@@ -272,10 +234,10 @@ def _write_output(contents: Mapping[Path, bytes]) -> None:
     path = next(iter(contents))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with locked(path.parent):
-            _write_beside(contents)
+        with write_lock(path.parent):
+            _write_and_rename(contents)
     except OSError as error:
-        raise DataError(f"{path} cannot be written: {error.strerror or error}. {ROOM}") from None
+        raise DataError(f"{path} cannot be written: {error.strerror or error}. {MAKE_ROOM}") from None
 
 
 def _stored_name(name: str, content: bytes) -> str:
@@ -285,7 +247,7 @@ def _stored_name(name: str, content: bytes) -> str:
 
 
 def _written_earlier(folder: Path, names: Iterable[str]) -> set[str]:
-    """Data files of these names from earlier writes, and partial files of interrupted ones; nobody else's files."""
+    """Data files of these names from earlier writes, and partial files of interrupted ones; no other files."""
     parts = [name.rpartition(".") for name in names]
     ours = "|".join(rf"{re.escape(stem)}\.[0-9a-f]{{12}}\.{re.escape(suffix)}" for stem, _, suffix in parts)
     pattern = re.compile(rf"(?:{ours})|\.(?:{ours}|{re.escape(MANIFEST)})(?:\.[^.]*)?\.partial")
@@ -301,3 +263,53 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
+
+
+@contextmanager
+def write_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder while something is written, or wait for the process that holds it. Not to be nested.
+
+    The lock is on the folder itself, so a killed process leaves no lock file. A file system without locks has none.
+    """
+    descriptor = None if fcntl is None else os.open(folder, os.O_RDONLY)
+    try:
+        if descriptor is not None:
+            _acquire(descriptor, folder)
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _acquire(descriptor: int, folder: Path) -> None:
+    until = time.monotonic() + LOCK_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise DataError(
+                    f"{folder} is being written by another process for more than {LOCK_TIMEOUT:.0f} s. "
+                    "Wait for it, or choose another folder."
+                ) from None
+            time.sleep(LOCK_RETRY)
+        except OSError:  # a file system without locks
+            return
+
+
+@contextmanager
+def exclusive_use(folder: Path) -> Iterator[None]:
+    """A folder for one process alone as long as the block runs; `DataError` where another process has it."""
+    lock = FileLock(folder / ".at-work.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise DataError(
+            f"{folder} is used by another process. Wait until it has finished, or choose another folder."
+        ) from None
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()

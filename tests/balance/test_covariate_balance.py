@@ -18,7 +18,7 @@ from counterpoise.errors import ConfigError
 from counterpoise.plots.text import love_lines
 
 
-def test_the_balance_of_a_log_is_that_of_a_list_of_all_pairs() -> None:
+def test_log_balance_equals_that_of_all_pairs_enumerated() -> None:
     log = cp.FeedbackLog.from_arrays(list("aaabbc"), list("xyzxyx"), [1, 0, 1, 1, 0, 1])
     weights = np.array([1.0, 2, 3, 1, 1, 4])
     activity, popularity = log_balance(log, weights)
@@ -32,12 +32,12 @@ def test_the_balance_of_a_log_is_that_of_a_list_of_all_pairs() -> None:
     assert popularity.name == "item popularity"
 
 
-def test_features_that_do_not_vary_are_left_out() -> None:
+def test_constant_features_are_left_out() -> None:
     log = cp.FeedbackLog.from_arrays([1, 1, 2, 2], [1, 2, 1, 2], [1, 0, 1, 0], user_features=[[0.0, 5.0], [1.0, 5.0]])
     assert [row.name for row in log_balance(log)] == ["user feature 1"]
 
 
-def test_imbalances_are_sizes_in_standard_deviations_the_largest_first() -> None:
+def test_imbalances_are_in_standard_deviations_largest_first() -> None:
     rng = np.random.default_rng(0)
     balancer = cp.MomentBalancer().fit(rng.normal(0.5, 1, (200, 3)), rng.normal(size=(300, 3)))
     rows = imbalances(balancer)
@@ -48,7 +48,7 @@ def test_imbalances_are_sizes_in_standard_deviations_the_largest_first() -> None
     assert max(row.after for row in functions) < 1e-6
 
 
-def test_the_frontier_is_that_of_balancers_fitted_at_each_tolerance() -> None:
+def test_frontier_equals_balancers_fitted_at_each_tolerance() -> None:
     rng = np.random.default_rng(1)
     observed, population = rng.normal(0.5, 1, (150, 2)), rng.normal(size=(200, 2))
     fitted = cp.MomentBalancer(2).fit(observed, population)
@@ -69,7 +69,7 @@ def test_the_frontier_is_that_of_balancers_fitted_at_each_tolerance() -> None:
 ROWS = [Imbalance("age", 1.0, 0.0), Imbalance("income", 0.5, 0.5), Imbalance("height", 0.25, 0.3)]
 
 
-def test_letters_stand_where_the_sizes_say() -> None:
+def test_text_plot_places_marks_by_size() -> None:
     title, *lines = love_lines(ROWS, "Sample", width=50, fancy=False)
     assert title == "Sample, in SD: o before, x after"
     age, income, height = (line[8:-12].rstrip() for line in lines)
@@ -82,7 +82,7 @@ def test_letters_stand_where_the_sizes_say() -> None:
     assert lines[0].endswith("1.00 -> 0.00")
 
 
-def test_a_plot_of_letters_keeps_to_its_width_and_needs_no_scale() -> None:
+def test_text_plot_keeps_to_its_width() -> None:
     wordy = [Imbalance("a feature with a very long name", 0.3, 0.1), *ROWS]
     for width in (20, 30, 40, 72, 100):
         for fancy in (True, False):
@@ -93,16 +93,16 @@ def test_a_plot_of_letters_keeps_to_its_width_and_needs_no_scale() -> None:
     assert love_lines([]) == []
 
 
-def test_equal_weights_have_no_after_and_long_lists_are_cut() -> None:
+def test_text_plot_of_equal_weights_and_many_rows() -> None:
     rows = [Imbalance(f"f{j}", 1 / (1 + j), 1 / (1 + j)) for j in range(12)]
     title, *lines, more = love_lines(rows, "Log", fancy=False)
     assert title == "Log, in SD"
     assert len(lines) == 8
-    assert more == "and 4 more, with less"
+    assert more == "and 4 more with smaller imbalance"
     assert not any("->" in line or "x" in line for line in lines)
 
 
-def test_fit_prints_how_the_log_differs_from_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fit_prints_the_balance_of_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [f"u{n % 7},i{n * n % 11},{n % 2}\n" for n in range(60)]
     (tmp_path / "log.csv").write_text("user_id,item_id,rating\n" + "".join(dict.fromkeys(rows)))
     words = ["fit", str(tmp_path / "log.csv"), "--duplicates", "last", "--epochs", "2", "--out", str(tmp_path / "run")]
@@ -116,7 +116,7 @@ def test_fit_prints_how_the_log_differs_from_all_pairs(tmp_path: Path, capsys: p
     assert capsys.readouterr().out == ""
 
 
-def test_balance_prints_its_features_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_balance_command_prints_features_before_and_after(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, shift in (("sample.csv", 1), ("population.csv", 0)):
         lines = [f"{(n * 7 % 11) / 3 + shift},{(n * 5 % 13) / 4}\n" for n in range(90)]
         (tmp_path / name).write_text("age,income\n" + "".join(lines))
@@ -130,7 +130,7 @@ def test_balance_prints_its_features_before_and_after(tmp_path: Path, capsys: py
     assert "before, x after" not in capsys.readouterr().out
 
 
-def test_a_terminal_gets_circles_and_its_own_width(
+def test_terminal_gets_circles_and_its_own_width(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "50")

@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 
 from counterpoise.balance.covariate_balance import balance_table, kolmogorov_smirnov
 from counterpoise.balance.diagnostics import (
-    HELD_OUT_STREAM,
+    HELD_OUT_SEED,
     _draw_others,
     design_effect,
     diagnose,
@@ -35,7 +35,7 @@ def pairs(seed=0):
     return population, everything, population.at(everything.users[chosen], everything.items[chosen])
 
 
-def test_equal_weights_lose_nothing_and_one_weight_loses_all():
+def test_effective_sample_size_of_equal_and_single_weights():
     assert effective_sample_size(np.full(7, 3.0)) == pytest.approx(7)
     assert design_effect(np.full(7, 3.0)) == pytest.approx(1)
     assert effective_sample_size([0, 0, 5]) == pytest.approx(1)
@@ -43,18 +43,18 @@ def test_equal_weights_lose_nothing_and_one_weight_loses_all():
     assert effective_sample_size(weights) == pytest.approx(sum(weights) ** 2 / sum(w * w for w in weights))
 
 
-def test_group_sizes_are_the_effective_sizes_of_the_groups():
+def test_group_sizes_are_effective_sample_sizes_of_groups():
     weights, codes = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 0, 2, 2])
     sizes = group_effective_sample_sizes(weights, codes, 4)
     assert np.allclose(sizes, [effective_sample_size([1, 2]), 0, effective_sample_size([3, 4]), 0])
 
 
-def test_the_tail_names_the_share_of_the_heaviest_percent():
+def test_tail_is_the_share_of_the_heaviest_percent():
     tail = weight_tail(np.r_[np.ones(99), 101.0])
     assert tail == {"top_1_percent_share": pytest.approx(101 / 200), "max_over_mean": pytest.approx(50.5)}
 
 
-def test_kolmogorov_smirnov_equals_scipy_and_weights_act_as_repetitions():
+def test_kolmogorov_smirnov_equals_scipy():
     rng = np.random.default_rng(0)
     first, second = rng.normal(size=30), rng.normal(0.3, 1, 40).round(1)
     assert kolmogorov_smirnov(first, np.ones(30), second, np.ones(40)) == pytest.approx(
@@ -65,7 +65,7 @@ def test_kolmogorov_smirnov_equals_scipy_and_weights_act_as_repetitions():
     assert kolmogorov_smirnov(first, counts.astype(float), second, np.ones(40)) == pytest.approx(repeated)
 
 
-def test_the_balance_table_over_pairs_equals_the_one_over_all_rows():
+def test_balance_table_over_pairs_equals_enumeration():
     population, everything, observed = pairs()
     weights = np.random.default_rng(1).random(observed.n_rows)
     by_tables = balance_table(observed, weights, population)
@@ -80,7 +80,7 @@ def test_the_balance_table_over_pairs_equals_the_one_over_all_rows():
     assert by_tables[0].smd_after == pytest.approx((share @ values - whole.mean()) / whole.std())
 
 
-def test_a_constant_feature_has_no_difference_or_none_that_can_be_measured():
+def test_constant_feature_has_zero_or_no_smd():
     rng = np.random.default_rng(0)
     population, observed = torch.tensor(rng.normal(size=(700, 3))), torch.tensor(rng.normal(size=(300, 3)))
     population[:, 0] = observed[:, 0] = 0.1
@@ -94,7 +94,7 @@ def test_a_constant_feature_has_no_difference_or_none_that_can_be_measured():
     json.dumps(diagnosis.to_dict(), allow_nan=False)
 
 
-def test_held_out_functions_show_what_balancing_gains():
+def test_balancing_reduces_held_out_imbalance():
     population, _, observed = pairs()
     fitted = KernelFunctions(Gaussian(), 15, "spectral", 100).fit(population)
     weights = fitted.balance(observed, 1e-4).weights
@@ -104,10 +104,10 @@ def test_held_out_functions_show_what_balancing_gains():
     assert after["mmd"] < before["mmd"]
 
 
-def test_held_out_functions_are_never_the_balanced_ones():
+def test_held_out_functions_are_never_balanced_ones():
     population = Sample(torch.randn(250, 2, generator=torch.Generator().manual_seed(0)).double())
     for seed in range(4):
-        stream = torch.Generator().manual_seed(HELD_OUT_STREAM + seed)
+        stream = torch.Generator().manual_seed(HELD_OUT_SEED + seed)
         assert not torch.equal(population.draw(20, stream), population.draw(20, torch.Generator().manual_seed(seed)))
     taken = population.matrix[:200]
     others = _draw_others(population, 200, torch.Generator().manual_seed(0), taken)
@@ -117,7 +117,7 @@ def test_held_out_functions_are_never_the_balanced_ones():
     assert held_out_imbalance(half, torch.ones(half.n_rows), population, balanced_at=taken)["rms_sd"] > 0
 
 
-def test_a_population_that_is_too_small_to_hold_anything_out_says_so():
+def test_small_population_has_no_held_out_functions():
     population = Sample(torch.randn(150, 2, generator=torch.Generator().manual_seed(0)).double())
     fitted = KernelFunctions(Gaussian(), 5).fit(population)
     diagnosis = diagnose(population, np.ones(150), population, balanced_at=fitted.centres)
@@ -126,13 +126,13 @@ def test_a_population_that_is_too_small_to_hold_anything_out_says_so():
     assert "too small to hold out" in diagnosis.summary()
 
 
-def test_held_out_imbalance_is_zero_where_everything_was_observed():
+def test_held_out_imbalance_is_zero_when_all_is_observed():
     population, everything, _ = pairs()
     found = held_out_imbalance(everything, torch.ones(2000), population)
     assert max(found["rms_sd"], found["max_sd"]) < 1e-9
 
 
-def test_overlap_falls_where_part_of_the_population_was_never_seen():
+def test_overlap_falls_where_part_of_the_population_is_unseen():
     rng = np.random.default_rng(0)
     population = torch.tensor(rng.normal(size=(3000, 2)))
     assert overlap(Sample(population[:1500]), Sample(population)) > 0.95
@@ -140,18 +140,17 @@ def test_overlap_falls_where_part_of_the_population_was_never_seen():
     assert overlap(Sample(half), Sample(population)) == pytest.approx(0.5, abs=0.15)
 
 
-def test_a_diagnosis_prints_as_json_and_in_words():
+def test_diagnosis_gives_json_and_a_summary():
     population, _, observed = pairs()
     diagnosis = diagnose(observed, np.ones(observed.n_rows), population, ["age", "taste", "price"])
     facts = json.loads(json.dumps(diagnosis.to_dict()))
     assert facts["design_effect"] == pytest.approx(1)
-    assert facts["effective_sample_size_per_user"]["max"] <= 40
     assert diagnosis.largest_before.name == "age"
     assert "design effect 1.00" in diagnosis.summary()
     assert "(age)" in diagnosis.summary()
 
 
-def test_weights_of_another_length_are_an_error():
+def test_weights_of_wrong_length_are_an_error():
     population, _, observed = pairs()
     with pytest.raises(DataError, match="`weights` must have one value"):
         balance_table(observed, np.ones(3), population)

@@ -23,13 +23,13 @@ def test_columns_are_standardised_and_constant_ones_left_out():
     assert np.allclose(table.std(0), 1)
 
 
-def test_activity_is_the_logarithm_of_how_often_users_rate_and_items_are_rated():
+def test_activity_is_the_log_of_rating_counts():
     pairs = pair_features(log(), ["activity"])
     assert np.allclose(pairs.users[:, 0], standardised(np.log1p([[2], [1], [1]]))[:, 0])
     assert np.allclose(pairs.items[:, 0], standardised(np.log1p([[3], [1]]))[:, 0])
 
 
-def test_all_sources_stand_side_by_side_and_pairs_are_gathered_by_code():
+def test_sources_are_concatenated_and_gathered_by_code():
     data = log(user_features=[[0, 1], [1, 1], [2, 1]], item_features=[[5], [7]])
     embeddings = torch.randn(3, 4), torch.randn(2, 4)
     pairs = pair_features(data, ["side", "activity", "embeddings"], embeddings)
@@ -41,7 +41,7 @@ def test_all_sources_stand_side_by_side_and_pairs_are_gathered_by_code():
     assert observed.n_rows == 4
 
 
-def test_what_is_missing_or_does_not_fit_is_named():
+def test_errors_name_missing_or_misshapen_sources():
     with pytest.raises(ConfigError, match="`sources` must be one of 'side'"):
         pair_features(log(), ["magic"])
     with pytest.raises(DataError, match="`embeddings` must be given"):
@@ -54,7 +54,7 @@ def test_what_is_missing_or_does_not_fit_is_named():
         standardised([[np.nan], [1.0]])
 
 
-def test_users_without_a_varying_feature_still_make_pairs_that_can_be_balanced():
+def test_pairs_without_user_features_can_be_balanced():
     """On some logs every user rates equally often, so that only items have features."""
     users, items = np.repeat(np.arange(20), 5), np.random.default_rng(0).integers(0, 8, 100)
     data = FeedbackLog.from_arrays(users, items, np.ones(100), duplicates="last")
@@ -64,7 +64,7 @@ def test_users_without_a_varying_feature_still_make_pairs_that_can_be_balanced()
     assert fitted.balance(observed_pairs(data, pairs), 1e-3).weights.sum() == pytest.approx(1)
 
 
-def test_the_embeddings_of_a_fitted_recommender_are_features(dataset, fitted):
+def test_embeddings_of_a_fitted_recommender_are_features(dataset, fitted):
     users, items = fitted.embeddings()
     pairs = pair_features(dataset.train, ("embeddings",), (users, items))
     assert pairs.users.shape == (60, 4)

@@ -1,4 +1,4 @@
-"""The worst functions in turn: each of them, when they end, and where they start."""
+"""The greedy worst-case rule: each function, when the rule stops, and where it starts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 import counterpoise.balance.functions
 from counterpoise.balance.estimators import KernelBalancer
+from counterpoise.balance.exponential_family import matrix_rows
 from counterpoise.balance.functions import KernelFunctions
 from counterpoise.balance.kernels import Exponential, Gaussian
-from counterpoise.balance.population import Pairs, Sample, matrix_rows
-from counterpoise.balance.selection import ENOUGH, drawn_rows, greedy_worst_case, is_near, worth
+from counterpoise.balance.population import Pairs, Sample
+from counterpoise.balance.selection import MAX_CHANCE_SHARE, below_chance, draw_rows, greedy_worst_case, smoothness
 from counterpoise.balance.solver import entropy_balance
 from counterpoise.config import SelectForSamples
 from counterpoise.errors import DataError
@@ -33,10 +34,10 @@ def kernels(seed: int = 0, count: int = 12) -> tuple[Floats, Floats, Floats, Flo
 def found(observed: Floats, mean: Floats, covariance: Floats, count: int, base: Floats | None = None) -> Floats:
     start = None if base is None else torch.tensor(base)
     rows = matrix_rows(torch.tensor(observed))
-    return greedy_worst_case(rows, torch.tensor(mean), torch.tensor(covariance), count, start).numpy()
+    return greedy_worst_case(rows, torch.tensor(mean), torch.tensor(covariance), count, start)[0].numpy()
 
 
-def test_each_is_the_worst_function_under_weights_that_balance_those_before_it() -> None:
+def test_each_function_is_the_worst_under_the_weights_before_it() -> None:
     observed, mean, covariance, _ = kernels()
     mixing, weights = found(observed, mean, covariance, 3), np.full(len(observed), 1 / len(observed))
     for j in range(3):
@@ -49,13 +50,13 @@ def test_each_is_the_worst_function_under_weights_that_balance_those_before_it()
         weights = entropy_balance(observed @ mixing[:, : j + 1], mean @ mixing[:, : j + 1]).weights
 
 
-def test_they_are_uncorrelated_over_the_population_with_variance_1() -> None:
+def test_functions_are_uncorrelated_with_variance_one() -> None:
     observed, mean, covariance, population = kernels()
     mixing = found(observed, mean, covariance, 5)
     assert np.allclose(np.cov((population @ mixing).T, bias=True), np.eye(mixing.shape[1]), atol=1e-8)
 
 
-def test_chance_leaves_the_trace_of_the_covariance_over_the_sample_size() -> None:
+def test_random_sample_leaves_trace_over_sample_size() -> None:
     _, mean, covariance, population = kernels()
     rng = np.random.default_rng(0)
     left = np.array([population[rng.integers(3000, size=50)].mean(0) - mean for _ in range(4000)])
@@ -64,27 +65,27 @@ def test_chance_leaves_the_trace_of_the_covariance_over_the_sample_size() -> Non
     share = torch.full((50,), 1 / 50).double()
     for size, near in ((0.99, True), (1.01, False)):
         vector = torch.zeros(len(mean)).double()
-        vector[0] = np.sqrt(size * ENOUGH * chance)
-        assert is_near(vector, torch.tensor(covariance), share) is near
+        vector[0] = np.sqrt(size * MAX_CHANCE_SHARE * chance)
+        assert below_chance(vector, torch.tensor(covariance), share) is near
 
 
-def test_they_end_when_less_is_left_than_a_tenth_of_chance_and_not_before() -> None:
+def test_rule_stops_at_a_tenth_of_chance() -> None:
     observed, mean, covariance, _ = kernels()
     mixing = found(observed, mean, covariance, len(mean))
     assert 1 < mixing.shape[1] < len(mean)
     for count, ended in ((mixing.shape[1] - 1, False), (mixing.shape[1], True)):
         weights = entropy_balance(observed @ mixing[:, :count], mean @ mixing[:, :count]).weights
         left = ((weights @ observed - mean) ** 2).sum()
-        assert (left <= ENOUGH * np.trace(covariance) * (weights**2).sum()) is np.bool_(ended)
+        assert (left <= MAX_CHANCE_SHARE * np.trace(covariance) * (weights**2).sum()) is np.bool_(ended)
 
 
-def test_they_end_where_all_kernels_are_explained() -> None:
+def test_rule_stops_when_all_kernels_are_explained() -> None:
     observed, mean, covariance, _ = kernels(count=3)
-    few = observed[:4]  # far from the population: never near, and three kernels are three functions
+    few = observed[:4]  # far from the population: never below chance, and three kernels are three functions
     assert found(few, mean, covariance, 50).shape[1] <= 3
 
 
-def test_balancing_that_starts_from_balanced_weights_needs_one_function() -> None:
+def test_balanced_base_weights_need_one_function() -> None:
     observed, mean, covariance, _ = kernels()
     assert found(observed, mean, covariance, 12).shape[1] > 1
     balanced = entropy_balance(observed, mean).weights
@@ -92,7 +93,7 @@ def test_balancing_that_starts_from_balanced_weights_needs_one_function() -> Non
 
 
 @pytest.mark.parametrize("values", [[0.0, 1.0, 1.0, 3.0], [2.5, 2.5, 2.5, 2.5], [2.5]])
-def test_the_population_itself_keeps_its_weights_under_one_function(values: list[float]) -> None:
+def test_population_itself_keeps_uniform_weights(values: list[float]) -> None:
     population = np.array(values)[:, None]
     balancer = KernelBalancer(select="greedy", random_state=0).fit(population, population)
     assert len(balancer.result_.dual) == 1
@@ -100,13 +101,13 @@ def test_the_population_itself_keeps_its_weights_under_one_function(values: list
     assert balancer.result_.status == "solved"
 
 
-def test_rows_that_are_not_the_one_point_of_the_population_cannot_be_balanced() -> None:
+def test_rows_off_a_one_point_population_are_relaxed() -> None:
     balancer = KernelBalancer(select="greedy", random_state=0).fit(np.full((5, 2), 9.0), np.ones((4, 2)))
     assert balancer.result_.relaxed.tolist() == [True]
     assert balancer.weights_ == pytest.approx(1 / 5)
 
 
-def test_kernels_that_differ_by_rounding_alone_are_no_functions() -> None:
+def test_kernels_equal_up_to_rounding_give_one_function() -> None:
     rng = np.random.default_rng(0)
     population = rng.normal(size=(200, 2))
     wide = KernelBalancer(select="greedy", bandwidth=1e9, random_state=0)
@@ -114,7 +115,7 @@ def test_kernels_that_differ_by_rounding_alone_are_no_functions() -> None:
     assert len(wide.result_.dual) == 1
 
 
-def test_no_function_has_a_negative_variance_where_the_gram_is_that_of_a_draw() -> None:
+def test_gram_of_a_draw_has_no_negative_variance() -> None:
     generator = torch.Generator().manual_seed(0)
     pairs = Pairs(torch.randn(200, 2, generator=generator), torch.randn(150, 2, generator=generator))
     kernel, centres = Exponential(2.0), pairs.draw(40, generator)
@@ -125,12 +126,12 @@ def test_no_function_has_a_negative_variance_where_the_gram_is_that_of_a_draw() 
     assert torch.allclose(gram, pairs.kernel_gram(kernel, centres), rtol=0.05)
 
 
-def test_a_rough_function_is_worth_less_and_none_more_than_the_first() -> None:
+def test_rougher_functions_have_smaller_relative_strength() -> None:
     mixing = torch.tensor([[3.0, 6.0, 1.0], [4.0, 8.0, 0.0]])
-    assert worth(mixing).tolist() == pytest.approx([1, 0.5, 1])
+    assert smoothness(mixing).tolist() == pytest.approx([1, 0.5, 1])
 
 
-def test_a_sample_without_selection_needs_one_function_and_keeps_its_weights() -> None:
+def test_sample_without_selection_needs_one_function() -> None:
     rng = np.random.default_rng(0)
     population = rng.normal(size=(20_000, 2))
     balancer = KernelBalancer(20, "greedy", random_state=0).fit(population[::2], population)
@@ -138,7 +139,7 @@ def test_a_sample_without_selection_needs_one_function_and_keeps_its_weights() -
     assert balancer.weights_ * 10_000 == pytest.approx(1, abs=0.15)
 
 
-def test_two_leave_less_than_two_eigenfunctions_and_all_less_than_chance_on_other_kernels() -> None:
+def test_greedy_worst_case_beats_spectral_with_two_functions() -> None:
     rng = np.random.default_rng(0)
     population = rng.normal(size=(4000, 4))
     logit = population[:, 0] + population[:, 1] * population[:, 2] - 1
@@ -154,28 +155,28 @@ def test_two_leave_less_than_two_eigenfunctions_and_all_less_than_chance_on_othe
     assert left(50, "greedy") < 0.5 * np.sqrt(over.var(0).sum() / len(observed))
 
 
-def test_many_rows_are_sampled_for_the_choice_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_rows_are_sampled_only_for_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     population = torch.tensor(rng.normal(size=(3000, 2)))
     observed = Sample(population[torch.tensor(rng.random(3000)) < torch.sigmoid(population[:, 0] - 1)])
     recipe = KernelFunctions(Gaussian(), 8, "greedy", 40)
     whole = recipe.fit(Sample(population), observed)
-    monkeypatch.setattr(counterpoise.balance.functions, "GREEDY_ROWS", 300)
+    monkeypatch.setattr(counterpoise.balance.functions, "MAX_GREEDY_ROWS", 300)
     some = recipe.fit(Sample(population), observed, weights=torch.ones(observed.n_rows))
     assert not torch.equal(whole.targets[:1], some.targets[:1])
     assert some.balance(observed).weights.shape == (observed.n_rows,)
     assert some.balance(observed).max_violation < 1e-6
 
 
-def test_of_many_rows_some_are_drawn_by_their_weights() -> None:
+def test_rows_are_drawn_by_their_weights() -> None:
     rows, weights = matrix_rows(torch.zeros(4, 1)), torch.tensor([0.0, 3.0, 1.0, 0.0])
-    drawn = drawn_rows(rows, weights, 4000, torch.Generator().manual_seed(0))
+    drawn = draw_rows(rows, weights, 4000, torch.Generator().manual_seed(0))
     assert np.bincount(drawn.numpy(), minlength=4) / 4000 == pytest.approx([0, 0.75, 0.25, 0], abs=0.02)
-    assert drawn_rows(rows, None, 4000, torch.Generator().manual_seed(0)).bincount().min() > 900
+    assert draw_rows(rows, None, 4000, torch.Generator().manual_seed(0)).bincount().min() > 900
 
 
-def test_rows_of_weight_0_take_no_part_in_the_choice_among_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counterpoise.balance.functions, "GREEDY_ROWS", 20)
+def test_rows_of_weight_zero_are_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counterpoise.balance.functions, "MAX_GREEDY_ROWS", 20)
     population = np.random.default_rng(0).normal(size=(500, 2))
     base = np.zeros(400)
     base[:3] = 1
@@ -183,7 +184,7 @@ def test_rows_of_weight_0_take_no_part_in_the_choice_among_many(monkeypatch: pyt
     assert weights[3:].max() < 1e-12 < weights[:3].min()
 
 
-def test_base_weights_are_checked_before_anything_is_chosen() -> None:
+def test_base_weights_are_checked_before_the_choice() -> None:
     population = np.random.default_rng(0).normal(size=(100, 2))
     with pytest.raises(DataError, match="`base_weights` must have one value for each of the 50 rows"):
         KernelBalancer(5, "greedy").fit(population[:50], population, base_weights=np.ones(49))

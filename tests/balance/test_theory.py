@@ -15,7 +15,7 @@ from counterpoise.balance.features import observed_pairs
 from counterpoise.balance.functions import KernelFunctions
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.balance.population import Pairs
-from counterpoise.balance.theory import generalization_bound, predictor_bound, predictor_norm
+from counterpoise.balance.theory import GeneralizationBound, predictor_bound, predictor_norm
 from counterpoise.errors import ConfigError, DataError
 
 ETA = 4 / math.exp(2)  # log(4 / eta) = 2, so that sqrt(log(4 / eta) / (2 |D|)) = 1 / sqrt(|D|)
@@ -42,8 +42,8 @@ def world(seed, shape=(30, 20)):
     return found, pairs, observed_pairs(found.dataset.train, pairs), logits, errors
 
 
-def test_the_ips_bound_worked_by_hand():
-    bound = generalization_bound(**CONSTANTS, kernel_bound=1.5, lipschitz=2.0, error_at_zero=4.0)
+def test_ips_bound_by_hand():
+    bound = GeneralizationBound(**CONSTANTS, kernel_bound=1.5, lipschitz=2.0, error_at_zero=4.0)
     # L M B = 2 * 2 * 1.5 = 6, sqrt(|D|) = 100
     assert bound.complexity == pytest.approx(2 * 3 * 6 / 100)  # 2 C L M B / sqrt(|D|) = 0.36
     assert bound.confidence == pytest.approx(5 * 3 * (4 + 6) / 100)  # 5 C (E0 + L M B) / sqrt(|D|) = 1.5
@@ -52,8 +52,8 @@ def test_the_ips_bound_worked_by_hand():
     assert not bound.vacuous  # 2.46 < E0 + L M B = 10
 
 
-def test_the_doubly_robust_bound_worked_by_hand():
-    bound = generalization_bound(
+def test_doubly_robust_bound_by_hand():
+    bound = GeneralizationBound(
         **CONSTANTS, kernel_bound=1.5, lipschitz=2.0, error_at_zero=4.0, doubly_robust=True, residual=0.01,
         weighted_residual=0.02,
     )  # fmt: skip
@@ -64,8 +64,8 @@ def test_the_doubly_robust_bound_worked_by_hand():
     assert bound.value == pytest.approx(0.5 + 0.1 + 0.84 + 3.5 + 0.12)
 
 
-def test_the_defaults_are_the_log_loss_of_a_logit():
-    bound = generalization_bound(**CONSTANTS)
+def test_defaults_are_those_of_the_log_loss():
+    bound = GeneralizationBound(**CONSTANTS)
     logits, labels = np.linspace(-8, 8, 1001), np.array([[0.0], [1.0]])
     errors = np.logaddexp(0, logits) - labels * logits
     assert bound.error_at_zero == pytest.approx(errors[:, 500].max())
@@ -78,23 +78,23 @@ def test_the_defaults_are_the_log_loss_of_a_logit():
     "name",
     ["risk", "bias", "largest_weight", "norm", "kernel_bound", "lipschitz", "error_at_zero", *RESIDUALS],
 )
-def test_the_bound_grows_with_every_constant(name, doubly_robust):
+def test_bound_grows_with_every_constant(name, doubly_robust):
     base = {**CONSTANTS, "kernel_bound": 1.0, "lipschitz": 1.0, "error_at_zero": 0.7, "residual": 0.1}
     base |= {"weighted_residual": 0.1, "doubly_robust": doubly_robust}
-    assert generalization_bound(**{**base, name: 2 * base[name]}).value > generalization_bound(**base).value
+    assert GeneralizationBound(**{**base, name: 2 * base[name]}).value > GeneralizationBound(**base).value
 
 
 @pytest.mark.parametrize("change", [{"n_pairs": 20_000}, {"eta": 0.9}])
-def test_the_bound_falls_with_more_pairs_and_a_larger_chance_to_fail(change):
-    assert generalization_bound(**{**CONSTANTS, **change}).value < generalization_bound(**CONSTANTS).value
+def test_bound_falls_with_pairs_and_failure_probability(change):
+    assert GeneralizationBound(**{**CONSTANTS, **change}).value < GeneralizationBound(**CONSTANTS).value
 
 
-def test_the_sign_of_the_bias_does_not_count():
-    assert generalization_bound(**{**CONSTANTS, "bias": -0.1}).value == generalization_bound(**CONSTANTS).value
+def test_sign_of_the_bias_does_not_matter():
+    assert GeneralizationBound(**{**CONSTANTS, "bias": -0.1}).value == GeneralizationBound(**CONSTANTS).value
 
 
 def test_every_term_is_shown():
-    bound = generalization_bound(**CONSTANTS)
+    bound = GeneralizationBound(**CONSTANTS)
     shown = json.loads(json.dumps(bound.to_dict()))
     assert sum(shown["terms"].values()) == pytest.approx(shown["value"])
     assert str(bound) == bound.summary()
@@ -103,13 +103,13 @@ def test_every_term_is_shown():
         assert f"{term:.4f}" in str(bound)
     assert f"{bound.value:.4f}" in str(bound)
     assert "weak" in str(bound)
-    assert "vacuous" in str(generalization_bound(**{**CONSTANTS, "n_pairs": 10}))
-    assert "below" in str(generalization_bound(**{**CONSTANTS, "n_pairs": 10**9}))
-    assert "(1 + 2 C)" in str(generalization_bound(**CONSTANTS, doubly_robust=True))
+    assert "vacuous" in str(GeneralizationBound(**{**CONSTANTS, "n_pairs": 10}))
+    assert "below" in str(GeneralizationBound(**{**CONSTANTS, "n_pairs": 10**9}))
+    assert "(1 + 2 C)" in str(GeneralizationBound(**CONSTANTS, doubly_robust=True))
 
 
 @pytest.mark.parametrize("kernel", [Gaussian(2.0), Exponential(1.0)])
-def test_the_norm_of_a_known_combination_of_kernels(kernel):
+def test_norm_of_a_known_combination_of_kernels(kernel):
     pairs = tables()
     rows = everything(pairs).features(slice(None))
     centres, alpha = rows[[3, 50, 77]], torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -121,7 +121,7 @@ def test_the_norm_of_a_known_combination_of_kernels(kernel):
     assert found.residual_max < 1e-5
 
 
-def test_no_smaller_function_passes_through_the_same_values():
+def test_interpolant_has_the_smallest_norm():
     """f'K^-1 f is the least norm: of k at a point outside D it leaves out what D cannot see."""
     pairs, kernel = tables(), Gaussian(2.0)
     rows, outside = everything(pairs).features(slice(None)), torch.tensor([[3.0, 3.0, 3.0]], dtype=torch.float64)
@@ -129,7 +129,7 @@ def test_no_smaller_function_passes_through_the_same_values():
     assert 0 < found.norm < 1  # the norm of k(., outside) is 1
 
 
-def test_a_regression_on_centres_nears_the_interpolant_as_its_ridge_falls():
+def test_regression_nears_the_interpolant_as_ridge_falls():
     pairs, kernel = tables(), Exponential(1.0)
     logits = np.sin(pairs.users[:, :1].numpy()) * np.cos(pairs.items[:, 0].numpy())
     exact = predictor_norm(logits, pairs, kernel)
@@ -146,7 +146,7 @@ def test_a_regression_on_centres_nears_the_interpolant_as_its_ridge_falls():
         assert one.residual_mean <= one.residual_rms <= one.residual_max
 
 
-def test_logits_may_be_a_table_or_a_function_and_features_of_single_precision():
+def test_logits_may_be_a_table_or_a_function():
     pairs, kernel = tables(), Gaussian(2.0)
     table = np.random.default_rng(0).normal(size=(12, 9))
     first = predictor_norm(table, pairs, kernel, interpolate_up_to=0)
@@ -155,7 +155,7 @@ def test_logits_may_be_a_table_or_a_function_and_features_of_single_precision():
     assert single.residual_rms == pytest.approx(first.residual_rms, rel=1e-2)
 
 
-def test_a_predictor_that_features_do_not_explain_leaves_a_residual():
+def test_unexplained_predictor_leaves_a_residual():
     pairs = Pairs(torch.zeros(6, 1), torch.tensor([[0.0], [1.0]]))  # users cannot be told apart
     logits = np.repeat([[1.0], [-1.0]], 3, axis=0) * np.ones(2)
     found = predictor_norm(logits, pairs, Gaussian(1.0), observed=pairs.at(torch.tensor([0, 5]), torch.tensor([0, 1])))
@@ -164,7 +164,7 @@ def test_a_predictor_that_features_do_not_explain_leaves_a_residual():
     assert found.residual_weighted == pytest.approx(1)
 
 
-def test_the_measured_constants_are_those_of_the_log():
+def test_measured_constants_are_those_of_the_log():
     found, _, observed, logits, errors = world(0)
     log = found.dataset.train
     weights = np.random.default_rng(0).random(len(log))
@@ -179,7 +179,7 @@ def test_the_measured_constants_are_those_of_the_log():
     assert json.dumps(bound.to_dict())
 
 
-def test_the_doubly_robust_risk_adds_what_was_imputed():
+def test_doubly_robust_risk_adds_imputed_errors():
     found, _, observed, logits, errors = world(0)
     log = found.dataset.train
     imputed = np.random.default_rng(0).random((30, 20))
@@ -190,7 +190,7 @@ def test_the_doubly_robust_risk_adds_what_was_imputed():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_bound_is_above_the_ideal_loss_of_a_simulated_log(seed):
+def test_bound_exceeds_the_ideal_loss_of_a_simulated_log(seed):
     found, pairs, observed, logits, errors = world(seed)
     weights = KernelFunctions(Gaussian(3.0), 10, candidates=100).fit(pairs).balance(observed).weights
     labels, ideal = found.dataset.train.labels, float(errors.mean())
@@ -200,7 +200,7 @@ def test_the_bound_is_above_the_ideal_loss_of_a_simulated_log(seed):
         assert bound.risk + bound.bias >= ideal - 1e-12  # true of any numbers: the bias of the sample says it all
 
 
-def test_the_terms_without_the_bias_cover_the_draw_of_the_log():
+def test_terms_without_bias_cover_the_draw_of_the_log():
     """With the inverse of the true propensity the expected risk has no bias: the rest must bound the ideal loss."""
     found, pairs, _, logits, errors = world(0)
     chance, rng = np.asarray(found.propensity), np.random.default_rng(0)
@@ -208,14 +208,14 @@ def test_the_terms_without_the_bias_cover_the_draw_of_the_log():
     covered = []
     for _ in range(200):
         risk = float(((rng.random(chance.shape) < chance) / chance * errors).mean())
-        bound = generalization_bound(
+        bound = GeneralizationBound(
             risk=risk, bias=0.0, largest_weight=1 / chance.min(), norm=norm, n_pairs=chance.size, eta=0.05
         )
         covered.append(bound.value >= errors.mean())
     assert np.mean(covered) >= 0.95
 
 
-def test_the_approximation_term_covers_the_exchange_of_the_predictor():
+def test_approximation_term_covers_replacing_the_predictor():
     """Ideal loss, risk and bias of g = f - residual differ from those of f by at most what the term counts."""
     rng = np.random.default_rng(0)
     logits, other, labels = rng.normal(size=500), rng.normal(size=500), rng.integers(0, 2, 500)
@@ -231,11 +231,11 @@ def test_the_approximation_term_covers_the_exchange_of_the_predictor():
     assert abs(ideal - ideal_other) <= mean
     assert abs(risk - risk_other) <= weighted
     assert abs(bias - bias_other) <= mean + weighted
-    bound = generalization_bound(**CONSTANTS, residual=mean, weighted_residual=weighted)
+    bound = GeneralizationBound(**CONSTANTS, residual=mean, weighted_residual=weighted)
     assert (ideal - ideal_other) + (risk_other - risk) + (bias_other - bias) <= bound.approximation
 
 
-def test_a_fitted_model_has_a_bound_too():
+def test_fitted_model_has_a_bound():
     found, _, observed, _, _ = world(1)
     log = found.dataset.train
     model = cp.make("mf", seed=0).fit(log)
@@ -267,9 +267,9 @@ def test_a_fitted_model_has_a_bound_too():
         ({"doubly_robust": "yes"}, ["doubly_robust", "true or false", "yes"]),
     ],
 )
-def test_bad_numbers_are_named(change, words):
+def test_errors_name_bad_constants(change, words):
     with pytest.raises(ConfigError) as caught:
-        generalization_bound(**{**CONSTANTS, **change})
+        GeneralizationBound(**{**CONSTANTS, **change})
     for word in words:
         assert word in str(caught.value)
 
@@ -286,7 +286,7 @@ def test_bad_numbers_are_named(change, words):
         ({"logits": lambda users, items: [0.0]}, DataError, ["logits", "108 pairs", "(1,)"]),
     ],
 )
-def test_bad_predictors_are_named(change, error, words):
+def test_errors_name_bad_predictors(change, error, words):
     with pytest.raises(error) as caught:
         predictor_norm(**{"logits": np.zeros((12, 9)), "pairs": tables(), **change})
     for word in words:
@@ -305,15 +305,9 @@ def test_bad_predictors_are_named(change, error, words):
         ({"imputed_errors": np.full((12, 9), -1.0)}, "imputed_errors"),
     ],
 )
-def test_bad_logs_are_named(change, word):
+def test_errors_name_bad_logs(change, word):
     pairs = tables()
     given = {"logits": np.zeros((12, 9)), "labels": [1.0, 0.0], "weights": [1.0, 1.0], "ideal_loss": 0.6}
     given["observed"] = pairs.at(torch.tensor([0, 1]), torch.tensor([0, 1]))
     with pytest.raises((ConfigError, DataError), match=f"`{word}`"):
         predictor_bound(**{**given, **change})
-
-
-def test_the_diagnostics_know_the_bound():
-    from counterpoise.balance import diagnostics
-
-    assert diagnostics.generalization_bound is generalization_bound

@@ -32,7 +32,7 @@ from counterpoise.bench.bias import (
     ratios,
     selective_propensity,
 )
-from counterpoise.bench.kept_rows import KeptRows
+from counterpoise.bench.store import Store
 from counterpoise.cli.main import main
 
 RATINGS = np.random.default_rng(0).choice([1, 2, 3, 4, 5], size=(30, 40), p=MARGINALS)
@@ -49,7 +49,7 @@ def small() -> KnownSelection:
 
 
 @pytest.mark.parametrize(("name", "stars"), [("one", 1), ("three", 3), ("four", 4)])
-def test_as_many_ratings_are_flipped_to_five_as_there_are_fives(name: str, stars: int) -> None:
+def test_as_many_ratings_are_flipped_as_there_are_fives(name: str, stars: int) -> None:
     predicted, flips = MATRICES[name](RATINGS, np.random.default_rng(1)), 0
     for rating, prediction in zip(RATINGS.flat, predicted.flat, strict=True):
         if prediction != rating:
@@ -64,7 +64,7 @@ def test_the_flipped_ratings_are_drawn_at_random() -> None:
     assert not np.array_equal(first, other)
 
 
-def test_all_are_flipped_where_there_are_fewer_than_fives() -> None:
+def test_all_are_flipped_if_fewer_than_fives() -> None:
     predicted = MATRICES["one"](np.array([[1, 5, 5, 5]]), np.random.default_rng(0))
     assert predicted.tolist() == [[5, 5, 5, 5]]
 
@@ -86,7 +86,7 @@ def test_skew_is_a_clipped_normal_around_the_rating() -> None:
 # ---- the known selection ---------------------------------------------------------------------------------------------
 
 
-def test_ratings_follow_the_order_of_the_scores_and_the_marginals() -> None:
+def test_ratings_follow_scores_and_marginals() -> None:
     scores = np.random.default_rng(0).standard_normal((50, 40))
     ratings = ratings_by_rank(scores)
     in_order = sorted(zip(scores.flat, ratings.flat, strict=True))
@@ -106,12 +106,12 @@ def test_alpha_of_one_is_no_selection() -> None:
     assert np.unique(selective_propensity(RATINGS, 0.05, 1.0)) == pytest.approx(0.05)
 
 
-def test_a_density_that_cannot_be_is_refused_with_the_largest_that_can() -> None:
+def test_impossible_density_names_the_largest_possible() -> None:
     with pytest.raises(ConfigError, match=r"`density` must be at most 0\.\d+ for alpha=0\.25, got 0\.5"):
         selective_propensity(RATINGS, 0.5, 0.25)
 
 
-def test_noisy_propensities_lie_between_the_truth_and_the_density() -> None:
+def test_noisy_propensities_lie_between_truth_and_density() -> None:
     propensity, rng = selective_propensity(RATINGS), np.random.default_rng(5)
     noisy = noisy_propensity(propensity, np.random.default_rng(5))
     for true, wrong in zip(propensity.flat, noisy.flat, strict=True):
@@ -133,7 +133,7 @@ def test_pairs_are_observed_with_their_propensity() -> None:
         assert counts[chosen].mean() / 40 == pytest.approx(chance, abs=4 * error)
 
 
-def test_a_log_is_completed_so_that_liked_pairs_score_higher() -> None:
+def test_completed_scores_follow_the_ratings() -> None:
     users, items = np.divmod(np.arange(0, 30 * 20, 2), 20)
     log = FeedbackLog.from_arrays(users, items, 1.0 + (items % 5), user_ids=range(30), item_ids=range(20))
     scores = completed(log)
@@ -147,7 +147,7 @@ def test_a_log_of_equal_ratings_cannot_be_completed() -> None:
         completed(FeedbackLog.from_arrays([0, 1], [0, 1], [3, 3]))
 
 
-def test_a_rating_file_gives_a_study(tmp_path: Path) -> None:
+def test_study_reads_a_rating_file(tmp_path: Path) -> None:
     rng, file = np.random.default_rng(0), tmp_path / "ratings.csv"
     pairs = rng.choice(40 * 30, 400, replace=False)
     lines = [f"u{pair // 30},i{pair % 30},{rng.integers(1, 6)}" for pair in pairs]
@@ -172,7 +172,7 @@ def test_the_ideal_is_the_mean_over_all_pairs() -> None:
     assert row.ideal == pytest.approx(total / known.ratings.size)
 
 
-def test_naive_and_true_ips_are_the_means_that_a_loop_finds() -> None:
+def test_naive_and_true_ips_match_a_loop() -> None:
     known = small()
     naive, ips = bias.study(known, ["naive", "ips-true"], "crs", repeats=1, seed=4)
     log = known.observe(random_numbers(4, "log", 0)).log
@@ -195,7 +195,7 @@ def test_eib_is_observed_errors_and_imputed_ones_elsewhere() -> None:
     assert row.deviation == pytest.approx(total / known.ratings.size / row.ideal - 1, rel=1e-5)
 
 
-def test_naive_bayes_weighs_each_rating_by_its_share_in_probe_and_log() -> None:
+def test_naive_bayes_weights_are_rating_shares_of_probe_over_log() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(0))
     ratio = ratios("naive-bayes", known, draw, np.random.default_rng(0))(torch.zeros(len(draw.log)))
@@ -210,7 +210,7 @@ def test_true_propensities_are_unbiased_over_many_draws(estimator: str) -> None:
     assert abs(found.mean()) < 3 * found.std(ddof=1) / np.sqrt(200)
 
 
-def test_the_naive_estimate_is_biased_and_noise_in_propensities_leaves_about_half_of_it() -> None:
+def test_noisy_propensities_leave_half_of_the_naive_bias() -> None:
     table = bias.summary(bias.study(small(), ["naive", "ips-noisy"], "rotate", repeats=30))
     naive, noisy = (row["bias"] for row in table)
     assert naive < -0.4
@@ -231,7 +231,7 @@ def test_snips_estimates_a_constant_error_exactly() -> None:
     )
 
 
-def test_snips_does_not_see_a_factor_of_the_weights() -> None:
+def test_snips_is_invariant_to_the_scale_of_weights() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(1))
     predicted = MATRICES["rotate"](known.ratings, np.random.default_rng(0))
@@ -242,7 +242,7 @@ def test_snips_does_not_see_a_factor_of_the_weights() -> None:
     )
 
 
-def test_dr_is_exact_where_the_imputed_ratings_are_the_truth() -> None:
+def test_dr_is_exact_with_true_imputed_ratings() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(1))
     predicted = MATRICES["skew"](known.ratings, np.random.default_rng(0))
@@ -251,7 +251,7 @@ def test_dr_is_exact_where_the_imputed_ratings_are_the_truth() -> None:
     assert estimate("dr", errors, ratio_of) == pytest.approx(ideal)
 
 
-def test_a_cross_fitted_rating_comes_from_a_model_that_has_not_seen_it() -> None:
+def test_cross_fitted_rating_comes_from_a_model_of_the_other_fold() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(2))
     rows = (draw.log.users, draw.log.items)
@@ -274,7 +274,7 @@ def test_balanced_weights_average_one_so_that_snips_is_ips() -> None:
         assert float(ratio.mean()) == pytest.approx(1, rel=1e-5)
 
 
-def test_kernel_balancing_in_what_selection_depends_on_takes_most_of_the_bias_away() -> None:
+def test_kernel_balancing_removes_most_of_the_bias() -> None:
     known = known_selection(n_users=200, n_items=150, seed=1)
     naive, balanced = bias.summary(bias.study(known, ["naive", "skb-ips-side"], "rotate", repeats=3))
     assert balanced["mean"] < naive["mean"] / 2
@@ -283,7 +283,7 @@ def test_kernel_balancing_in_what_selection_depends_on_takes_most_of_the_bias_aw
 # ---- the study as a whole --------------------------------------------------------------------------------------------
 
 
-def test_a_result_does_not_depend_on_what_else_was_asked_for() -> None:
+def test_estimate_does_not_depend_on_the_other_estimators() -> None:
     names = ["akb-dr-side", "naive", "akb-ips-side", "ips-noisy"]
     rows = bias.study(small(), names, ["one", "skew"], repeats=2, seed=3)
     alone = bias.measure(1, small(), ["akb-ips-side"], ["skew"], seed=3)
@@ -298,7 +298,7 @@ def test_every_estimator_gives_a_finite_number() -> None:
     assert all(np.isfinite(row.deviation) for row in rows)
 
 
-def test_estimators_in_side_features_are_left_out_where_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_leaves_out_side_estimators_without_side_features(monkeypatch: pytest.MonkeyPatch) -> None:
     known, asked = KnownSelection(small().ratings, small().propensity), []
     with pytest.raises(DataError, match="no feature varies in side"):
         bias.study(known, "skb-ips-side", "crs", repeats=1)
@@ -307,7 +307,7 @@ def test_estimators_in_side_features_are_left_out_where_there_are_none(monkeypat
     assert asked == [name for name in ESTIMATORS if not name.endswith("-side")]
 
 
-def test_rows_and_the_unit_of_work_travel() -> None:
+def test_measure_is_reproducible_after_pickling() -> None:
     known = pickle.loads(pickle.dumps(small()))
     rows = bias.measure(0, known, QUICK, ["four"], seed=2)
     assert rows == bias.measure(0, small(), QUICK, ["four"], seed=2)
@@ -350,7 +350,7 @@ def test_wrong_settings_are_named(settings: dict[str, object], message: str) -> 
 # ---- trained predictors ----------------------------------------------------------------------------------------------
 
 
-def test_fitted_predictors_are_compared_with_the_truth_of_their_world() -> None:
+def test_fitted_gives_two_rows_for_each_fit() -> None:
     seen: list[tuple[int, int]] = []
     rows = bias.fitted(["mf", "EIB"], [2], lambda done, total: seen.append((done, total)), **TINY)
     assert seen == [(1, 2), (2, 2)]
@@ -363,12 +363,12 @@ def test_fitted_predictors_are_compared_with_the_truth_of_their_world() -> None:
     assert [fact["repeats"] for fact in bias.summary(rows)] == [1, 1, 1, 1]
 
 
-def test_the_deviations_of_a_fit_are_those_of_its_world() -> None:
+def test_fit_deviations_match_the_simulated_truth() -> None:
     weighted, own = bias.measure_fit("mf", 3, **TINY)
-    world = simulate(**TINY, seed=3)
-    model = make("mf", seed=3, device="cpu").fit(world.dataset.train, probe=world.dataset.probe)
-    assert weighted.deviation == pytest.approx(world.selection_bias(model, np.ones(len(world.dataset.train))))
-    assert own.deviation == pytest.approx(model.facts_["risk"] / world.ideal_risk(model) - 1)
+    simulated = simulate(**TINY, seed=3)
+    model = make("mf", seed=3, device="cpu").fit(simulated.dataset.train, probe=simulated.dataset.probe)
+    assert weighted.deviation == pytest.approx(simulated.selection_bias(model, np.ones(len(simulated.dataset.train))))
+    assert own.deviation == pytest.approx(model.facts_["risk"] / simulated.ideal_risk(model) - 1)
 
 
 def test_an_unknown_method_and_no_seed_are_named() -> None:
@@ -378,9 +378,7 @@ def test_an_unknown_method_and_no_seed_are_named() -> None:
         bias.fitted("mf", 0)
 
 
-def test_the_command_writes_both_tables_with_one_fact_a_row_for_machines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bias_command_writes_both_tables_in_long_format(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["bench", "bias", "--estimators", "naive", "snips-true", "--matrices", "rotate", "--repeats", "2"]
     assert main([*arguments, "--methods", "mf", "--seeds", "1", "--out", str(tmp_path)]) == 0
     assert "snips-true" in capsys.readouterr().out
@@ -393,7 +391,7 @@ def test_the_command_writes_both_tables_with_one_fact_a_row_for_machines(
         assert capsys.readouterr().err.startswith("error: `")
 
 
-def test_a_study_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
+def test_interrupted_study_resumes_with_the_same_result(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["bench", "bias", "--estimators", "naive", "--matrices", "rotate", "--repeats", "2", "--seeds", "1"]
@@ -407,10 +405,10 @@ def test_a_study_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
             raise KeyboardInterrupt
         return fit(method, seed)
 
-    out, place = str(tmp_path / "out"), tmp_path / "out" / "measurements"
+    out = str(tmp_path / "out")
     monkeypatch.setattr(bias, "measure_fit", stopped_at_ips)
     assert main([*words, out]) == 130
-    assert f"What is measured is in {place}: the same command goes on from there." in capsys.readouterr().err
+    assert f"Measurements that are done are in {out}: the same command goes on from there." in capsys.readouterr().err
     monkeypatch.setattr(bias, "measure", lambda *how: measured.append("draw") or draw(*how))
     monkeypatch.setattr(bias, "measure_fit", lambda method, seed: measured.append(method) or fit(method, seed))
     assert main([*words, out]) == 0
@@ -418,20 +416,19 @@ def test_a_study_that_was_stopped_goes_on_and_ends_as_if_it_had_not_been(
     assert measured == ["ips"]
 
 
-def test_measurements_that_cannot_be_used_are_named(tmp_path: Path) -> None:
-    kept = KeptRows(tmp_path)
-    rows = bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
-    assert bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15) == rows
-    (file,) = tmp_path.glob("fit-mf.*")
-    for content, why in {"[": "cannot be read", "{}": "holds no rows", '[{"a": 1}]': "holds other rows"}.items():
+def test_unusable_measurement_files_are_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    rows = bias.fitted("mf", 1, store=store, n_users=20, n_items=15)
+    assert bias.fitted("mf", 1, store=store, n_users=20, n_items=15) == rows
+    (file,) = tmp_path.glob("fits/bias.mf.seed0.*")
+    wrong = {"[": "cannot be read", "[]": "is no row", "{}": "holds other rows", '{"rows": [{"a": 1}]}': "holds other"}
+    for content, why in wrong.items():
         file.write_text(content)
-        with pytest.raises(DataError, match=f"{file.name}.*{why}.*Delete it, and it is measured again."):
-            bias.fitted("mf", 1, kept=kept, n_users=20, n_items=15)
+        with pytest.raises(DataError, match=f"{file.name}.*{why}.*Delete it, and"):
+            bias.fitted("mf", 1, store=store, n_users=20, n_items=15)
 
 
-def test_a_file_with_columns_of_its_own_gives_the_same_study(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_renamed_columns_give_the_same_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [(user, item, 1 + (user * item) % 5) for user in range(8) for item in range(6)]
     named, own = tmp_path / "named.csv", tmp_path / "own.csv"
     named.write_text("user_id,item_id,rating\n" + "".join(f"{u},{i},{r}\n" for u, i, r in rows))
@@ -445,4 +442,4 @@ def test_a_file_with_columns_of_its_own_gives_the_same_study(
         found.append([sheet["rows"] for sheet in json.loads(capsys.readouterr().out)["sheets"]])
     assert found[0] == found[1]
     assert main([*words, *columns[:2]]) == 2
-    assert "`--user-col`: columns are of a file, name it with --data." in capsys.readouterr().err
+    assert "`--user-col`: only for a file, and --data names none." in capsys.readouterr().err

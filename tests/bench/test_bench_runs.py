@@ -1,4 +1,4 @@
-"""Experiments are resumable, shared, and the same whatever the number of processes."""
+"""Experiments: resumable, shared by processes, with the same results for any number of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import pytest
 
 from counterpoise import DataError, evaluate, make, simulate
 from counterpoise.bench import jobs, runner
-from counterpoise.bench.datasets import BENCH_DATASETS, ground
+from counterpoise.bench.datasets import BENCH_DATASETS, find_dataset
 from counterpoise.bench.jobs import Job, measure
-from counterpoise.bench.methods import entries
+from counterpoise.bench.methods import find_methods
 from counterpoise.bench.protocol import PROTOCOLS
 from counterpoise.bench.protocol import sheets as protocol_sheets
 from counterpoise.bench.store import Store
-from counterpoise.bench.sweep import points, sheets, swept
+from counterpoise.bench.sweep import points, sheets, sweep_job
 from counterpoise.bench.tables import Sheet, write_sheets
 from counterpoise.cli.bench import join_lists, numbers
 from counterpoise.cli.main import main
@@ -40,9 +40,9 @@ QUICK = {"epochs": 3, "dim": 2}
 def small(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A folder with a biased log and unbiased ratings."""
     folder = tmp_path_factory.mktemp("small")
-    world = simulate(n_users=30, n_items=20, density=0.2, seed=3)
-    assert world.dataset.test is not None
-    for name, log in (("train", world.dataset.train), ("test", world.dataset.test)):
+    simulated = simulate(n_users=30, n_items=20, density=0.2, seed=3)
+    assert simulated.dataset.test is not None
+    for name, log in (("train", simulated.dataset.train), ("test", simulated.dataset.test)):
         rows = zip(log.users, log.items, log.labels, strict=True)
         lines = ["user_id,item_id,rating", *(f"{user},{item},{label:g}" for user, item, label in rows)]
         (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
@@ -62,34 +62,34 @@ def results(store: Store, made: list[Job]) -> list[dict[str, Any]]:
 def test_the_set_paper_is_the_papers_table() -> None:
     text = files("counterpoise.bench").joinpath("table1.csv").read_text()
     titles = list(dict.fromkeys(row["method"] for row in csv.DictReader(text.splitlines())))
-    assert [entry.title for entry in entries(["paper"])] == titles
-    assert {entry.name for entry in entries(["baselines", "balancing", "counterpoise"])} == {
-        entry.name for entry in entries(["all"])
+    assert [method.title for method in find_methods(["paper"])] == titles
+    assert {method.name for method in find_methods(["baselines", "balancing", "counterpoise"])} == {
+        method.name for method in find_methods(["all"])
     }
 
 
-def test_a_kernel_method_without_its_kernel_is_gaussian() -> None:
-    found = entries(["akb-dr", "AKBDR-Exp", "akb-dr-gau"])
-    assert [entry.title for entry in found] == ["AKBDR-Gau", "AKBDR-Exp"]
+def test_kernel_method_without_its_kernel_is_gaussian() -> None:
+    found = find_methods(["akb-dr", "AKBDR-Exp", "akb-dr-gau"])
+    assert [method.title for method in found] == ["AKBDR-Gau", "AKBDR-Exp"]
     assert found[1].build(4).weights.functions.kernel.to_config()["part"] == "Exponential"
     assert found[1].build(4).training.seed == 4
 
 
 @pytest.mark.parametrize(
-    ("word", "told"),
+    ("name", "message"),
     [("als", "must be among"), ("nowhere:build", "cannot be imported"), ("json:build", "has no 'build'")],
 )
-def test_an_unknown_method_is_named_with_the_way_out(word: str, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        entries([word])
+def test_unknown_method_error_says_what_to_do(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        find_methods([name])
 
 
-def test_an_unknown_dataset_is_named_with_the_way_out() -> None:
+def test_unknown_dataset_error_lists_datasets() -> None:
     with pytest.raises(ConfigError, match="coat-like"):
-        ground("cot")
+        find_dataset("cot")
 
 
-def test_a_dataset_that_is_not_there_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_dataset_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert "Webscope" in (BENCH_DATASETS["yahoo-r3"].missing() or "")
@@ -98,7 +98,7 @@ def test_a_dataset_that_is_not_there_says_how_to_get_it(monkeypatch: pytest.Monk
 
 def test_a_row_has_the_metrics_of_evaluate(small: str) -> None:
     job = Job(small, "mf", 1, settings=QUICK)
-    row, dataset = measure(job), ground(small).load("honest", 1)
+    row, dataset = measure(job), find_dataset(small).load("honest", 1)
     model = make("mf", seed=1, **QUICK).fit(dataset.train, probe=dataset.probe)
     for rule in ("one", "skip", "zero"):
         expected = evaluate(model, dataset.test, empty_users=rule, bootstrap=0)  # type: ignore[arg-type]
@@ -109,8 +109,8 @@ def test_a_row_has_the_metrics_of_evaluate(small: str) -> None:
     assert len(row["replicates"]["auc"]) == 200
 
 
-def test_resampled_users_are_those_of_evaluate_and_the_same_for_all_models(small: str) -> None:
-    test = ground(small).load("honest", 0).test
+def test_resampled_users_are_those_of_evaluate(small: str) -> None:
+    test = find_dataset(small).load("honest", 0).test
     assert test is not None
     scores = np.random.default_rng(0).random(len(test))
     _, resampled = metrics_by_rule(scores, test, 5, replicates=200)
@@ -122,25 +122,25 @@ def test_resampled_users_are_those_of_evaluate_and_the_same_for_all_models(small
     assert np.array_equal(np.isnan(perfect["auc"]), np.isnan(resampled["auc"]))
 
 
-def test_a_result_depends_neither_on_the_order_nor_on_who_came_first(small: str, tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_order_of_jobs(small: str, tmp_path: Path) -> None:
     jobs, first, second = jobs_of(small), Store(tmp_path / "a"), Store(tmp_path / "b")
     runner.run(jobs, first)
     runner.run(jobs[::-1], second)
     assert results(first, jobs) == results(second, jobs)
 
 
-def test_a_fit_that_is_done_is_not_repeated(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_fit_is_not_repeated(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs, store, seen = jobs_of(small), Store(tmp_path), []
     runner.run(jobs[:2], store)
     monkeypatch.setattr(runner, "measure", lambda job: seen.append(job) or {"failed": None})
     counts: list[tuple[int, int]] = []
-    runner.run(jobs, store, watch=lambda done, total: counts.append((done, total)))
+    runner.run(jobs, store, progress=lambda done, total: counts.append((done, total)))
     assert seen == jobs[2:]
     assert counts[0] == (2, 4)
     assert counts[-1] == (4, 4)
 
 
-def test_two_runs_on_one_folder_share_the_work(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_runs_on_one_folder_share_the_fits(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs, store, seen = jobs_of(small, seeds=4), Store(tmp_path), []
 
     def slow(job: Job) -> dict[str, Any]:
@@ -158,41 +158,7 @@ def test_two_runs_on_one_folder_share_the_work(small: str, tmp_path: Path, monke
     assert not list(tmp_path.rglob("*.lock"))
 
 
-def test_stacked_fits_are_those_of_one_by_one_up_to_rounding(small: str, tmp_path: Path) -> None:
-    jobs = [
-        *jobs_of(small, ("mf", "counterpoise", "dr-v2"), seeds=3),
-        Job(small, "mf", 1, settings=QUICK | {"l2": 9.0}),
-    ]
-    alone, stacked = Store(tmp_path / "a"), Store(tmp_path / "b")
-    runner.run(jobs, alone)
-    runner.run(jobs, stacked, stack=True)
-    for one, other in zip(results(alone, jobs), results(stacked, jobs), strict=True):
-        assert one["metrics"] == pytest.approx(other["metrics"], abs=1e-4)
-        assert one.keys() == other.keys()
-
-
-def test_what_shares_a_log_is_fitted_together(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    together: list[int] = []
-    monkeypatch.setattr(runner, "measure", lambda job: {"failed": None})
-    monkeypatch.setattr(
-        runner, "measure_together", lambda jobs: together.append(len(jobs)) or [{"failed": None}] * len(jobs)
-    )
-    store = Store(tmp_path)
-    runner.run([*jobs_of(small, seeds=3), *jobs_of("coat-like", seeds=2)], store, stack=True)
-    assert together == [3, 3]  # every seed of a simulated dataset is another log
-    runner.run(jobs_of(small, seeds=5), store, stack=True)
-    assert together == [3, 3, 2, 2]
-
-
-def test_one_that_fails_beside_others_fails_alone(small: str, tmp_path: Path) -> None:
-    jobs, store = [Job(small, "mf", 0, settings=QUICK | {"l2": l2}) for l2 in (1.0, -1.0)], Store(tmp_path)
-    runner.run(jobs, store, stack=True)
-    good, bad = (store.read(job) or {} for job in jobs)
-    assert good["failed"] is None
-    assert "l2" in bad["failed"]
-
-
-def test_a_killed_table_goes_on_and_ends_like_an_uninterrupted_one(small: str, tmp_path: Path) -> None:
+def test_killed_table_resumes_with_the_same_result(small: str, tmp_path: Path) -> None:
     arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "ips", "dr-v2", "--seeds", "3", "--quiet"]
     arguments += ["--set", "epochs=60", "--set", "dim=2", "--out"]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
@@ -203,11 +169,11 @@ def test_a_killed_table_goes_on_and_ends_like_an_uninterrupted_one(small: str, t
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    kept = {path: path.stat().st_mtime_ns for path in broken.glob("fits/*.json")}
+    stored = {path: path.stat().st_mtime_ns for path in broken.glob("fits/*.json")}
     assert not (broken / "table.csv").exists()
     assert main([*arguments, str(broken)]) == 0
     assert main([*arguments, str(whole)]) == 0
-    assert all(path.stat().st_mtime_ns == then for path, then in kept.items())
+    assert all(path.stat().st_mtime_ns == then for path, then in stored.items())
     tables = []
     for folder in (whole, broken):
         with (folder / "table.csv").open() as stream:
@@ -224,7 +190,7 @@ def test_a_damaged_result_is_named(small: str, tmp_path: Path) -> None:
         store.read(job)
 
 
-def test_a_method_of_ones_own_stands_in_the_table(
+def test_user_method_stands_in_the_table(
     small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = tmp_path / "my_methods.py"
@@ -247,7 +213,7 @@ def test_a_method_of_ones_own_stands_in_the_table(
     assert Job(small, "my_methods:constant", 0).config_hash != before
 
 
-def test_a_fit_that_fails_is_a_row_that_says_why_and_can_be_tried_again(
+def test_failed_fit_gives_its_reason_and_can_be_retried(
     small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "--seeds", "1", "--set", "epochs=3"]
@@ -264,7 +230,7 @@ def test_a_fit_that_fails_is_a_row_that_says_why_and_can_be_tried_again(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["table", "--methods", "als"], "must be among"),
         (["table", "--datasets", "nowhere.csv"], "`datasets` must be among"),
@@ -278,12 +244,12 @@ def test_a_fit_that_fails_is_a_row_that_says_why_and_can_be_tried_again(
         (["protocol", "--datasets", "coat-like", "--methods", "mf"], "its protocol is 'honest'"),
     ],
 )
-def test_a_mistake_is_one_line_before_the_first_fit(
-    arguments: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_mistake_is_a_one_line_error_before_any_fit(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bench", *arguments, "--out", str(tmp_path / "results")]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert error.count("\n") == 1
     assert not (tmp_path / "results").exists()
 
@@ -295,24 +261,24 @@ def test_lists_may_be_written_with_spaces() -> None:
     assert numbers("values", "1, 0.5,30") == [1, 0.5, 30]
 
 
-def test_a_sweep_sets_the_number_of_functions_and_draws_others_as_a_level(small: str, tmp_path: Path) -> None:
+def test_sweep_sets_the_number_of_functions(small: str, tmp_path: Path) -> None:
     plan = [
         pair
         for seed in range(2)
         for method in ("mf", "mb-ips", "rkb-ips-gau")
-        for pair in swept(Job(small, method, seed, settings=QUICK), "n_functions", (1, 2))
+        for pair in sweep_job(Job(small, method, seed, settings=QUICK), "n_functions", (1, 2))
     ]
     assert [(job.method, value) for job, value in plan[:5]] == [
         ("mf", None),
         *(("mb-ips", value) for value in (1, 2)),
         *(("rkb-ips-gau", value) for value in (1, 2)),
     ]
-    assert swept(Job(small, "wkb-ips-gau", 0), "n_functions", (1, 2))[0][1] is None  # it takes all at once
+    assert sweep_job(Job(small, "wkb-ips-gau", 0), "n_functions", (1, 2))[0][1] is None  # it takes all at once
     assert plan[1][0].settings["order"] == 1
     assert plan[3][0].settings["n"] == 1
     store = Store(tmp_path)
     runner.run([job for job, _ in plan], store)
-    found = points(plan, store, ["auc"])
+    found = points([value for _, value in plan], store.read_all(job for job, _ in plan), ["auc"])
     rows = {(j.method, v, j.seed): (store.read(j) or {})["metrics"]["auc"] for j, v in plan}
     level = [np.mean([auc for (_, _, seed), auc in rows.items() if seed == s]) for s in range(2)]
     for point in found:
@@ -322,7 +288,7 @@ def test_a_sweep_sets_the_number_of_functions_and_draws_others_as_a_level(small:
     assert [row["n_functions"] for row in sheets(found, "n_functions")[0].rows] == [None, 1, 2, 1, 2]
 
 
-def test_a_sweep_writes_a_picture_and_tables(small: str, tmp_path: Path) -> None:
+def test_sweep_writes_a_picture_and_tables(small: str, tmp_path: Path) -> None:
     arguments = ["bench", "sweep", "--parameter", "strength", "--values", "1", "5", "--datasets", small, "--quiet"]
     arguments += ["--methods", "mf", "mb-ips", "--seeds", "1", "--set", "epochs=3", "--out", str(tmp_path)]
     assert main(arguments) == 0
@@ -331,12 +297,12 @@ def test_a_sweep_writes_a_picture_and_tables(small: str, tmp_path: Path) -> None
     assert "MBIPS" in (tmp_path / "sweep-strength.md").read_text()
 
 
-def test_protocols_differ_by_the_pairs_of_the_log_and_share_seeds(small: str, tmp_path: Path) -> None:
+def test_protocol_difference_is_paired_over_seeds(small: str, tmp_path: Path) -> None:
     jobs = [Job(small, "mf", seed, protocol=split, settings=QUICK) for seed in range(2) for split in PROTOCOLS]
     store = Store(tmp_path)
     runner.run(jobs, store)
     auc = {(job.protocol, job.seed): (store.read(job) or {})["metrics"]["auc"] for job in jobs}
-    row = protocol_sheets(jobs, store)[0].rows[0]
+    row = protocol_sheets(store.read_all(jobs))[0].rows[0]
     gaps = [auc["paper", seed] - auc["honest", seed] for seed in range(2)]
     assert row["difference"] == pytest.approx(np.mean(gaps))
     assert row["std"] == pytest.approx(np.std(gaps, ddof=1))
@@ -350,9 +316,7 @@ def test_names_stay_text_in_a_sheet(tmp_path: Path) -> None:
     assert (tmp_path / "facts.csv").read_text() == "name,value\n<b>|,0.25\nc,\n"
 
 
-def test_other_data_under_the_same_name_are_other_fits(
-    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changed_data_change_the_config_hash(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(small, "d")
     before = Job("d", "mf", 0).config_hash
@@ -362,7 +326,7 @@ def test_other_data_under_the_same_name_are_other_fits(
     assert Job("d", "mf", 0).config_hash != before
 
 
-def test_a_sweep_in_which_every_fit_fails_says_why(
+def test_sweep_with_only_failures_gives_the_reason(
     small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["bench", "sweep", "--parameter", "dim", "--values", "0", "--datasets", small, "--methods", "mf"]
@@ -373,7 +337,7 @@ def test_a_sweep_in_which_every_fit_fails_says_why(
     assert "`dim` must be an integer >= 1" in capsys.readouterr().out
 
 
-def test_datasets_that_are_not_there_leave_the_last_table_alone(
+def test_missing_datasets_write_no_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
@@ -384,7 +348,7 @@ def test_datasets_that_are_not_there_leave_the_last_table_alone(
     assert not list((tmp_path / "r").glob("*.md"))
 
 
-def test_ratings_without_a_threshold_are_refused_before_the_first_fit(
+def test_missing_threshold_is_an_error_before_the_first_fit(
     small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "stars"
@@ -395,18 +359,20 @@ def test_ratings_without_a_threshold_are_refused_before_the_first_fit(
     assert not (tmp_path / "r").exists()
 
 
-def test_the_device_is_the_cpu_unless_it_is_set(small: str) -> None:
+def test_device_is_cpu_unless_set(small: str) -> None:
     assert Job(small, "mf", 0).model().training.device == "cpu"
     assert Job(small, "mf", 0, settings={"device": "auto"}).model().training.device == "auto"
 
 
-def test_the_worst_case_and_silence_have_no_place_on_the_axis_of_gamma(small: str) -> None:
+def test_methods_without_gamma_are_fitted_once_in_a_sweep(small: str) -> None:
     for method in ("wkb-ips-gau", "counterpoise", "mf"):
-        assert [value for _, value in swept(Job(small, method, 0), "strength", (1, 2))] == [None]
-    assert [job.settings for job, _ in swept(Job(small, "mb-ips", 0), "strength", (1,))] == [{"weights__strength": 1}]
+        assert [value for _, value in sweep_job(Job(small, method, 0), "strength", (1, 2))] == [None]
+    assert [job.settings for job, _ in sweep_job(Job(small, "mb-ips", 0), "strength", (1,))] == [
+        {"weights__strength": 1}
+    ]
 
 
-def test_a_table_reads_columns_as_fit_does(small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_reads_columns_as_fit_does(small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     for file in Path(small).glob("*.csv"):
@@ -419,4 +385,4 @@ def test_a_table_reads_columns_as_fit_does(small: str, tmp_path: Path, capsys: p
     first, second = [json.loads(file.read_text()) for file in (tmp_path / "results" / "fits").glob("*.json")]
     assert first["metrics"] == second["metrics"]
     assert main([*words, "--datasets", "coat-like", *columns[:2], "--out", str(tmp_path / "results")]) == 2
-    assert "`--user-col`: columns are of files of your own, and `datasets` names none." in capsys.readouterr().err
+    assert "`--user-col`: only for files of your own, and `datasets` names none." in capsys.readouterr().err

@@ -73,7 +73,7 @@ def test_the_t_test_follows_its_formula():
 
 
 @pytest.mark.parametrize("d", [[0.3, -0.1, 0.2, 0.5, 0.4], [0.1, 0.1, -0.2, 0.3, 0.2, 0.0], [0.0, 0.5, 0.25]])
-def test_wilcoxon_counts_all_signs_also_with_ties_and_zeros(d):
+def test_wilcoxon_matches_enumeration_with_ties_and_zeros(d):
     sizes = [abs(x) for x in d if x]
     ranks = [sum(other < x for other in sizes) + (1 + sizes.count(x)) / 2 for x in sizes]
     off = abs(sum(rank for rank, x in zip(ranks, [x for x in d if x], strict=True) if x > 0) - sum(ranks) / 2)
@@ -83,7 +83,7 @@ def test_wilcoxon_counts_all_signs_also_with_ties_and_zeros(d):
 
 
 @pytest.mark.parametrize("test", [paired_t_test, wilcoxon_test])
-def test_no_spread_is_no_evidence(test):
+def test_equal_differences_give_no_p_value(test):
     assert test([0.7, 0.8, 0.6], [0.7, 0.8, 0.6]) == 1.0
     assert math.isnan(test([0.7, 0.8, 0.6], [0.6, 0.7, 0.5]))
     assert math.isnan(test([0.7], [0.6]))
@@ -160,7 +160,7 @@ def test_the_marks_are_those_of_the_paper():
     assert [line.title for line in table.sections[0].lines] == titles
 
 
-def test_a_method_is_paired_with_the_best_baseline_over_common_seeds():
+def test_comparison_with_best_baseline_is_over_common_seeds():
     rows = several("IPS", [0.70, 0.71, 0.705, 0.72]) + several("MF", [0.6] * 4, family="naive")
     rows += several("AKBIPS-Gau", [0.72, 0.735, 0.716], "ours")
     found = cells(summarise(rows))["AKBIPS-Gau"].comparison
@@ -184,7 +184,7 @@ def test_the_correction_counts_all_methods_compared():
     assert not found["AKBDR-Gau"].starred
 
 
-def test_worse_is_never_starred_and_less_error_is_better():
+def test_worse_is_never_starred_and_lower_error_is_better():
     def row(title, mse, seed, group="baseline"):
         return fit(title, None, seed, group, metrics={"mse": mse})
 
@@ -226,7 +226,7 @@ def test_the_order_of_rows_does_not_matter():
         assert as_json(summarise(shuffled, MISSING)) == expected
 
 
-def test_a_failed_seed_changes_no_mean_and_is_told():
+def test_failed_seed_changes_no_mean_and_is_noted():
     before = summarise(SMALL)
     after = summarise([*SMALL, fit("IPS", (9.0, 9.0, 9.0), 2, failed="out of memory")])
     assert {t: c.mean for t, c in cells(before).items()} == pytest.approx(
@@ -238,7 +238,7 @@ def test_a_failed_seed_changes_no_mean_and_is_told():
     assert "AKBIPS-Gau: 2 of 3 seeds; 1 not yet run." in as_terminal(after)[0][3]
 
 
-def test_published_numbers_stand_only_beside_what_they_measure():
+def test_published_numbers_need_the_same_metric_rule_and_k():
     rows = [fit("MF", (0.7, 0.6, 0.5), 0, family="naive", k=10)]
     rows[0]["metrics"]["ndcg_skip"] = 0.6
     found = summarise(rows, metrics=["auc", "ndcg_one", "ndcg_skip"]).sections[0].lines[0].cells
@@ -250,7 +250,7 @@ def test_published_numbers_stand_only_beside_what_they_measure():
     assert cells(summarise([skip], metrics=["ndcg_skip"]), "ndcg_skip")["MF"].published is None
 
 
-def test_methods_of_other_families_are_held_against_all():
+def test_methods_of_other_families_are_compared_with_all():
     rows = (
         several("IPS", [0.8, 0.81]) + several("DR", [0.7, 0.71], family="dr") + several("S", [0.6, 0.63], "own", "new")
     )
@@ -290,7 +290,7 @@ def small():
     return summarise(SMALL, MISSING, metrics=["auc", "ndcg_one"])
 
 
-def test_the_terminal_gets_means_then_differences_then_what_is_missing():
+def test_terminal_shows_means_then_differences_then_missing_datasets():
     means, differences, missing = as_terminal(small())
     assert means[0] == "coat, backbone strong, protocol honest"
     assert means[1] == ["method", "block", "seeds", "AUC", "published", "diff", "NDCG@5", "published", "diff"]
@@ -337,7 +337,7 @@ def test_markdown_is_aligned_marked_and_escaped():
     assert "- my\\_own\\|50%: 1 of 2 seeds; seed 1 failed (the loss is nan).\n" in text
 
 
-def test_markdown_has_intervals_over_users_where_there_are_replicates():
+def test_markdown_has_intervals_over_users_with_replicates():
     rows = [fit("IPS", (0.7, 0.6, 0.5), 0, replicates={"auc": [0.6, 0.7, 0.8]})]
     text = as_markdown(summarise(rows, metrics=["auc"], level=1.0))
     assert "| IPS    | IPS   | 0.600 to 0.800 |\n\n- 100 % bootstrap intervals over users" in text
@@ -380,7 +380,7 @@ def test_latex_has_a_table_for_each_backbone_and_protocol():
     assert as_latex(summarise([], MISSING)) == "% yahoo-r3: not found. Ask for R3 & put it there.\n"
 
 
-def test_names_cannot_break_a_layout():
+def test_names_are_escaped_in_every_layout():
     name = "a\\b{c}$d_e^f~g<h>#|i\n%&*`[j](k)\x1b[1m--x"
     table = summarise(several(name, [0.7, 0.8], "own"))
     assert r"a\textbackslash{}b\{c\}\$d\_e\textasciicircum{}f\textasciitilde{}g\textless{}h" in as_latex(table)
@@ -391,7 +391,7 @@ def test_names_cannot_break_a_layout():
     assert next(csv.DictReader(io.StringIO(as_csv(table))))["title"] == name
 
 
-def test_csv_has_a_row_for_each_cell_and_blanks_for_what_is_not_known():
+def test_csv_has_one_row_a_cell_and_blanks_for_nan():
     rows = list(csv.DictReader(io.StringIO(as_csv(small()))))
     assert [(row["title"], row["metric"]) for row in rows[:3]] == [
         ("IPS", "auc"),
@@ -419,7 +419,7 @@ def test_json_has_all_facts_and_no_nan():
     assert facts["missing"] == {"yahoo-r3": "Ask for R3 & put it there."}
 
 
-def test_two_rules_of_one_metric_are_told_apart():
+def test_two_rules_of_one_metric_have_different_names():
     row = fit("IPS", None, 0, metrics={"ndcg_one": 0.7, "ndcg_skip": 0.6})
     (_, columns, _, notes), *_ = as_terminal(summarise([row], metrics=["ndcg_one", "ndcg_skip"]))
     assert [name for name in columns if "NDCG" in name] == ["NDCG@5 (one)", "NDCG@5 (skip)"]

@@ -1,4 +1,4 @@
-"""Data at the edge of what is data: an answer, or one line with a way out; through Python and the command line."""
+"""Degenerate data, through Python and the command line: a result, or one line that says what to do."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ CASES = {
     ),
     "a test without positives": case(LOG, some(USERS, ITEMS, 50, 0, seed=1)),
 }
-REFUSED = {  # what cannot be learned from, and the way out that is told
+REFUSED = {  # what cannot be learned from, and the advice of its error
     ("one user", "ips"): "such as 'propensity'",
     ("one user", "dr-jl"): "such as 'propensity'",
     ("one pair", "counterpoise"): "another method",
@@ -99,7 +99,7 @@ def strict(text: str) -> Any:
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", CASES)
-def test_every_method_answers_or_says_why_not(name: str, method: str, tmp_path: Path) -> None:
+def test_every_method_fits_or_explains_its_error(name: str, method: str, tmp_path: Path) -> None:
     logs = read_logs({part: tmp_path / f"{part}.csv" for part in written_parts(tmp_path, name)}, threshold=1)
     model = make(method, epochs=4, dim=3)
     probe = (
@@ -131,7 +131,7 @@ def written_parts(folder: Path, name: str) -> list[str]:
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")
 @pytest.mark.parametrize("name", CASES)
-def test_every_command_answers_or_says_why_not(name: str, tmp_path: Path) -> None:
+def test_every_command_works_or_explains_its_error(name: str, tmp_path: Path) -> None:
     data, fitted = written(tmp_path, CASES[name]), tmp_path / "run"
     code, out, err = run("fit", data, "--method", "skb-dr", "--threshold", 1, "--epochs", 4, "--out", fitted, "--json")
     if (name, "skb-dr") in REFUSED:
@@ -152,13 +152,13 @@ def test_every_command_answers_or_says_why_not(name: str, tmp_path: Path) -> Non
         assert strict(out)
 
 
-def test_ids_that_differ_in_case_or_form_are_different_ids(tmp_path: Path) -> None:
+def test_ids_differ_by_case_and_unicode_form(tmp_path: Path) -> None:
     log = read_log(written(tmp_path, CASES["ids of another case or form"]) / "train.csv")
     assert set(log.user_ids.column) == set(CASED)
     assert set(log.item_ids.column) == set(ANGSTROMS)
 
 
-def test_a_long_id_does_not_make_a_long_complaint(tmp_path: Path) -> None:
+def test_long_ids_are_shortened_in_errors(tmp_path: Path) -> None:
     rows = [(LONG, "i", 1), (LONG, "i", 0), ("u", "i", 1)]
     assert one_line(run("fit", written(tmp_path, case(rows)) / "train.csv")[2])
     assert one_line(run("fit", written(tmp_path, case([("u", "i", LONG)])) / "train.csv")[2])
@@ -169,20 +169,20 @@ def test_a_long_id_does_not_make_a_long_complaint(tmp_path: Path) -> None:
     assert one_line(err)
 
 
-def test_ratings_that_are_no_labels_are_told_as_they_came(tmp_path: Path) -> None:
+def test_ratings_without_threshold_are_named_in_error(tmp_path: Path) -> None:
     data = written(tmp_path, CASES["ratings beyond float32"])
     code, _, err = run("fit", data / "train.csv", "--out", tmp_path / "run")
     assert code == 2
     assert "from -1e+300 to 1e+300. Give the log a `threshold`" in err
 
 
-def test_a_mean_of_ratings_past_all_numbers_is_refused() -> None:
+def test_overflowing_mean_of_duplicates_is_an_error() -> None:
     with pytest.raises(DataError, match=r'past the range of numbers. Choose duplicates="last"'):
         FeedbackLog.from_arrays(["u", "u"], ["i", "i"], [1.7e308, 1.7e308], duplicates="mean")
 
 
 @pytest.mark.parametrize("time", ["9223372036854775808", "1e30", "nan", "99999-01-01", "2020-13-45"])
-def test_a_timestamp_out_of_range_is_named(time: str, tmp_path: Path) -> None:
+def test_timestamp_out_of_range_is_named(time: str, tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(f"user_id,item_id,rating,time\na,b,1,7\nb,b,0,{time}\n")
     code, _, err = run("fit", tmp_path / "log.csv", "--timestamp-col", "time", "--out", tmp_path / "run")
     assert code == 2
@@ -191,7 +191,7 @@ def test_a_timestamp_out_of_range_is_named(time: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [pl.Date(), pl.Datetime("ms")])
-def test_a_date_that_no_calendar_has_is_named(kind: pl.DataType, tmp_path: Path) -> None:
+def test_date_out_of_range_is_named(kind: pl.DataType, tmp_path: Path) -> None:
     days = pl.Series([0, 2**31 - 1 if kind == pl.Date else 2**62]).cast(pl.Int32 if kind == pl.Date else pl.Int64)
     frame = pl.DataFrame({"user_id": [1, 2], "item_id": [1, 2], "rating": [0, 1], "time": days.cast(kind)})
     frame.write_parquet(tmp_path / "log.parquet")
@@ -223,7 +223,7 @@ def numbers(rows: int, seed: int = 0, **columns: Any) -> pl.DataFrame:
     ],
     ids=["constant", "constant in the log", "functions > rows", "moments > rows", "one row", "one row of population"],
 )
-def test_degenerate_features_are_balanced_as_far_as_they_can(
+def test_balance_accepts_degenerate_features(
     observed: pl.DataFrame, population: pl.DataFrame, words: tuple[object, ...], tmp_path: Path
 ) -> None:
     files = tables(tmp_path, observed, population)
@@ -235,14 +235,14 @@ def test_degenerate_features_are_balanced_as_far_as_they_can(
     assert weights.sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("value", "told"), [(np.nan, "expected a finite number"), (1e300, "past 1e\\+150")])
-def test_features_that_are_no_usable_numbers_are_refused(value: float, told: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "expected a finite number"), (1e300, "past 1e\\+150")])
+def test_balance_rejects_nan_and_huge_features(value: float, message: str, tmp_path: Path) -> None:
     observed, population = numbers(20, c=[value, *[1.0] * 19]), numbers(30, 1, c=np.arange(30.0))
     code, _, err = run("balance", *tables(tmp_path, observed, population), "--out", tmp_path / "weights.csv")
     assert code == 2
     assert one_line(err)
     assert not (tmp_path / "weights.csv").exists()
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         balance_samples(observed, population, Moments(1))
 
 
@@ -257,7 +257,7 @@ def test_side_features_may_be_constant_but_not_missing() -> None:
             FeedbackLog.from_arrays(**rows, user_features=np.full((4, 2), value))
 
 
-def test_a_whole_number_past_64_bits_is_no_setting() -> None:
+def test_settings_beyond_64_bits_are_an_error() -> None:
     log = FeedbackLog.from_arrays([0, 1], [0, 1], [0, 1])
     with pytest.raises(cp.ConfigError, match=r"`epochs` must be an integer < 2\^63"):
         make("mf", epochs=10**30).fit(log)

@@ -1,4 +1,4 @@
-"""The command line as people use it, and as they misuse it."""
+"""Every command with right and with wrong input."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ import counterpoise as cp
 from counterpoise import Dataset
 from counterpoise.cli.demo import run_demo
 from counterpoise.cli.main import main
-from counterpoise.cli.options import in_options
+from counterpoise.cli.options import with_option_names
 from counterpoise.config import Configurable
 from counterpoise.methods import configure, short_names
-from counterpoise.runs import as_in_run
+from counterpoise.runs import columns_as_fitted
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.strip() == cp.__version__
 
 
-def test_the_package_can_be_run_as_a_module_and_says_what_is_wrong() -> None:
+def test_package_runs_as_a_module() -> None:
     result = subprocess.run([sys.executable, "-m", "counterpoise", "fti"], capture_output=True, text=True)
     assert result.returncode == 2
     assert "No such command" in result.stderr
@@ -133,7 +133,7 @@ def test_evaluate_takes_the_split_of_the_run(
     assert (again["auc"], again["n_rows"]) == (fitted["evaluation"]["auc"], fitted["evaluation"]["n_rows"])
 
 
-def test_one_text_id_does_not_make_the_others_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_text_id_leaves_integer_ids_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "log.csv").write_text(
         "user_id,item_id,rating\n" + "".join(f"{n % 5},{n % 7},{n % 2}\n" for n in range(35))
     )
@@ -143,39 +143,49 @@ def test_one_text_id_does_not_make_the_others_unknown(tmp_path: Path, capsys: py
     for name, rows in {"plain": "1,2\n", "mixed": "1,2\nnew,2\n"}.items():
         (tmp_path / f"{name}.csv").write_text("user_id,item_id\n" + rows)
         out = str(tmp_path / f"{name}.parquet")
-        arguments = ["predict", run, str(tmp_path / f"{name}.csv"), "--out", out, "--unknown", "popular", "--quiet"]
+        arguments = [
+            "predict",
+            run,
+            str(tmp_path / f"{name}.csv"),
+            "--out",
+            out,
+            "--unknown-users",
+            "popular",
+            "--quiet",
+        ]
         assert main(arguments) == 0
         scores[name] = pl.read_parquet(out)["score"][0]
     assert scores["plain"] == scores["mixed"]
     assert main(["predict", run, str(tmp_path / "mixed.csv"), "--out", str(tmp_path / "x.csv")]) == 2
     error = capsys.readouterr().err
     assert "unknown user 'new':" in error
-    assert "Use --unknown popular to score new users by the items alone." in error
+    assert "Use --unknown-users popular to score new users by the items alone." in error
     assert (
-        main(["recommend", run, "--users", "1, new", "--unknown", "popular", "--k", "1", "--keep-seen", "--json"]) == 0
+        main(["recommend", run, "--users", "1, new", "--unknown-users", "popular", "--k", "1", "--keep-seen", "--json"])
+        == 0
     )
     assert printed_json(capsys)[0]["score"] == pytest.approx(cp.load_model(run).recommend([1], 1, False)["score"][0])
 
 
-def test_errors_speak_of_options_where_the_command_has_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_options_instead_of_python_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     twice = tmp_path / "twice.csv"
     twice.write_text("user_id,item_id,rating\n1,1,0\n1,2,1\n1,1,1\n")
     assert main(["fit", str(twice), "--out", str(tmp_path / "run")]) == 2
     assert "Choose --duplicates last or --duplicates mean to keep one row a pair." in capsys.readouterr().err
-    options = {"user_col": "--user-col", "unknown": "--unknown", "settings": "--set"}
-    for text, said in {
+    options = {"user_col": "--user-col", "unknown": "--unknown-users", "settings": "--set"}
+    for text, expected in {
         "`user_col` must be one": "`--user-col` must be one",
         "`user_ids` must be one": "`user_ids` must be one",
         "Name it with `user_col` (--user-col).": "Name it with `--user-col`.",
-        'Use unknown="popular".': "Use --unknown popular.",
+        'Use unknown="popular".': "Use --unknown-users popular.",
         "such as weights='propensity', or strength=0.": "such as --set weights=propensity, or --set strength=0.",
         "For example --set dim=16.": "For example --set dim=16.",
     }.items():
-        assert in_options(text, options) == said
-    assert in_options("Use strength=0.", {}) == "Use strength=0."
+        assert with_option_names(text, options) == expected
+    assert with_option_names("Use strength=0.", {}) == "Use strength=0."
 
 
-def test_ids_that_hold_a_comma_are_named_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_with_commas_are_read_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = pl.DataFrame({"user_id": ["Poe, E.", " a"] * 3, "item_id": ["1,5", "1,5", "x", "x", "y", "y"]})
     frame.with_columns(rating=pl.Series([0, 1, 1, 0, 1, 1])).write_csv(tmp_path / "log.csv")
     run, asked = str(tmp_path / "run"), tmp_path / "ids.txt"
@@ -189,7 +199,7 @@ def test_ids_that_hold_a_comma_are_named_in_a_file(tmp_path: Path, capsys: pytes
     assert "`--users` and `--users-file` name the same: give one of them." in capsys.readouterr().err
     asked.write_text("\n \n")
     assert main(["recommend", run, "--users-file", str(asked)]) == 2
-    assert "holds no ids: `--users-file` takes one a line." in capsys.readouterr().err
+    assert "holds no ids: `--users-file` takes one per line." in capsys.readouterr().err
     asked.write_bytes(b"\xff\xfe")
     assert main(["recommend", run, "--users-file", str(asked)]) == 2
     assert "cannot be read: it is not UTF-8 text." in capsys.readouterr().err
@@ -217,10 +227,12 @@ def test_fit_prints_its_metrics_and_the_next_step(
     assert "NDCG@5" in text
     assert f"counterpoise recommend {tmp_path / 'run'}" in text
     assert main(["fit", str(files / "train.csv"), "--out", str(tmp_path / "run"), "--epochs", "3"]) == 0
-    assert "No unbiased ratings to evaluate on" in capsys.readouterr().out
+    assert "there are no unbiased ratings" in capsys.readouterr().out
 
 
-def test_flags_override_the_configuration_file(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_override_the_configuration_file(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "fit.toml"
     config.write_text(f'data = "{files / "train.csv"}"\nseed = 7\nk = 3\n[settings]\ndim = 5\nepochs = 4\n')
     arguments = ["fit", "--config", str(config), "--out", str(tmp_path / "run"), "--json"]
@@ -254,13 +266,13 @@ def test_recommendations_are_written_in_original_ids(ending: str, run: Path, tmp
 def test_recommendations_for_named_users_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recommend", str(run), "--users", "u3,u5", "--k", "2", "--json"]) == 0
     assert [row["user_id"] for row in printed_json(capsys)] == ["u3", "u3", "u5", "u5"]
-    assert main(["recommend", str(run), "--users", "nobody", "--k", "2", "--unknown", "popular"]) == 0
+    assert main(["recommend", str(run), "--users", "nobody", "--k", "2", "--unknown-users", "popular"]) == 0
     assert "nobody" in capsys.readouterr().out
     assert main(["recommend", str(run), "--users", "u3", "--candidates", "i1,i2", "--keep-seen", "--json"]) == 0
     assert {row["item_id"] for row in printed_json(capsys)} == {"i1", "i2"}
 
 
-def test_predictions_stand_beside_their_pairs(run: Path, files: Path, tmp_path: Path) -> None:
+def test_predictions_are_written_beside_their_pairs(run: Path, files: Path, tmp_path: Path) -> None:
     out = tmp_path / "scores.csv"
     assert main(["predict", str(run), str(files / "test.csv"), "--out", str(out), "--quiet"]) == 0
     frame, model = pl.read_csv(out), cp.load_model(run)
@@ -275,20 +287,22 @@ def test_unknown_users_of_a_test_are_an_error_or_get_rates(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     test = tmp_path / "test.csv"
-    test.write_text("user_id,item_id,rating\nu1,i1,1\nu1,i2,0\nstranger,i1,1\nstranger,i3,0\n")
+    test.write_text("user_id,item_id,rating\nu1,i1,1\nu1,i2,0\nnewcomer,i1,1\nnewcomer,i3,0\n")
     assert main(["evaluate", str(run), str(test)]) == 2
     error = capsys.readouterr().err
-    assert "unknown user 'stranger'" in error
-    assert "Use --unknown popular" in error
+    assert "unknown user 'newcomer'" in error
+    assert "Use --unknown-users popular" in error
     assert (
-        main(["evaluate", str(run), str(test), "--unknown", "popular", "--json", "--out", str(tmp_path / "e.json")])
+        main(
+            ["evaluate", str(run), str(test), "--unknown-users", "popular", "--json", "--out", str(tmp_path / "e.json")]
+        )
         == 0
     )
     assert printed_json(capsys)["n_users"] == 2
     assert json.loads((tmp_path / "e.json").read_text())["n_rows"] == 4
 
 
-def test_datasets_say_where_to_get_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_datasets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["datasets"]) == 0
     text = capsys.readouterr().out
     assert all(word in text for word in ("coat", "yahoo-r3", "kuairec", "simulated", "licence"))
@@ -310,7 +324,7 @@ def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("name", cp.METHODS)
-def test_a_method_is_explained_with_its_formula_and_settings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_method_is_explained_with_formula_and_settings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", name]) == 0
     text = capsys.readouterr().out
     assert all(words in text for words in ("risk", "--set", "needs", "learning_rate"))
@@ -326,7 +340,7 @@ def test_a_method_is_explained_with_its_formula_and_settings(name: str, capsys: 
     assert model.to_config() == cp.make(name).to_config()
 
 
-def test_the_names_of_the_paper_are_explained(capsys: pytest.CaptureFixture[str]) -> None:
+def test_methods_explains_names_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods", "AKBDR-Exp"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("AKBDR-Exp: akb-dr (AKBDR)")
@@ -340,19 +354,19 @@ def test_the_names_of_the_paper_are_explained(capsys: pytest.CaptureFixture[str]
     ("arguments", "words"),
     [
         (["mf"], "every row counts the same"),
-        (["ips"], "By label: a positive counts"),
+        (["ips"], "Relative weight of a positive row"),
         (["ips", "--set", "weights=logistic"], "of the weight"),
-        (["asips"], "of all pairs, which the third learns"),
+        (["asips"], "of all pairs; the third learns these"),
         (["tdr"], "Imputed label: "),
         (["mr"], "clipped"),
         (["sdr"], "stability gap"),
         (["dr-v2"], "balance gap"),
         (["SKBDR-Exp", "--set", "n=10", "--set", "strength=5"], "SD after; "),
-        (["wkb-ips", "--set", "features=activity"], "0 of 200 functions given up"),
+        (["wkb-ips", "--set", "features=activity"], "0 of 200 functions relaxed"),
         (["akb-dr", "--set", "solver=gradient", "--set", "kernel=exponential"], "Algorithm 1"),
     ],
 )
-def test_fit_says_how_far_to_trust_its_weights(
+def test_fit_prints_diagnostics_of_its_parts(
     arguments: list[str], words: str, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["fit", str(files), "--out", str(tmp_path / "run"), "--epochs", "2", "--method", *arguments]
@@ -387,13 +401,13 @@ def samples(files: Path) -> tuple[str, str]:
     return str(files / "observed.parquet"), str(files / "population.csv")
 
 
-def test_balance_writes_weights_and_says_what_they_did(
+def test_balance_writes_weights_and_prints_diagnostics(
     samples: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "weights.parquet"
     assert main(["balance", *samples, "--out", str(out), "--n-functions", "10"]) == 0
     text = capsys.readouterr().out
-    assert all(words in text for words in ("design effect", "before", "No function was given up", "SMD after"))
+    assert all(words in text for words in ("design effect", "before", "No function was relaxed", "SMD after"))
     frame, population = pl.read_parquet(out), pl.read_csv(samples[1])
     assert frame.columns == ["age", "income", "weight"]
     assert frame["weight"].sum() == pytest.approx(1)
@@ -405,7 +419,7 @@ def test_balance_writes_weights_and_says_what_they_did(
     assert max(abs(row["smd_after"]) for row in facts["diagnosis"]["table"]) < 1e-6
 
 
-def test_balance_keeps_the_other_columns_of_the_observed_file_in_their_order(tmp_path: Path) -> None:
+def test_balance_keeps_columns_and_row_order(tmp_path: Path) -> None:
     """Text as it stands, but numbers as numbers; ids with zeros in front stay text, and an index without a name too."""
     text = ',id,age,group,income,paid,note\n0,007,1,3,2,0.5,"a, b"\n1,008,3,4,1.5,,\n2,009,2,5,2.5,1e3,c\n'
     (tmp_path / "o.csv").write_text(text)
@@ -431,9 +445,7 @@ def test_balance_keeps_lists_and_dates_of_a_parquet_file(tmp_path: Path) -> None
     assert pl.read_parquet(tmp_path / "w.parquet").drop("weight").to_dict(as_series=False) == columns
 
 
-def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_smd_of_constant_feature_is_dash_and_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "o.csv").write_text("age,dose\n1,2\n3,4\n2,2.5\n")
     (tmp_path / "p.csv").write_text("age,dose\n1,0.1\n3,0.1\n2,0.1\n3,0.1\n")
     command = ["balance", str(tmp_path / "o.csv"), str(tmp_path / "p.csv"), "--out", str(tmp_path / "w.csv")]
@@ -468,8 +480,10 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         ),
         (["fit"], "`data` is missing"),
         (["fit", "nowhere.csv"], "nowhere.csv"),
-        (["fit", "coatt"], "unknown dataset 'coatt'"),
+        (["fit", "coatt"], "Did you mean 'coat'?"),
         (["fit", "{files}/train.csv", "--method", "magic"], "`name` must be one of"),
+        (["fit", "{files}/train.csv", "--method", "akb-drr"], "Did you mean 'akb-dr'?"),
+        (["fit", "{files}/train.csv", "--set", "dimm=3"], "Did you mean 'dim'?"),
         (["fit", "{files}/train.csv", "--set", "dim"], "`--set` takes name=value"),
         (["fit", "{files}/train.csv", "--set", "depth=3"], "setting `depth` is unknown"),
         (["fit", "{files}/train.csv", "--set", "dim=0"], "`dim` must be an integer >= 1, got 0"),
@@ -491,7 +505,7 @@ def test_a_constant_feature_is_a_dash_in_the_table_and_null_in_json(
         (["evaluate", "{files}", "{files}/test.csv"], "is not a saved run"),
         (["evaluate", "{run}", "{files}/none.csv"], "none.csv"),
         (["predict", "{run}", "{files}/test.csv", "--out", "{files}/out.xlsx"], "must end in"),
-        (["recommend", "{run}", "--users", "stranger"], "unknown user 'stranger'"),
+        (["recommend", "{run}", "--users", "newcomer"], "unknown user 'newcomer'"),
         (["recommend", "{run}", "--k", "0"], "`k` must be an integer >= 1, got 0"),
         (["recommend", "{run}", "--out", "{files}/test.csv/recs.csv"], "cannot be written"),
         (["methods", "magic"], "`name` must be one of"),
@@ -524,14 +538,12 @@ def test_bad_input_is_one_line_and_exit_code_2(
 @pytest.mark.parametrize(
     "arguments", [["fly"], ["fit", "x", "--k", "five"], ["fit", "--protocol", "secret"], ["predict"]]
 )
-def test_a_wrong_word_on_the_command_line_is_exit_code_2(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_usage_error_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     assert "Traceback" not in capsys.readouterr().err
 
 
-def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_prints_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(*arguments: object) -> None:
         raise KeyboardInterrupt
 
@@ -541,7 +553,7 @@ def test_ctrl_c_is_no_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
 
 
 @pytest.mark.parametrize("separator", [",", ";"])
-def test_a_test_file_is_read_by_the_columns_of_the_run(
+def test_test_file_is_read_by_columns_of_the_run(
     separator: str, dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert dataset.test is not None
@@ -568,10 +580,10 @@ def test_a_test_file_is_read_by_the_columns_of_the_run(
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", [{"user_col": ["a"]}, {"separator": {}}, {"separator": 3}, {"unheard": 1}])
-def test_a_run_whose_columns_cannot_be_told_is_evaluated_by_the_usual_ones(
+@pytest.mark.parametrize("damage", [{"user_col": ["a"]}, {"separator": {}}, {"separator": 3}, {"unknown": 1}])
+def test_run_without_known_columns_uses_default_columns(
     damage: dict[str, Any], dataset: Dataset, tmp_path: Path
 ) -> None:
     dataset.train.to_frame().write_csv(tmp_path / "log.csv")
-    reading = as_in_run({"data": "log.csv", **damage}, str(tmp_path / "log.csv"), {})
-    assert reading == as_in_run({}, str(tmp_path / "log.csv"), {}) == {}
+    reading = columns_as_fitted({"data": "log.csv", **damage}, str(tmp_path / "log.csv"), {})
+    assert reading == columns_as_fitted({}, str(tmp_path / "log.csv"), {}) == {}

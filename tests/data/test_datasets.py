@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from counterpoise.data.datasets import SOURCES, YAHOO_FILES, available, load, search_folders
+from counterpoise.data.datasets import SOURCES, YAHOO_FILES, available, load_dataset, search_folders
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset
 from counterpoise.errors import ConfigError, DataError
@@ -43,7 +43,7 @@ def pairs(dataset: Dataset) -> dict[str, set[tuple[object, object]]]:
 
 @needs_coat
 def test_coat_has_the_published_numbers() -> None:
-    data = load("coat", COAT, "paper", probe_fraction=0)
+    data = load_dataset("coat", COAT, "paper", probe_fraction=0)
     assert data.train.shape == (290, 300)
     assert (len(data.train), len(data.test)) == (6960, 4640)
     assert np.bincount(data.train.users).tolist() == [24] * 290
@@ -56,11 +56,11 @@ def test_coat_has_the_published_numbers() -> None:
 
 
 @needs_coat
-def test_coat_loses_the_366_pairs_of_the_log_in_the_honest_protocol() -> None:
-    whole = load("coat", COAT, probe_fraction=0)
+def test_honest_protocol_removes_366_pairs_of_coat() -> None:
+    whole = load_dataset("coat", COAT, probe_fraction=0)
     assert whole.description["rows_in_train"] == whole.description["removed_as_in_train"] == 366
     assert len(whole.test) == 4640 - 366
-    data = load("coat", COAT)
+    data = load_dataset("coat", COAT)
     assert len(data.probe) == data.description["removed_as_probe"] == 232
     assert not np.isin(data.test.pairs, data.probe.pairs).any()
     assert not np.isin(data.test.pairs, data.train.pairs).any()
@@ -68,8 +68,8 @@ def test_coat_loses_the_366_pairs_of_the_log_in_the_honest_protocol() -> None:
 
 
 @needs_coat
-def test_the_seed_draws_the_probe() -> None:
-    first, again, other = (load("coat", COAT, seed=seed).probe.pairs.tolist() for seed in (0, 0, 1))
+def test_seed_draws_the_probe() -> None:
+    first, again, other = (load_dataset("coat", COAT, seed=seed).probe.pairs.tolist() for seed in (0, 0, 1))
     assert first == again != other
 
 
@@ -82,19 +82,19 @@ def tiny_coat(folder: Path) -> Path:
 
 
 def test_coat_is_read_from_matrices_where_0_is_not_rated(tmp_path: Path) -> None:
-    data = load("coat", tiny_coat(tmp_path), probe_fraction=0)
+    data = load_dataset("coat", tiny_coat(tmp_path), probe_fraction=0)
     assert pairs(data) == {"train": {(0, 0), (0, 2), (1, 1)}, "test": {(0, 1), (1, 0), (1, 2)}}
     assert data.train.labels.tolist() == [0, 1, 1]
     assert data.train.item_features.tolist() == data.test.item_features.tolist() == np.eye(3).tolist()
     assert data.train.user_features is None
-    assert load("coat", tmp_path, threshold=5).train.labels.tolist() == [0, 1, 0]
+    assert load_dataset("coat", tmp_path, threshold=5).train.labels.tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize("content", ["1 2\n3\n", "a b\n", "\xff\xfe"])
-def test_a_matrix_that_cannot_be_read_is_named(tmp_path: Path, content: str) -> None:
+def test_unreadable_matrix_is_named(tmp_path: Path, content: str) -> None:
     (tiny_coat(tmp_path) / "test.ascii").write_text(content, encoding="latin-1")
     with pytest.raises(DataError, match=r"test\.ascii: cannot be read as a table of numbers \(.*\)\.$"):
-        load("coat", tmp_path)
+        load_dataset("coat", tmp_path)
 
 
 # ---- yahoo
@@ -108,27 +108,27 @@ def tiny_yahoo(folder: Path) -> Path:
     return folder
 
 
-def test_yahoo_is_read_without_header_over_all_its_users_and_songs(tmp_path: Path) -> None:
-    data = load("yahoo-r3", tiny_yahoo(tmp_path), probe_fraction=0)
+def test_yahoo_has_no_header_and_all_its_users_and_songs(tmp_path: Path) -> None:
+    data = load_dataset("yahoo-r3", tiny_yahoo(tmp_path), probe_fraction=0)
     assert data.train.shape == (15_400, 1_000)
     assert pairs(data) == {"train": {(1, 14), (1, 35), (15400, 1000)}, "test": {(2, 1), (5400, 49)}}
     assert data.train.labels.tolist() == [1, 0, 1]
     assert data.description["removed_as_in_train"] == 1
 
 
-def test_a_row_of_yahoo_that_is_wrong_is_named(tmp_path: Path) -> None:
+def test_wrong_row_of_yahoo_is_named(tmp_path: Path) -> None:
     (tiny_yahoo(tmp_path) / YAHOO_FILES[0]).write_text("1\t14\t5\n1\t35\tx\n")
     with pytest.raises(DataError, match=r"train\.txt: column 'rating', row 2: expected a finite number, got 'x'"):
-        load("yahoo-r3", tmp_path)
+        load_dataset("yahoo-r3", tmp_path)
     (tmp_path / YAHOO_FILES[0]).write_text("15401\t14\t5\n")
     with pytest.raises(DataError, match=r"train\.txt: unknown user 15401: this log has 15400 users"):
-        load("yahoo-r3", tmp_path)
+        load_dataset("yahoo-r3", tmp_path)
 
 
-def test_yahoo_that_is_not_there_says_how_to_ask_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_yahoo_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path / "data"))
     with pytest.raises(DataError) as caught:
-        load("yahoo-r3")
+        load_dataset("yahoo-r3")
     message = str(caught.value)
     assert str(tmp_path / "data" / "yahoo-r3") in message
     assert str(tmp_path / "cache" / "counterpoise" / "yahoo-r3") in message
@@ -142,7 +142,7 @@ def test_yahoo_that_is_not_there_says_how_to_ask_for_it(tmp_path: Path, monkeypa
 @pytest.mark.parametrize("header", ["", "user,item,watch_ratio\n"])
 def test_kuairec_split_files_are_read_with_and_without_header(tmp_path: Path, header: str) -> None:
     write(tmp_path, user__txt=header + "0,5,2.5\n3,6,0.5\n", random__txt=header + "0,7,2.0\n3,5,1.9\n3,6,9\n")
-    data = load("kuairec", tmp_path, probe_fraction=0)
+    data = load_dataset("kuairec", tmp_path, probe_fraction=0)
     assert pairs(data) == {"train": {(0, 5), (3, 6)}, "test": {(0, 7), (3, 5)}}
     assert data.train.user_ids == Vocabulary([0, 3])
     assert data.train.item_ids == Vocabulary([5, 6, 7])
@@ -155,19 +155,19 @@ def kuairec_matrix(pairs: list[tuple[int, int, float]]) -> str:
     return "\n".join([names, *rows, ""])
 
 
-def test_kuairec_matrices_train_on_the_big_and_test_on_the_small(tmp_path: Path) -> None:
+def test_kuairec_trains_on_the_big_and_tests_on_the_small_matrix(tmp_path: Path) -> None:
     big = kuairec_matrix([(7, 70, 1.0), (7, 70, 3.5), (1, 20, 0.1)])
     write(tmp_path / "data", big_matrix__csv=big, small_matrix__csv=kuairec_matrix([(1, 10, 2.5), (1, 20, 9.0)]))
-    data = load("kuairec", tmp_path, probe_fraction=0)
+    data = load_dataset("kuairec", tmp_path, probe_fraction=0)
     assert pairs(data) == {"train": {(7, 70), (1, 20)}, "test": {(1, 10)}}
     assert data.train.ratings.tolist() == [2.25, 0.1]  # the mean of a pair that was watched twice
 
 
-def test_kuairec_small_matrix_alone_gives_a_log_with_a_known_selection(tmp_path: Path) -> None:
+def test_kuairec_small_matrix_alone_gives_a_semisynthetic_log(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     watched = [(user, video, float(rng.exponential(1.5))) for user in range(100) for video in range(200)]
     write(tmp_path, small_matrix__csv=kuairec_matrix(watched))
-    data = load("kuairec", tmp_path, "paper", seed=3)
+    data = load_dataset("kuairec", tmp_path, "paper", seed=3)
     assert data.train.shape == (100, 200)
     assert data.train.density == pytest.approx(0.05, abs=4 * np.sqrt(0.05 * 0.95 / 20_000))
     assert np.bincount(data.test.users).tolist() == [83] * 100
@@ -175,34 +175,32 @@ def test_kuairec_small_matrix_alone_gives_a_log_with_a_known_selection(tmp_path:
     truth = np.mean([w >= 2 for _, _, w in watched])
     assert data.test.labels.mean() == pytest.approx(truth, abs=0.015)
     assert data.train.labels.mean() > truth + 0.1  # what is watched long is logged more
-    again = load("kuairec", tmp_path, "paper", seed=3)
+    again = load_dataset("kuairec", tmp_path, "paper", seed=3)
     assert again.train.pairs.tolist() == data.train.pairs.tolist()
 
 
 # ---- where datasets are looked for
 
 
-def test_the_environment_comes_before_the_cache_and_a_path_before_both(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_comes_before_environment_before_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "cache/counterpoise/kuairec", user__txt="1,1,1\n", random__txt="1,2,1\n")
-    assert load("kuairec").train.item_ids == Vocabulary([1, 2])
+    assert load_dataset("kuairec").train.item_ids == Vocabulary([1, 2])
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path / "data"))
-    assert load("kuairec").train.item_ids == Vocabulary([1, 2])
+    assert load_dataset("kuairec").train.item_ids == Vocabulary([1, 2])
     write(tmp_path / "data/kuairec", user__txt="1,3,1\n", random__txt="1,4,1\n")
-    assert load("kuairec").train.item_ids == Vocabulary([3, 4])
+    assert load_dataset("kuairec").train.item_ids == Vocabulary([3, 4])
     folder = write(tmp_path / "mine", user__txt="1,5,1\n", random__txt="1,6,1\n")
-    assert load("kuairec", folder).train.item_ids == Vocabulary([5, 6])
+    assert load_dataset("kuairec", folder).train.item_ids == Vocabulary([5, 6])
     with pytest.raises(DataError, match=r"'kuairec' .* was not found in .*nowhere\. Download it from"):
-        load("kuairec", tmp_path / "nowhere")
+        load_dataset("kuairec", tmp_path / "nowhere")
 
 
-def test_the_cache_is_in_the_home_folder_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_in_the_home_folder_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert search_folders("coat") == [Path.home() / ".cache" / "counterpoise" / "coat"]
 
 
-def test_available_lists_licence_and_origin_and_what_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_available_lists_licence_origin_and_readiness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
     tiny_coat(tmp_path / "coat")
     rows = {row["name"]: row for row in available()}
@@ -217,9 +215,12 @@ def test_available_lists_licence_and_origin_and_what_is_ready(tmp_path: Path, mo
     assert rows["coat"]["folder"] == str(tmp_path / "coat")
 
 
-def test_an_unknown_name_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match=r"unknown dataset 'coats'. Use one of 'coat', .* or a path to your own"):
-        load("coats")
+def test_unknown_dataset_suggests_the_nearest_name() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"unknown dataset 'coats'\. Did you mean 'coat'\? Use one of 'coat', .* or a path to your own",
+    ):
+        load_dataset("coats")
 
 
 # ---- simulated
@@ -228,7 +229,7 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_simulated_data_comes_from_the_simulation() -> None:
     from counterpoise.data.simulation import simulate
 
-    data = load("simulated", seed=4, n_users=30, n_items=20)
+    data = load_dataset("simulated", seed=4, n_users=30, n_items=20)
     same = simulate(30, 20, seed=4).dataset
     assert (data.train.pairs.tolist(), data.test.pairs.tolist()) == (
         same.train.pairs.tolist(),
@@ -239,50 +240,50 @@ def test_simulated_data_comes_from_the_simulation() -> None:
 # ---- files
 
 
-def test_a_file_alone_is_a_log_without_probe_and_test(tmp_path: Path) -> None:
+def test_single_file_is_a_log_without_probe_and_test(tmp_path: Path) -> None:
     file = write(tmp_path, mine__csv=HEADER + "1,10,4\n2,10,1\n") / "mine.csv"
-    data = load(file, threshold=3)
+    data = load_dataset(file, threshold=3)
     assert (data.name, data.probe, data.test) == ("mine", None, None)
     assert data.train.labels.tolist() == [1, 0]
     assert data.description["train_rows"] == 2
 
 
-def test_the_probe_is_drawn_from_a_test_file_unless_it_has_its_own(tmp_path: Path) -> None:
+def test_probe_is_drawn_from_the_test_unless_given(tmp_path: Path) -> None:
     test = HEADER + "".join(f"{user},{item},3\n" for user in range(10) for item in range(4))
     write(tmp_path, a__csv=HEADER + "1,1,4\n2,2,1\n", b__csv=test, c__csv=HEADER + "1,2,5\n77,3,1\n")
     files = [str(tmp_path / name) for name in ("a.csv", "b.csv", "c.csv")]
-    drawn = load(files[0], test=files[1])
+    drawn = load_dataset(files[0], test=files[1])
     assert (len(drawn.probe), len(drawn.test)) == (2, 40 - 2 - drawn.description["removed_as_in_train"])
-    given = load(files[0], test=files[1], probe=files[2])
+    given = load_dataset(files[0], test=files[1], probe=files[2])
     assert pairs(given)["probe"] == {(1, 2), (77, 3)}
     assert len(given.test) == 40 - 2 - 1
     assert {(1, 1), (2, 2), (1, 2)} & pairs(given)["test"] == set()
-    assert len(load(files[0], test=files[1], probe=files[2], protocol="paper").test) == 40
-    only = load(files[0], probe=files[2])
+    assert len(load_dataset(files[0], test=files[1], probe=files[2], protocol="paper").test) == 40
+    only = load_dataset(files[0], probe=files[2])
     assert (len(only.probe), only.test) == (2, None)
 
 
-def test_a_folder_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
+def test_folder_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
     folder = write(tmp_path / "mine", train__tsv=HEADER.replace(",", "\t") + "1\t10\t4\n", train__md="# not a log")
     pl.DataFrame({"user_id": [1, 2], "item_id": [20, 20], "rating": [1, 2]}).write_parquet(folder / "test.parquet")
-    data = load(folder, probe_fraction=0.5)
+    data = load_dataset(folder, probe_fraction=0.5)
     assert (data.name, len(data.train), len(data.probe), len(data.test)) == ("mine", 1, 1, 1)
     write(folder, train__csv=HEADER + "1,10,4\n")
     with pytest.raises(DataError, match=r"mine: several files are called train: train\.csv, train\.tsv"):
-        load(folder)
+        load_dataset(folder)
 
 
-def test_a_folder_without_a_log_and_a_missing_file_are_errors(tmp_path: Path) -> None:
+def test_empty_folder_and_missing_file_are_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file in this folder that ends in \.csv"):
-        load(tmp_path)
+        load_dataset(tmp_path)
     with pytest.raises(DataError, match=r"nowhere\.csv: there is no such file"):
-        load(tmp_path / "nowhere.csv")
+        load_dataset(tmp_path / "nowhere.csv")
 
 
-def test_options_of_reading_go_through(tmp_path: Path) -> None:
+def test_reading_options_are_passed_on(tmp_path: Path) -> None:
     file = write(tmp_path, a__csv="who;what;stars\n1;10;4\n1;10;2\n") / "a.csv"
     names = {"user_col": "who", "item_col": "what", "rating_col": "stars"}
-    assert load(file, separator=";", duplicates="mean", **names).train.ratings.tolist() == [3]
+    assert load_dataset(file, separator=";", duplicates="mean", **names).train.ratings.tolist() == [3]
 
 
 @pytest.mark.parametrize(
@@ -297,19 +298,19 @@ def test_options_of_reading_go_through(tmp_path: Path) -> None:
         ({"name": "a.csv", "path": "b"}, "`path` goes with one of the names 'coat'"),
     ],
 )
-def test_arguments_that_do_not_go_together_are_refused(arguments: dict[str, object], words: str) -> None:
+def test_conflicting_arguments_are_refused(arguments: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        load(**arguments)  # type: ignore[arg-type]
+        load_dataset(**arguments)  # type: ignore[arg-type]
 
 
-def test_a_protocol_that_leaves_nothing_to_test_on_says_so(tmp_path: Path) -> None:
+def test_protocol_that_leaves_no_test_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, train__csv=HEADER + "1,10,4\n", test__csv=HEADER + "1,10,4\n")
     with pytest.raises(DataError, match="leaves no test: of 1 unbiased ratings 0 are in the probe and 1 in the train"):
-        load(tmp_path)
+        load_dataset(tmp_path)
 
 
-def test_loading_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+def test_loading_does_not_change_the_folder(tmp_path: Path) -> None:
     folder = write(tmp_path / "mine", train__csv=HEADER + "1,10,x\n")
     with pytest.raises(DataError, match=r"train\.csv: column 'rating', row 2"):
-        load(folder)
+        load_dataset(folder)
     assert [file.name for file in tmp_path.rglob("*")] == ["mine", "train.csv"]

@@ -52,18 +52,18 @@ def test_decoding_the_codes_gives_the_ids_back(values: list[Any]) -> None:
 
 @settings(deadline=None)
 @given(values=st.lists(st.one_of(st.integers(0, 30)), min_size=1), data=st.data())
-def test_the_codes_do_not_depend_on_the_order_of_rows(values: list[int], data: st.DataObject) -> None:
+def test_codes_do_not_depend_on_the_order_of_rows(values: list[int], data: st.DataObject) -> None:
     shuffled = data.draw(st.permutations(values))
     assert Vocabulary.of(values) == Vocabulary.of(shuffled)
     assert Vocabulary.of(values[:3], values) == Vocabulary.of(values)
 
 
-def test_the_number_1_and_the_text_1_are_two_ids_of_one_vocabulary() -> None:
+def test_number_1_and_text_1_are_two_ids() -> None:
     assert len(Vocabulary.of([1, "1"])) == 2
     assert Vocabulary.of([1, "1"]).encode(["1", 1]).tolist() in ([1, 0], [0, 1])
 
 
-def test_ids_of_another_type_match_where_they_are_written_the_same() -> None:
+def test_ids_of_another_type_match_by_their_text() -> None:
     assert Vocabulary([1, 2]).encode(["1", "2", "abc", "007", "+1", "1.0"]).tolist() == [0, 1, -1, -1, -1, -1]
     assert Vocabulary(["1", "02"]).encode([1, 2]).tolist() == [0, -1]
     assert Vocabulary([1, 2]).encode([2.0, 1.0]).tolist() == [1, 0]
@@ -72,7 +72,7 @@ def test_ids_of_another_type_match_where_they_are_written_the_same() -> None:
     assert Vocabulary([True, False]).encode(["false", "no"]).tolist() == [1, -1]
 
 
-def test_an_unknown_id_is_the_one_that_is_named() -> None:
+def test_unknown_id_is_the_one_named() -> None:
     with pytest.raises(DataError, match="unknown user 'new': "):
         Vocabulary([1, 2]).require(["1", "2", "new"], "user")
 
@@ -94,26 +94,24 @@ def test_integers_past_63_bits_are_found_again() -> None:
 
 @settings(deadline=None)
 @given(values=st.lists(st.integers(-50, 50), min_size=1), others=st.lists(st.integers(-(2**63), 2**63 - 1) | st.none()))
-def test_integers_close_together_are_found_as_a_dictionary_finds_them(
-    values: list[int], others: list[int | None]
-) -> None:
+def test_lookup_of_dense_integers_equals_a_dictionary(values: list[int], others: list[int | None]) -> None:
     vocabulary = Vocabulary.of(values)
     index = {value: code for code, value in enumerate(sorted(set(values)))}
     asked = [*others, *values, *range(-60, 60)]
     assert vocabulary.encode(pl.Series(asked, dtype=pl.Int64)).tolist() == [index.get(value, -1) for value in asked]
 
 
-def test_an_unknown_id_is_named_with_what_is_known() -> None:
+def test_unknown_id_is_named_with_examples_of_known_ids() -> None:
     with pytest.raises(DataError, match=r"unknown user 'z' \(and 1 more\): this log has 2 users with ids such as 'a'"):
         Vocabulary(["a", "b"]).require(["a", "z", "y"], "user")
 
 
-def test_a_vocabulary_with_a_repeated_id_is_refused() -> None:
+def test_vocabulary_with_a_repeated_id_is_refused() -> None:
     with pytest.raises(DataError, match="must be distinct, got 1 repetitions"):
         Vocabulary(["a", "b", "a"])
 
 
-def test_a_vocabulary_grows_behind_its_known_ids() -> None:
+def test_extended_vocabulary_keeps_known_codes() -> None:
     grown = Vocabulary(["b", "a"]).extended(["c", "a", "aa", "c"])
     assert list(grown.column) == ["b", "a", "aa", "c"]
     mixed = Vocabulary([1, 2]).extended(["2", "x"])
@@ -121,7 +119,7 @@ def test_a_vocabulary_grows_behind_its_known_ids() -> None:
 
 
 @pytest.mark.parametrize("ids", [3, "ann", None, b"x"])
-def test_a_single_id_is_not_a_column(ids: object) -> None:
+def test_single_id_is_not_a_column(ids: object) -> None:
     with pytest.raises(DataError, match="Wrap a single id in a list"):
         as_column(ids)
 
@@ -142,12 +140,12 @@ def test_vocabularies_can_be_given_as_sequences() -> None:
 
 
 @pytest.mark.parametrize("frame", [None, 3, {"user_id": [1]}, [1, 2]])
-def test_what_is_no_frame_is_refused(frame: object) -> None:
+def test_other_objects_than_frames_are_refused(frame: object) -> None:
     with pytest.raises(DataError, match="`frame` must be a pandas, polars or pyarrow frame"):
         FeedbackLog.from_frame(frame)
 
 
-def test_a_matrix_that_does_not_fit_is_refused() -> None:
+def test_matrix_that_does_not_fit_is_refused() -> None:
     matrix = np.array([[0.0, 1.0], [1.0, 0.0]])
     with pytest.raises(DataError, match="at least one row"):
         FeedbackLog.from_csr(matrix, np.zeros((2, 2)))
@@ -167,7 +165,7 @@ def test_timestamps_of_any_resolution_are_read() -> None:
 # ---- building a log
 
 
-def test_rows_keep_their_order_and_ids_are_coded_in_sorted_order() -> None:
+def test_rows_keep_their_order_and_codes_are_sorted_ids() -> None:
     built = log(threshold=4, timestamps=[3, 1, 2])
     assert built.users.tolist() == [1, 0, 1]
     assert built.items.tolist() == [1, 1, 0]
@@ -208,7 +206,7 @@ def test_columns_of_all_libraries_give_the_same_log(column: Any) -> None:
     assert built.item_ids == Vocabulary([5, 7])
 
 
-def test_columns_of_a_frame_can_be_mapped_and_a_missing_one_lists_the_others() -> None:
+def test_missing_frame_column_lists_the_others() -> None:
     frame = pl.DataFrame({"who": ["a"], "what": ["x"], "stars": [3.0], "when": [dt.datetime(1970, 1, 1, 0, 0, 1)]})
     names = {"user_col": "who", "item_col": "what", "rating_col": "stars", "timestamp_col": "when"}
     assert FeedbackLog.from_frame(frame, **names).timestamps.tolist() == [1_000_000]
@@ -217,29 +215,29 @@ def test_columns_of_a_frame_can_be_mapped_and_a_missing_one_lists_the_others() -
 
 
 @pytest.mark.parametrize("matrix", [np.asarray, sparse.csr_array, sparse.coo_array, sparse.csc_matrix])
-def test_a_matrix_with_a_mask_keeps_ratings_of_zero(matrix: Any) -> None:
+def test_matrix_with_a_mask_keeps_ratings_of_zero(matrix: Any) -> None:
     ratings, mask = np.array([[0, 3, 0], [1, 0, 0]]), np.array([[1, 1, 0], [1, 0, 0]], dtype=bool)
     built = FeedbackLog.from_csr(matrix(ratings), matrix(mask))
     assert built.shape == (2, 3)
     assert dict(zip(built.pairs.tolist(), built.ratings.tolist(), strict=True)) == {0: 0, 1: 3, 3: 1}
 
 
-def test_a_matrix_needs_a_mask_of_its_shape() -> None:
-    with pytest.raises(DataError, match="cannot tell 0 from missing"):
+def test_matrix_needs_a_mask_of_its_shape() -> None:
+    with pytest.raises(DataError, match="0 and missing are the same"):
         FeedbackLog.from_csr(np.eye(2), None)
     with pytest.raises(DataError, match=r"shape of the ratings \(2, 2\), got \(3, 3\)"):
         FeedbackLog.from_csr(np.eye(2), np.eye(3))
 
 
 @pytest.mark.parametrize("bad", ["x", None, float("nan"), float("inf"), "", [1], object()])
-def test_a_rating_that_is_no_finite_number_is_refused(bad: Any) -> None:
+def test_rating_that_is_not_finite_is_refused(bad: Any) -> None:
     with pytest.raises(DataError, match="column 'rating'"):
         log(ratings=[4, bad, bad])
 
 
 @pytest.mark.parametrize("bad", [None, float("nan")])
 @pytest.mark.parametrize("make", [list, pd.Series, lambda values: pd.Series(values, dtype=object)])
-def test_a_missing_id_is_refused_by_its_row(bad: Any, make: Any) -> None:
+def test_missing_id_is_refused_by_its_row(bad: Any, make: Any) -> None:
     with pytest.raises(RowError) as caught:
         FeedbackLog.from_arrays(make(["b", bad, "c"]), [1, 2, 3], [1, 2, 3])
     assert (caught.value.column, caught.value.row) == ("user_id", 1)
@@ -254,17 +252,17 @@ def test_a_missing_id_is_refused_by_its_row(bad: Any, make: Any) -> None:
         ([b"1", b"2", b"3"], "expected one number in each row, got Binary"),
     ],
 )
-def test_ratings_of_another_type_are_refused_in_our_words(ratings: list[Any], words: str) -> None:
+def test_ratings_of_another_type_are_refused(ratings: list[Any], words: str) -> None:
     with pytest.raises(DataError, match=f"column 'rating': {words}"):
         log(ratings=ratings)
 
 
-def test_a_bad_timestamp_is_refused_by_its_row() -> None:
+def test_bad_timestamp_is_refused_by_its_row() -> None:
     with pytest.raises(RowError, match="column 'timestamp', row 2: expected a whole number or a date, got 'x'"):
         log(timestamps=["1", "2", "x"])
 
 
-def test_a_log_needs_rows_and_columns_of_one_length() -> None:
+def test_log_needs_rows_and_columns_of_one_length() -> None:
     with pytest.raises(DataError, match="at least one row"):
         log([], [], [])
     with pytest.raises(DataError, match=r"equal lengths, got \[2, 3\]"):
@@ -295,7 +293,7 @@ repeated_rows = st.lists(
 )
 
 
-def test_a_repeated_pair_is_an_error_with_the_count_and_the_first() -> None:
+def test_repeated_pairs_are_counted_and_the_first_is_named() -> None:
     with pytest.raises(RowError, match=r"row 2: 2 rows repeat a pair, the first is user 'b', item 7\. Choose dupl"):
         log(users="abbab", items=[7, 7, 7, 5, 7], ratings=[1, 2, 3, 4, 5])
 
@@ -330,7 +328,7 @@ def some_log(rows: int, shape: tuple[int, int] = (12, 11), seed: int = 0) -> Fee
 
 
 @given(rows=st.integers(1, 132), fraction=st.floats(0, 1), seed=st.integers(0, 9))
-def test_a_split_parts_the_rows_and_the_same_seed_draws_the_same(rows: int, fraction: float, seed: int) -> None:
+def test_split_partitions_rows_and_follows_the_seed(rows: int, fraction: float, seed: int) -> None:
     whole = some_log(rows)
     drawn, rest = whole.split(fraction, np.random.default_rng(seed))
     again, _ = whole.split(fraction, np.random.default_rng(seed))
@@ -346,12 +344,12 @@ def test_every_row_is_drawn_equally_often() -> None:
     assert abs(times - 500).max() < 5 * np.sqrt(2000 * 0.25 * 0.75)
 
 
-def test_a_fraction_outside_0_to_1_is_refused() -> None:
+def test_fraction_outside_0_to_1_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"`fraction` must be a number >= 0 and <= 1, got 1\.5"):
         some_log(5).split(1.5, np.random.default_rng(0))
 
 
-def test_a_dataset_wants_shared_vocabularies() -> None:
+def test_dataset_needs_shared_vocabularies() -> None:
     with pytest.raises(DataError, match="must share their vocabularies"):
         Dataset(some_log(5), test=some_log(5, shape=(12, 12)))
     assert Dataset(some_log(5), test=some_log(9)).probe is None
@@ -361,9 +359,7 @@ def test_a_dataset_wants_shared_vocabularies() -> None:
 
 
 @given(train=st.integers(1, 100), unbiased=st.integers(1, 100), fraction=st.floats(0, 0.9), seed=st.integers(0, 9))
-def test_the_honest_test_has_no_pair_of_the_probe_or_the_log(
-    train: int, unbiased: int, fraction: float, seed: int
-) -> None:
+def test_honest_test_excludes_pairs_of_probe_and_log(train: int, unbiased: int, fraction: float, seed: int) -> None:
     log, ratings = some_log(train, seed=1), some_log(unbiased, seed=2)
     rng = np.random.default_rng(seed)
     own, _ = ratings.split(fraction, np.random.default_rng(seed))
@@ -380,7 +376,7 @@ def test_the_honest_test_has_no_pair_of_the_probe_or_the_log(
     assert counts["unbiased_rows"] - removed == counts["test_rows"] == len(test)
 
 
-def test_the_paper_protocol_draws_the_same_probe_and_leaves_the_test_whole() -> None:
+def test_paper_protocol_draws_the_same_probe_and_keeps_the_test() -> None:
     log, ratings = some_log(60, seed=1), some_log(60, seed=2)
     honest = apply_protocol(log, ratings, "honest", 0.2, rng=np.random.default_rng(3))
     paper = apply_protocol(log, ratings, "paper", 0.2, rng=np.random.default_rng(3))
@@ -389,7 +385,7 @@ def test_the_paper_protocol_draws_the_same_probe_and_leaves_the_test_whole() -> 
     assert paper[2]["removed_as_probe"] == paper[2]["removed_as_in_train"] == 0
 
 
-def test_no_fraction_draws_no_probe_and_a_given_probe_is_used_as_it_is() -> None:
+def test_zero_fraction_draws_no_probe_and_given_probe_is_kept() -> None:
     log, ratings, own = some_log(30, seed=1), some_log(60, seed=2), some_log(20, seed=4)
     rng = np.random.default_rng(0)
     assert apply_protocol(log, ratings, "honest", 0, rng=rng)[0] is None
@@ -399,6 +395,6 @@ def test_no_fraction_draws_no_probe_and_a_given_probe_is_used_as_it_is() -> None
     assert counts["probe_rows"] == 20
 
 
-def test_an_unknown_protocol_is_refused() -> None:
+def test_unknown_protocol_is_refused() -> None:
     with pytest.raises(ConfigError, match="`protocol` must be one of 'honest', 'paper', got 'kind'"):
         apply_protocol(some_log(3), some_log(3), "kind", rng=np.random.default_rng(0))  # type: ignore[arg-type]

@@ -72,7 +72,7 @@ def test_another_separator_can_be_given_for_any_ending(tmp_path: Path) -> None:
     assert rows(read_log(tmp_path / "ratings.dat", separator=";")) == ROWS
 
 
-def test_a_path_with_the_marks_of_a_pattern_is_one_file(tmp_path: Path) -> None:
+def test_path_with_glob_characters_is_one_file(tmp_path: Path) -> None:
     FRAME.write_csv(tmp_path / "log[1]*.csv")
     FRAME.write_parquet(tmp_path / "log[1]*.parquet")
     assert rows(read_log(tmp_path / "log[1]*.csv")) == rows(read_log(tmp_path / "log[1]*.parquet")) == ROWS
@@ -96,7 +96,7 @@ def test_columns_can_be_mapped_and_others_are_ignored(tmp_path: Path) -> None:
     ],
     ids=["windows line ends", "byte order mark", "blank lines at the end", "blank lines at the top", "quotes"],
 )
-def test_the_usual_dialects_of_csv_are_fine(tmp_path: Path, text: str) -> None:
+def test_usual_csv_dialects_are_read(tmp_path: Path, text: str) -> None:
     assert rows(read_log(write(tmp_path, text))) == ROWS
 
 
@@ -121,7 +121,7 @@ def test_ids_are_integers_where_every_id_is_one(tmp_path: Path, ids: list[str]) 
 
 
 @pytest.mark.parametrize("odd", ["007", "+1", "-0", "1.0", " 1", "1e3", "a", "9223372036854775808", "NA"])
-def test_one_id_that_is_not_a_plain_integer_makes_all_text(tmp_path: Path, odd: str) -> None:
+def test_one_id_that_is_text_makes_all_text(tmp_path: Path, odd: str) -> None:
     log = read_log(write(tmp_path, f"{HEADER}7,a,1\n{odd},a,1\n"))
     assert rows(log)["user_id"] == ["7", odd]
 
@@ -136,7 +136,7 @@ def test_files_read_together_share_their_users_and_items(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_ids_that_are_text_in_one_file_are_text_in_all(tmp_path: Path, kind: str) -> None:
+def test_ids_that_are_text_in_one_are_text_in_all(tmp_path: Path, kind: str) -> None:
     train = write(tmp_path, HEADER + "1,10,5\n2,20,1\n", "train.csv")
     test = pl.DataFrame({"user_id": ["1", "x"], "item_id": [10, 20], "rating": [1, 2]})
     test.write_parquet(tmp_path / "test.parquet")
@@ -147,7 +147,7 @@ def test_ids_that_are_text_in_one_file_are_text_in_all(tmp_path: Path, kind: str
     assert logs["test"].item_ids == Vocabulary([10, 20])
 
 
-def test_integers_of_any_width_and_whole_floats_are_the_same_ids(tmp_path: Path) -> None:
+def test_integers_of_any_width_and_floats_are_the_same_ids(tmp_path: Path) -> None:
     train = write(tmp_path, HEADER + "1,10,5\n2,20,1\n", "train.csv")
     pl.DataFrame({"user_id": [1.0, 2.0], "item_id": [10, 20], "rating": [1, 2]}).with_columns(
         pl.col("item_id").cast(pl.UInt8)
@@ -157,7 +157,7 @@ def test_integers_of_any_width_and_whole_floats_are_the_same_ids(tmp_path: Path)
     assert logs["test"].item_ids == Vocabulary([10, 20])
 
 
-def test_a_given_vocabulary_sets_the_type_of_the_ids(tmp_path: Path) -> None:
+def test_given_vocabulary_sets_the_type_of_the_ids(tmp_path: Path) -> None:
     file = write(tmp_path, HEADER + "1,10,5\n2,20,1\n")
     users, items = Vocabulary(["0", "1", "2"]), Vocabulary([10, 20, 30])
     log = read_log(file, user_ids=users, item_ids=items)
@@ -177,12 +177,12 @@ def test_pairs_are_read_from_a_file_without_ratings(tmp_path: Path) -> None:
         read_pairs(file, user_col="u", item_col="i")
 
 
-def test_columns_are_named_by_their_role_and_unknown_roles_stay_text(tmp_path: Path) -> None:
+def test_columns_are_named_by_role_and_unknown_roles_stay_text(tmp_path: Path) -> None:
     frame = read_columns(write(tmp_path, "a,b,c\n1,2,3\n"), {"user": "c", "weight": "a"})
     assert frame.to_dict(as_series=False) == {"user": [3], "weight": ["1"]}
 
 
-def test_a_file_without_header_takes_the_names_that_are_given(tmp_path: Path) -> None:
+def test_file_without_header_takes_given_names(tmp_path: Path) -> None:
     file = write(tmp_path, "1,10,4,x\n1,20,2,x\n2,10,5,x\n")
     names = ["user_id", "item_id", "rating"]
     assert rows(read_log(file, header=names)) == ROWS
@@ -210,7 +210,7 @@ def test_timestamps_are_numbers_or_dates(tmp_path: Path, texts: list[str], numbe
     assert (log.ratings.tolist(), log.timestamps.tolist()) == ([0], [numbers[0]])  # the later of the two
 
 
-def test_a_timestamp_that_is_neither_is_named(tmp_path: Path) -> None:
+def test_wrong_timestamp_is_named(tmp_path: Path) -> None:
     file = write(tmp_path, "user_id,item_id,rating,t\n1,10,4,1\n1,20,4,soon\n")
     assert failure(file, timestamp_col="t").startswith("column 't', row 3: expected a whole number or a date, got 'so")
 
@@ -218,33 +218,33 @@ def test_a_timestamp_that_is_neither_is_named(tmp_path: Path) -> None:
 # ---- bad files
 
 
-def test_a_missing_column_lists_those_that_are_there_and_the_way_out(tmp_path: Path) -> None:
+def test_missing_column_lists_columns_and_the_option(tmp_path: Path) -> None:
     file = write(tmp_path, "userId,movieId,rating\n1,2,3\n")
     assert failure(file) == (
         "there is no column 'user_id'; the columns are 'userId', 'movieId', 'rating'. "
-        "Name yours with `user_col` (--user-col)."
+        "Did you mean 'userId'? Name yours with `user_col` (--user-col)."
     )
     FRAME.rename({"rating": "stars"}).write_parquet(tmp_path / "a.parquet")
     assert "--rating-col" in failure(tmp_path / "a.parquet")
 
 
-def test_a_wrong_separator_is_suspected_where_the_header_is_one_field(tmp_path: Path) -> None:
+def test_header_of_one_field_suggests_another_separator(tmp_path: Path) -> None:
     file = write(tmp_path, "user_id;item_id;rating\n1;2;3\n")
     assert failure(file).endswith("Give the `separator` (--separator) that the file uses.")
 
 
-def test_the_separator_must_be_one_character(tmp_path: Path) -> None:
+def test_separator_must_be_one_character(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`separator` must be one character"):
         read_log(write(tmp_path, HEADER), separator="::")
 
 
-def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:
+def test_duplicate_column_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path, "user_id,item_id,rating,rating\n1,2,3,4\n")
     assert failure(file) == "column 'rating', row 1: the header has this name twice. Rename one."
 
 
 @pytest.mark.parametrize("bad", ["good", "NaN", "inf", "-inf", "", '""', "1_000", "3,5"])
-def test_a_rating_that_is_no_finite_number_is_named_by_column_and_row(tmp_path: Path, bad: str) -> None:
+def test_rating_that_is_not_finite_is_located(tmp_path: Path, bad: str) -> None:
     bad = f'"{bad}"' if "," in bad else bad
     file = write(tmp_path, f"user_id,rating,item_id\n1,1,10\n1,{bad},20\n1,worse,30\n")
     assert failure(file).startswith("column 'rating', row 3: expected a finite number, got ")
@@ -260,12 +260,12 @@ def test_blank_lines_above_the_header_count_as_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("row", "column"), [(",10,4", "user_id"), ("1,,4", "item_id"), ('"",10,4', "user_id")])
-def test_a_missing_id_is_named_by_column_and_row(tmp_path: Path, row: str, column: str) -> None:
+def test_missing_id_is_located(tmp_path: Path, row: str, column: str) -> None:
     file = write(tmp_path, f"{HEADER}5,50,5\n{row}\n")
     assert failure(file) == f"column {column!r}, row 3: the id is missing. Fill it in or drop the row."
 
 
-def test_a_missing_id_in_parquet_is_named(tmp_path: Path) -> None:
+def test_missing_id_in_parquet_is_located(tmp_path: Path) -> None:
     FRAME.with_columns(item_id=pl.Series([1, 2, None])).write_parquet(tmp_path / "a.parquet")
     assert failure(tmp_path / "a.parquet").startswith("column 'item_id', row 3: the id is missing")
     FRAME.with_columns(item_id=None).write_parquet(tmp_path / "a.parquet")
@@ -279,7 +279,7 @@ def test_lists_in_parquet_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separator", [",", "\t", "|"])
 @pytest.mark.parametrize("quote", ["", '"'])
-def test_a_short_row_is_named_by_its_number(tmp_path: Path, separator: str, quote: str) -> None:
+def test_short_row_is_named_by_its_number(tmp_path: Path, separator: str, quote: str) -> None:
     text = f"user_id,item_id,rating\n{quote}1{quote},10,4\n2,20\n3,30,4\n".replace(",", separator)
     assert failure(write(tmp_path, text), separator=separator) == (
         "row 3: expected 3 fields as in the first row, got 2. Correct or drop the row."
@@ -288,29 +288,29 @@ def test_a_short_row_is_named_by_its_number(tmp_path: Path, separator: str, quot
 
 @pytest.mark.parametrize("quote", ["", '"'])
 @pytest.mark.parametrize("extra", ["7", "", "7,8"])
-def test_a_long_row_is_named_by_its_number(tmp_path: Path, extra: str, quote: str) -> None:
+def test_long_row_is_named_by_its_number(tmp_path: Path, extra: str, quote: str) -> None:
     file = write(tmp_path, f"user_id,note,item_id,rating,z\n{quote}1{quote},,10,4,0\n2,,20,4,0,{extra}\n3,,30,4,0\n")
     found = 6 + extra.count(",")
     assert failure(file).startswith(f"row 3: expected 5 fields as in the first row, got {found}.")
 
 
-def test_a_blank_line_between_rows_is_named(tmp_path: Path) -> None:
+def test_blank_line_between_rows_is_named(tmp_path: Path) -> None:
     assert failure(write(tmp_path, HEADER + "1,1,1\n\n1,2,2\n")) == "row 3: the row is blank. Correct or drop the row."
 
 
-def test_an_empty_last_column_is_not_a_short_row(tmp_path: Path) -> None:
+def test_empty_last_column_is_not_a_short_row(tmp_path: Path) -> None:
     file = write(tmp_path, "user_id,item_id,rating,note\n1,10,4,\n1,20,2,x\n2,10,5,\n")
     assert rows(read_log(file)) == ROWS
 
 
 @pytest.mark.parametrize("row", ['1,"10,4', '1,"10"x,4'])
-def test_a_quote_in_the_wrong_place_is_named_by_its_row(tmp_path: Path, row: str) -> None:
+def test_quote_in_the_wrong_place_is_named_by_its_row(tmp_path: Path, row: str) -> None:
     file = write(tmp_path, f"{HEADER}1,1,1\n{row}\n3,30,4\n")
     assert failure(file) == "row 3: a quote is not closed or not doubled. Correct the row."
 
 
 @pytest.mark.parametrize("last", ["4,b,2", '4,12" single,2'])
-def test_a_quote_inside_a_field_never_swallows_rows(tmp_path: Path, last: str) -> None:
+def test_quote_inside_a_field_never_swallows_rows(tmp_path: Path, last: str) -> None:
     file = write(tmp_path, f'{HEADER}1,1,1\n2,7" single,4\n3,b,3\n{last}\n5,d,1\n')
     try:
         assert rows(read_log(file))["user_id"] == [1, 2, 3, 4, 5]  # some versions of polars take it as it is
@@ -336,7 +336,7 @@ def test_text_that_is_not_utf8_is_named_by_its_row(tmp_path: Path) -> None:
         (HEADER.encode() + b"\n\n", "a.csv", "there are no rows of data."),
     ],
 )
-def test_an_empty_file_is_called_empty(tmp_path: Path, content: bytes, name: str, words: str) -> None:
+def test_empty_file_is_called_empty(tmp_path: Path, content: bytes, name: str, words: str) -> None:
     assert failure(write(tmp_path, content, name)) == words
 
 
@@ -345,14 +345,14 @@ def test_parquet_without_rows_is_called_empty(tmp_path: Path) -> None:
     assert failure(tmp_path / "a.parquet") == "there are no rows of data."
 
 
-def test_a_missing_file_a_folder_and_an_unknown_ending_are_told_apart(tmp_path: Path) -> None:
+def test_missing_file_folder_and_unknown_ending_have_own_messages(tmp_path: Path) -> None:
     assert failure(tmp_path / "nowhere.csv") == "there is no such file."
     (tmp_path / "folder.csv").mkdir()
     assert failure(tmp_path / "folder.csv").startswith("there is no file in this folder that ends in .csv,")
-    assert failure(write(tmp_path, "x", "a.xlsx")).startswith("the name does not tell the format. Use one of .csv")
+    assert failure(write(tmp_path, "x", "a.xlsx")).startswith("the format is not known from the name. Use one of .csv")
 
 
-def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_without_permission_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path, HEADER + "1,1,1\n")
 
     def refuse(*arguments: object, **options: object) -> None:
@@ -362,7 +362,7 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest
     assert failure(file) == "no permission to read it. Change its permissions or copy it."
 
 
-def test_a_cut_or_foreign_file_is_called_not_whole(tmp_path: Path) -> None:
+def test_truncated_or_foreign_file_is_an_error(tmp_path: Path) -> None:
     packed = gzip.compress((HEADER + "1,1,1\n" * 1000).encode())
     assert failure(write(tmp_path, packed[: len(packed) // 2], "a.csv.gz")).endswith("Is the file whole?")
     FRAME.write_parquet(tmp_path / "whole.parquet")
@@ -371,7 +371,7 @@ def test_a_cut_or_foreign_file_is_called_not_whole(tmp_path: Path) -> None:
         assert failure(write(tmp_path, content, "a.parquet")).startswith("not a whole Parquet file (")
 
 
-def test_a_pair_that_occurs_twice_is_named_with_the_count_and_the_row(tmp_path: Path) -> None:
+def test_repeated_pair_is_located(tmp_path: Path) -> None:
     file = write(tmp_path, HEADER + "1,10,4\n1,20,2\n1,10,5\n1,10,3\n")
     message = failure(file)
     assert message.startswith("column 'item_id', row 4: 2 rows repeat a pair, the first is user 1, item 10.")
@@ -388,7 +388,7 @@ quiet = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[He
 @quiet
 @given(content=st.one_of(st.binary(max_size=60), st.text('01a,"\n\r\t é', max_size=60).map(str.encode)))
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.csv.gz"])
-def test_whatever_a_file_holds_the_answer_is_a_log_or_one_line(tmp_path: Path, content: bytes, name: str) -> None:
+def test_any_file_gives_a_log_or_one_line(tmp_path: Path, content: bytes, name: str) -> None:
     file = write(tmp_path, HEADER.encode() + content if name == "a.csv" else content, name)
     try:
         answer = f"{file}: {read_log(file, duplicates='last')!r}"
@@ -428,9 +428,7 @@ lines = st.lists(st.lists(field, min_size=1, max_size=5).map(",".join), max_size
 
 @quiet
 @given(lines=lines, end=st.sampled_from(["", "\n", "\n\n"]), line_end=st.sampled_from(["\n", "\r\n"]))
-def test_a_file_that_is_accepted_means_what_python_reads_in_it(
-    tmp_path: Path, lines: list[str], end: str, line_end: str
-) -> None:
+def test_accepted_file_equals_what_csv_module_reads(tmp_path: Path, lines: list[str], end: str, line_end: str) -> None:
     text = line_end.join(["rating,user_id,note,item_id", *lines]) + end
     file = write(tmp_path, text)
     try:

@@ -33,13 +33,13 @@ def test_every_id_gets_its_own_row(files: Path) -> None:
     assert by_item == {1: 0.5, 2: 1.5, 3: 2.5}
 
 
-def test_one_side_may_stand_alone(files: Path) -> None:
+def test_features_of_one_side_suffice(files: Path) -> None:
     log = cp.load_dataset(files / "log.csv", users=files / "users.csv").train
     assert log.user_features is not None
     assert log.item_features is None
 
 
-def test_an_id_without_a_row_is_named(files: Path) -> None:
+def test_id_without_a_row_is_named(files: Path) -> None:
     pl.DataFrame({"user_id": ["a"], "age": [1]}).write_csv(files / "few.csv")
     with pytest.raises(DataError, match="no row for 1 of 2 users of the log, the first is 'b'"):
         cp.load_dataset(files / "log.csv", users=files / "few.csv")
@@ -50,7 +50,7 @@ def test_named_datasets_have_features_of_their_own(files: Path) -> None:
         cp.load_dataset("simulated", users=files / "users.csv")
 
 
-def test_the_command_line_fits_with_them(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_line_fits_with_side_features(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sides = ["--users", str(files / "users.csv"), "--items", str(files / "items.parquet")]
     run = ["fit", str(files / "log.csv"), "--out", str(files / "run"), "--epochs", "2", *sides, "--quiet"]
     assert main(run) == 0
@@ -60,25 +60,25 @@ def test_the_command_line_fits_with_them(files: Path, capsys: pytest.CaptureFixt
     assert "there is no column 'user_id'" in capsys.readouterr().err
 
 
-def test_an_id_in_two_rows_is_named(files: Path) -> None:
+def test_id_in_two_rows_is_named(files: Path) -> None:
     pl.DataFrame({"user_id": ["a", "b", "b"], "age": [1, 2, 3]}).write_csv(files / "twice.csv")
-    with pytest.raises(DataError, match="column 'user_id': 'b' stands in more than one row"):
+    with pytest.raises(DataError, match="column 'user_id': 'b' is in more than one row"):
         cp.load_dataset(files / "log.csv", users=files / "twice.csv")
 
 
-def test_a_value_that_is_no_number_is_named_by_its_row_in_the_file(files: Path) -> None:
+def test_value_that_is_not_a_number_is_located(files: Path) -> None:
     (files / "odd.csv").write_text("user_id,age\na,1\nb,NaN\n")
     with pytest.raises(DataError, match=r"odd\.csv: column 'age', row 3: expected a finite number"):
         cp.load_dataset(files / "log.csv", users=files / "odd.csv")
 
 
-def test_a_feature_past_float32_is_refused(files: Path) -> None:
+def test_feature_past_float32_is_refused(files: Path) -> None:
     pl.DataFrame({"user_id": ["a", "b"], "age": [1.0, 6e39]}).write_csv(files / "large.csv")
     with pytest.raises(DataError, match="past float32"):
         cp.load_dataset(files / "log.csv", users=files / "large.csv")
 
 
-def test_features_that_nobody_uses_are_said_to_be_unused(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unused_features_are_reported(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["fit", str(files / "log.csv"), "--epochs", "2", "--users", str(files / "users.csv")]
     assert main([*run, "--method", "mf", "--out", str(files / "plain")]) == 0
     assert "are not used here" in " ".join(capsys.readouterr().out.split())

@@ -1,4 +1,4 @@
-"""The simulated world against its own formulas."""
+"""Simulated data against its own formulas."""
 
 from __future__ import annotations
 
@@ -7,9 +7,16 @@ import pytest
 from scipy.special import expit
 
 from counterpoise import ConfigError, DataError, DebiasedRecommender, SimulatedData, simulate
+from counterpoise.data.hashing import GOLDEN_GAMMA, splitmix64
 
 
-def test_the_truth_follows_the_formulas(world: SimulatedData) -> None:
+def test_splitmix64_gives_the_published_sequence() -> None:
+    state = (1234567 + GOLDEN_GAMMA * np.arange(1, 4, dtype=object)) % 2**64  # seed 1234567, Vigna's reference code
+    published = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert splitmix64(state.astype(np.uint64)).tolist() == published
+
+
+def test_truth_follows_the_formulas(world: SimulatedData) -> None:
     users, items = world.user_features, world.item_features
     user, item = 7, 11
     liking = users[user] @ items[item] / np.sqrt(3) + 0.8 * items[item, 2] + 0.4 * users[user, 2]
@@ -21,7 +28,7 @@ def test_the_truth_follows_the_formulas(world: SimulatedData) -> None:
     assert np.allclose(logits - selection, (logits - selection)[0, 0])
 
 
-def test_tables_are_the_same_in_part_and_as_a_whole(world: SimulatedData) -> None:
+def test_pair_table_in_part_equals_the_whole(world: SimulatedData) -> None:
     for table in (world.propensity, world.preference, world.labels):
         whole = np.asarray(table)
         assert whole.shape == table.shape == world.dataset.train.shape
@@ -32,7 +39,7 @@ def test_tables_are_the_same_in_part_and_as_a_whole(world: SimulatedData) -> Non
             assert np.allclose(table[part], whole[part])
 
 
-def test_the_log_holds_the_labels_of_the_world(world: SimulatedData) -> None:
+def test_log_has_the_simulated_labels(world: SimulatedData) -> None:
     for log in (world.dataset.train, world.dataset.probe, world.dataset.test):
         assert log is not None
         assert np.array_equal(log.labels, world.labels[log.users, log.items])
@@ -52,7 +59,7 @@ def test_labels_and_observations_follow_their_probabilities() -> None:
     assert abs(independent) < 4 * 0.3 * 0.5 / np.sqrt(labels.size)
 
 
-def test_the_density_is_the_mean_propensity() -> None:
+def test_density_is_the_mean_propensity() -> None:
     assert simulate(n_users=80, n_items=70, density=0.13).propensity.mean() == pytest.approx(0.13, abs=1e-6)
     assert simulate(n_users=1500, n_items=1000, density=0.02).propensity.mean() == pytest.approx(0.02, rel=0.02)
 
@@ -62,7 +69,7 @@ def test_strong_selection_can_be_simulated() -> None:
     assert world.propensity.mean() == pytest.approx(0.1, abs=1e-6)
 
 
-def test_no_strength_means_missing_at_random() -> None:
+def test_zero_strength_is_missing_at_random() -> None:
     assert np.ptp(np.asarray(simulate(n_users=30, n_items=20, density=0.3, strength=0).propensity)) < 1e-12
 
 
@@ -72,14 +79,14 @@ def _logit_less_its_mean(world: SimulatedData) -> np.ndarray:
     return logits - logits.mean()
 
 
-def test_selection_by_features_leaves_out_what_people_like() -> None:
+def test_selection_by_features_ignores_preference() -> None:
     world = simulate(n_users=30, n_items=20, density=0.3, selection="features")
     users, items = world.user_features, world.item_features
     expected = np.abs(users[:, [1]]) * np.tanh(2 * items[:, 1]) + 0.7 * np.sin(2 * users[:, [0]])
     assert np.allclose(_logit_less_its_mean(world), expected - expected.mean())
 
 
-def test_selection_by_popularity_is_a_users_part_and_an_items_part_and_knows_no_features() -> None:
+def test_selection_by_popularity_is_additive_in_user_and_item() -> None:
     world = simulate(n_users=400, n_items=300, density=0.3, selection="popularity")
     logits = _logit_less_its_mean(world)
     users, items = logits.mean(1), logits.mean(0)
@@ -104,14 +111,14 @@ def test_both_is_popularity_and_preference() -> None:
     assert np.allclose(parts[0] + parts[1], parts[2])
 
 
-def test_the_kind_of_selection_changes_neither_preference_nor_labels() -> None:
+def test_selection_changes_neither_preference_nor_labels() -> None:
     other = simulate(n_users=60, n_items=50, density=0.2, selection="popularity")
     same = simulate(n_users=60, n_items=50, density=0.2)
     assert np.array_equal(np.asarray(other.labels), np.asarray(same.labels))
     assert np.array_equal(np.asarray(other.preference), np.asarray(same.preference))
 
 
-def test_an_unknown_selection_is_named() -> None:
+def test_unknown_selection_is_named() -> None:
     with pytest.raises(ConfigError, match="`selection` must be one of"):
         simulate(selection="taste")
 
@@ -122,7 +129,7 @@ def test_selection_makes_logged_labels_more_positive(world: SimulatedData) -> No
     assert abs(world.dataset.test.labels.mean() - world.labels.mean()) < 0.1
 
 
-def test_the_ideal_risk_is_the_mean_log_loss_over_all_pairs(world: SimulatedData) -> None:
+def test_ideal_risk_is_the_mean_log_loss_over_all_pairs(world: SimulatedData) -> None:
     scores = np.random.default_rng(0).uniform(0.1, 0.9, world.labels.shape)
     labels = np.asarray(world.labels)
     expected = -(labels * np.log(scores) + (1 - labels) * np.log(1 - scores)).mean()
@@ -137,14 +144,12 @@ def test_the_ideal_risk_is_the_mean_log_loss_over_all_pairs(world: SimulatedData
             world.ideal_risk(wrong)
 
 
-def test_the_ideal_risk_of_a_model_is_that_of_its_predictions(
-    world: SimulatedData, fitted: DebiasedRecommender
-) -> None:
+def test_ideal_risk_of_a_model_is_that_of_its_predictions(world: SimulatedData, fitted: DebiasedRecommender) -> None:
     grid = np.array([fitted.predict(np.full(50, user), np.arange(50)) for user in range(60)])
     assert world.ideal_risk(fitted) == pytest.approx(world.ideal_risk(grid), rel=1e-6)
 
 
-def test_the_seed_decides_everything() -> None:
+def test_seed_decides_everything() -> None:
     first, second, other = (simulate(n_users=30, n_items=20, density=0.3, seed=seed) for seed in (1, 1, 2))
     assert first.dataset.train.to_frame().equals(second.dataset.train.to_frame())
     assert first.dataset.test.to_frame().equals(second.dataset.test.to_frame())
@@ -159,9 +164,9 @@ def test_probe_test_and_log_share_no_pair(world: SimulatedData) -> None:
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = simulate(n_users=30, n_items=20, density=0.3)
-    monkeypatch.setattr("counterpoise.data.simulation.BLOCK", 40 * 20)
+    monkeypatch.setattr("counterpoise.data.simulation.BLOCK_PAIRS", 40 * 20)
     again = simulate(n_users=30, n_items=20, density=0.3)
-    monkeypatch.setattr("counterpoise.data.simulation.BLOCK", 45)
+    monkeypatch.setattr("counterpoise.data.simulation.BLOCK_PAIRS", 45)
     assert np.allclose(np.asarray(again.labels), np.asarray(whole.labels))
     assert again.ideal_risk(again.preference) == pytest.approx(whole.ideal_risk(whole.preference))
 

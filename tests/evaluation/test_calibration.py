@@ -9,7 +9,7 @@ from counterpoise.errors import DataError
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
 
 
-def test_bins_are_of_equal_size_and_hold_means_of_what_was_predicted_and_came() -> None:
+def test_bins_have_equal_size_and_hold_means() -> None:
     rng = np.random.default_rng(0)
     scores, labels = rng.random(103), rng.integers(0, 2, 103)
     found = calibration_bins(scores, labels, bins=5)
@@ -34,14 +34,14 @@ def test_equal_predictions_stay_in_one_bin() -> None:
     assert [one.rows for one in backwards] == [one.rows for one in found]
 
 
-def test_the_error_is_the_weighted_mean_distance_and_0_where_predictions_are_right() -> None:
+def test_calibration_error_is_the_weighted_mean_distance() -> None:
     scores, labels = np.repeat([0.25, 0.5], 4), np.array([1, 0, 0, 0, 1, 1, 0, 0])
     assert calibration_error(calibration_bins(scores, labels)) == 0
     found = calibration_bins([0.1, 0.1, 0.8], [1, 0, 0])
     assert calibration_error(found) == pytest.approx((2 * abs(0.5 - 0.1) + abs(0 - 0.8)) / 3)
 
 
-def test_the_interval_is_where_the_score_test_does_not_reject() -> None:
+def test_wilson_interval_inverts_the_score_test() -> None:
     for rate, rows in ((0.3, 20), (0.0, 7), (1.0, 5)):
         low, high = wilson_interval(rate, rows)
         for edge in (low, high):
@@ -49,7 +49,7 @@ def test_the_interval_is_where_the_score_test_does_not_reject() -> None:
                 assert abs(rate - edge) / (edge * (1 - edge) / rows) ** 0.5 == pytest.approx(1.96)
 
 
-def test_what_is_no_probability_is_refused() -> None:
+def test_scores_that_are_not_probabilities_are_refused() -> None:
     for scores, labels in (([0.5, 1.5], [0, 1]), ([0.5], [0, 1]), ([], []), ([0.5, np.nan], [0, 1])):
         with pytest.raises(DataError, match="`scores` and `labels`"):
             calibration_bins(scores, labels)

@@ -1,4 +1,4 @@
-"""The debiased validation risk: against a slow oracle, and against the truth of simulated worlds."""
+"""The debiased validation risk against a slow oracle, and against the ideal loss of simulated data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from counterpoise import Balancing, ConfigError, DataError, Dataset, KernelFunctions, Uniform, make, simulate
-from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debiased_risk, pooled, ratio_of
+from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debiased_risk, pooled, solve_ratio
 
 
 def some_errors(rows: int = 30, probe_rows: int = 12, seed: int = 0) -> Errors:
@@ -37,30 +37,30 @@ def slow_risk(errors: Errors) -> Estimate:
 
 
 @pytest.mark.parametrize("probe_rows", [0, 1, 12])
-def test_the_risk_is_its_formula(probe_rows: int) -> None:
+def test_risk_is_its_formula(probe_rows: int) -> None:
     errors = some_errors(probe_rows=probe_rows)
     assert debiased_risk(errors) == pytest.approx(slow_risk(errors))
 
 
-def test_equal_weights_and_a_user_a_row_give_the_mean_and_its_standard_error() -> None:
+def test_equal_weights_and_independent_rows_give_mean_and_standard_error() -> None:
     errors = np.random.default_rng(0).exponential(size=50)
     risk = debiased_risk(Errors(errors, np.ones(50), np.empty(0), np.arange(50)))
     assert risk == pytest.approx((errors.mean(), errors.std() / 50**0.5))
 
 
-def test_the_scale_of_the_weights_does_not_matter() -> None:
+def test_scale_of_the_weights_does_not_matter() -> None:
     errors = some_errors()
     assert debiased_risk(errors._replace(weights=7 * errors.weights)) == pytest.approx(debiased_risk(errors))
 
 
-def test_the_risk_of_a_difference_is_the_difference_of_the_risks() -> None:
+def test_risk_of_a_difference_is_the_difference_of_the_risks() -> None:
     one, other = some_errors(seed=0), some_errors(seed=1)
     other = other._replace(weights=one.weights, users=one.users)
     difference = debiased_risk(one.minus(other)).value
     assert difference == pytest.approx(debiased_risk(one).value - debiased_risk(other).value)
 
 
-def test_the_standard_error_is_that_of_repeated_draws_of_users() -> None:
+def test_standard_error_matches_repeated_draws_of_users() -> None:
     rng, values = np.random.default_rng(0), []
     for _ in range(600):  # 40 users of 5 rows of the log and one of the probe; what is common to a user counts
         common, users = rng.normal(size=40), np.repeat(np.arange(40), 5)
@@ -85,7 +85,7 @@ def test_pooling_keeps_every_row_with_its_user() -> None:
     assert debiased_risk(pooled(parts)) == pytest.approx(debiased_risk(errors))
 
 
-def test_every_row_judges_once_and_no_fit_sees_what_judges_it(dataset: Dataset) -> None:
+def test_every_row_is_held_out_once_and_not_fitted(dataset: Dataset) -> None:
     assert dataset.probe is not None
     log = dataset.train
     overlapping = log.take(np.arange(10))  # rows of the probe whose label fits have seen
@@ -106,37 +106,37 @@ def test_every_row_judges_once_and_no_fit_sees_what_judges_it(dataset: Dataset) 
         assert len(fold.log) + len(fold.held_out) == len(log)
 
 
-def test_one_round_of_five_holds_out_a_fifth_once(dataset: Dataset) -> None:
-    facts = Validation.of(dataset, rounds=1, weights=Uniform()).facts()
+def test_one_of_five_folds_holds_out_a_fifth(dataset: Dataset) -> None:
+    facts = Validation.of(dataset, eval_folds=1, weights=Uniform()).facts()
     assert facts["held_out_rows"] == pytest.approx(len(dataset.train) / 5, abs=1)
-    assert (facts["folds"], facts["rounds"]) == (5, 1)
+    assert (facts["folds"], facts["eval_folds"]) == (5, 1)
 
 
-def test_the_weights_look_at_no_label(dataset: Dataset) -> None:
+def test_validation_weights_do_not_depend_on_labels(dataset: Dataset) -> None:
     log = dataset.train
     turned = replace(log, ratings=1 - log.ratings)
-    weights = [ratio_of(one, None, Balancing(), 0) for one in (log, turned)]
+    weights = [solve_ratio(one, None, Balancing(), 0) for one in (log, turned)]
     np.testing.assert_array_equal(*weights)
     assert weights[0].mean() == pytest.approx(1, abs=1e-4)
 
 
-def test_weights_that_follow_a_predictor_cannot_judge(dataset: Dataset) -> None:
-    with pytest.raises(ConfigError, match="cannot judge"):
+def test_weights_that_follow_a_predictor_are_refused(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="must be ready before training"):
         Validation.of(dataset, weights=Balancing(KernelFunctions(select="adaptive")))
 
 
-@pytest.mark.parametrize(("settings", "message"), [({"folds": 1}, "folds"), ({"rounds": 6}, "rounds")])
-def test_a_deal_that_cannot_be_is_an_error(dataset: Dataset, settings: dict[str, int], message: str) -> None:
+@pytest.mark.parametrize(("settings", "message"), [({"folds": 1}, "folds"), ({"eval_folds": 6}, "eval_folds")])
+def test_impossible_number_of_folds_is_an_error(dataset: Dataset, settings: dict[str, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Validation.of(dataset, **settings)
 
 
-def test_a_log_of_too_few_rows_is_an_error(dataset: Dataset) -> None:
+def test_log_of_too_few_rows_is_an_error(dataset: Dataset) -> None:
     with pytest.raises(DataError, match="two rows for each of the 5 folds"):
         Validation.of(dataset.train.take(np.arange(9)))
 
 
-def test_it_does_not_move_the_global_generator(dataset: Dataset) -> None:
+def test_global_generator_is_not_advanced(dataset: Dataset) -> None:
     before = torch.get_rng_state()
     Validation.of(dataset, weights=Uniform()).risk(partial(make, "mf", dim=2, epochs=2))
     assert torch.equal(before, torch.get_rng_state())
@@ -145,13 +145,13 @@ def test_it_does_not_move_the_global_generator(dataset: Dataset) -> None:
 CONFIGURATIONS = [{"l2": l2, "l2_biases": biases} for l2 in (0.5, 32.0) for biases in (0.5, 16.0)]
 
 
-def test_differences_are_nearer_to_the_ideal_ones_than_those_of_the_unweighted_loss() -> None:
+def test_debiased_risk_orders_configurations_better_than_unweighted_loss() -> None:
     squares = {"balanced": 0.0, "unweighted": 0.0}
     for seed in range(2):
         world = simulate(n_users=100, n_items=80, density=0.12, strength=1.5, seed=seed)
         validation = Validation.of(world.dataset, folds=3, seed=seed)
         makers = [partial(make, "mf", dim=4, epochs=50, **settings) for settings in CONFIGURATIONS]
-        errors = [pooled(list(validation.judge(maker))) for maker in makers]
+        errors = [pooled(list(validation.errors_by_fold(maker))) for maker in makers]
         found = {
             "balanced": [debiased_risk(each).value for each in errors],
             "unweighted": [each.on_log.mean() for each in errors],

@@ -12,7 +12,8 @@ import pytest
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.evaluation import evaluate as evaluation
-from counterpoise.evaluation.evaluate import NAMES, evaluate
+from counterpoise.evaluation.evaluate import evaluate
+from counterpoise.evaluation.metrics import METRIC_NAMES
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -31,26 +32,26 @@ def example(n_users=30, seed=0, ties=False):
 
 
 def values(result):
-    return {name: getattr(result, name) for name in NAMES}
+    return {name: getattr(result, name) for name in METRIC_NAMES}
 
 
 @pytest.mark.parametrize("rule", ["skip", "one", "zero"])
 @pytest.mark.parametrize("ties", [False, True])
-def test_every_metric_is_that_of_the_loops(rule, ties):
+def test_every_metric_equals_slow_loops(rule, ties):
     log, scores = example(ties=ties)
     result = evaluate(scores, log, k=4, empty_users=rule, bootstrap=0)
     expected = oracles.all_metrics(log.users, log.items, scores, log.labels, 4, rule)
     assert values(result) == pytest.approx(expected)
 
 
-def test_the_counts_say_whom_the_rules_touched():
+def test_counts_of_users_follow_the_rules():
     log = FeedbackLog.from_arrays([0, 0, 0, 1, 1, 2], [0, 1, 2, 0, 1, 0], [1, 0, 1, 0, 0, 1])
     result = evaluate(np.full(6, 0.5), log, k=2, bootstrap=0)
     counts = (result.n_rows, result.n_users, result.n_empty_users, result.n_short_users, result.n_auc_users)
     assert counts == (6, 3, 1, 1, 1)
 
 
-def test_a_model_a_function_and_an_array_give_the_same_result():
+def test_model_a_function_and_an_array_give_the_same_result():
     log, scores = example()
     matrix = np.zeros(log.shape)
     matrix[log.users, log.items] = scores
@@ -63,7 +64,7 @@ def test_a_model_a_function_and_an_array_give_the_same_result():
     assert results[0] == results[1] == results[2]
 
 
-def test_the_threshold_of_the_log_makes_the_labels():
+def test_threshold_of_the_log_makes_the_labels():
     log, scores = example()
     stars = FeedbackLog.from_arrays(log.users, log.items, 2 + 2 * log.labels, threshold=3)
     assert evaluate(scores, stars) == evaluate(scores, log)
@@ -80,43 +81,43 @@ def test_intervals_are_those_of_explicit_resamples_of_users(rule):
     for drawn in np.random.default_rng(5).integers(result.n_users, size=(25, result.n_users)):
         rows, copies = oracles.resample(log.users, drawn)
         replicates.append(oracles.all_metrics(copies, log.items[rows], scores[rows], log.labels[rows], 3, rule))
-    for name in NAMES:
+    for name in METRIC_NAMES:
         expected = np.quantile([replicate[name] for replicate in replicates], [0.1, 0.9])
         assert result.intervals[name] == pytest.approx(tuple(expected)), name
 
 
-def test_the_size_of_a_block_does_not_change_the_intervals(monkeypatch):
+def test_size_of_a_block_does_not_change_the_intervals(monkeypatch):
     log, scores = example()
     whole = evaluate(scores, log, bootstrap=37).intervals
     for block in (1, 5 * len(log), 99 * len(log)):
-        monkeypatch.setattr(evaluation, "BLOCK", block)
+        monkeypatch.setattr(evaluation, "BOOTSTRAP_BLOCK", block)
         blocks = evaluate(scores, log, bootstrap=37).intervals
-        assert all(blocks[name] == pytest.approx(whole[name]) for name in NAMES)
+        assert all(blocks[name] == pytest.approx(whole[name]) for name in METRIC_NAMES)
 
 
-def test_the_same_seed_gives_the_same_intervals_and_another_seed_others():
+def test_seed_decides_the_intervals():
     log, scores = example()
     assert evaluate(scores, log, seed=3) == evaluate(scores, log, seed=3)
     assert evaluate(scores, log, seed=3).intervals["auc"] != evaluate(scores, log, seed=4).intervals["auc"]
 
 
-def test_intervals_cover_the_value_and_are_narrower_with_more_users():
+def test_intervals_cover_the_value_and_shrink_with_users():
     widths = []
     for n_users in (100, 1600):
         result = evaluate(*reversed(example(n_users)))
         assert all(low < getattr(result, name) < high for name, (low, high) in result.intervals.items())
         widths.append({name: high - low for name, (low, high) in result.intervals.items()})
-    for name in NAMES:
+    for name in METRIC_NAMES:
         assert 2.5 < widths[0][name] / widths[1][name] < 6, name  # 4 = sqrt(1600 / 100), up to chance
 
 
-def test_a_higher_level_gives_wider_intervals():
+def test_higher_level_gives_wider_intervals():
     log, scores = example()
     narrow, wide = (evaluate(scores, log, level=level).intervals["auc"] for level in (0.5, 0.95))
     assert wide[0] < narrow[0] < narrow[1] < wide[1]
 
 
-def test_without_bootstrap_there_are_no_intervals_and_the_values_stay():
+def test_without_bootstrap_only_the_intervals_are_missing():
     log, scores = example()
     assert evaluate(scores, log, bootstrap=0).intervals == {}
     assert values(evaluate(scores, log, bootstrap=0)) == values(evaluate(scores, log))
@@ -125,7 +126,7 @@ def test_without_bootstrap_there_are_no_intervals_and_the_values_stay():
 # ---- what is not defined ---------------------------------------------------------------------------------------------
 
 
-def test_with_one_class_only_the_auc_is_nan_and_the_result_says_why():
+def test_auc_of_one_class_is_nan_with_a_reason():
     log = FeedbackLog.from_arrays([0, 0, 1], [0, 1, 0], [1, 1, 1])
     result = evaluate([0.2, 0.4, 0.6], log)
     assert math.isnan(result.auc)
@@ -134,21 +135,21 @@ def test_with_one_class_only_the_auc_is_nan_and_the_result_says_why():
     assert result.ndcg == 1
 
 
-def test_replicates_without_a_value_do_not_count_in_an_interval():
+def test_undefined_replicates_do_not_count_in_intervals():
     log = FeedbackLog.from_arrays([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 1, 0])  # user 0 drawn twice: one class only
     result = evaluate([0.2, 0.4, 0.6, 0.3], log, bootstrap=50)
     assert result.intervals["auc"] == (1, 1)
     assert result.intervals["ndcg"] == (1, 1)
 
 
-def test_without_a_positive_skip_leaves_nobody_to_rank_and_one_counts_all():
+def test_without_positives_skip_is_undefined_and_one_counts_all():
     log = FeedbackLog.from_arrays([0, 0, 1], [0, 1, 0], [0, 0, 0])
     skipped, counted = (evaluate([0.2, 0.4, 0.6], log, empty_users=rule) for rule in ("skip", "one"))
     assert {"ndcg", "precision", "recall", "f1"} <= set(skipped.undefined)
     assert (counted.ndcg, counted.precision, counted.recall, counted.f1) == (1, 0, 0, 0)
 
 
-def test_errors_of_scores_that_are_no_probabilities_are_nan():
+def test_errors_of_scores_outside_0_1_are_nan():
     log, scores = example()
     logits = evaluate(1e200 * (scores - 0.5), log)
     assert set(logits.undefined) == {"mse", "mae", "log_loss"}
@@ -171,7 +172,7 @@ def test_to_dict_is_json_with_null_for_nan():
     assert (facts["auc"], facts["ndcg"], facts["k"], facts["intervals"]["auc"]) == (None, 1.0, 2, [None, None])
 
 
-def test_the_table_is_aligned_and_states_the_rule():
+def test_table_is_aligned_and_states_the_rule():
     log, scores = example()
     lines = str(evaluate(scores, log, k=3, empty_users="one")).splitlines()
     assert lines[0].split() == ["metric", "value", "95", "%", "interval"]
@@ -180,7 +181,7 @@ def test_the_table_is_aligned_and_states_the_rule():
     assert any("no positive label: counted with NDCG 1" in line for line in lines)
 
 
-def test_the_table_says_why_a_value_is_missing():
+def test_table_says_why_a_value_is_missing():
     log = FeedbackLog.from_arrays([0, 0, 1], [0, 1, 0], [1, 1, 1])
     assert "nan  all labels are equal" in str(evaluate([0.2, 0.4, 0.6], log))
 
@@ -199,7 +200,7 @@ def test_the_table_says_why_a_value_is_missing():
         ({"seed": -3}, "`seed` must be an integer >= 0, got -3"),
     ],
 )
-def test_a_setting_out_of_range_is_named(arguments, message):
+def test_setting_out_of_range_is_named(arguments, message):
     log, scores = example()
     with pytest.raises(ConfigError) as caught:
         evaluate(scores, log, **arguments)
@@ -221,19 +222,19 @@ def test_scores_that_are_not_finite_are_refused(value):
         evaluate(scores, log)
 
 
-def test_what_is_no_model_is_refused():
+def test_other_objects_than_models_are_refused():
     log, _ = example()
     with pytest.raises(ConfigError, match=r"`model` must be a model with `predict_log\(log\)`, .* got str"):
         evaluate("mf", log)
 
 
-def test_an_empty_log_is_refused():
+def test_empty_log_is_refused():
     log, scores = example()
     with pytest.raises(DataError, match="at least one row, got none"):
         evaluate(scores[:0], log.take(slice(0, 0)))
 
 
-def test_labels_other_than_zero_and_one_are_refused_with_the_way_out():
+def test_labels_other_than_0_and_1_are_refused():
     log, scores = example()
     stars = FeedbackLog.from_arrays(log.users, log.items, 2 + 2 * log.labels)
     with pytest.raises(DataError, match=r"must be 0 or 1, got [24]\. Give the log a `threshold`"):

@@ -102,9 +102,7 @@ def test_the_log_odds_ratio_is_shrunken_by_its_error(dataset: Dataset) -> None:
     rate = (dataset.probe.labels.sum() + 1) / (len(dataset.probe) + 2)
     log_rate, rows = float(dataset.train.labels.mean()), len(dataset.probe)
     ratio = math.log(log_rate / (1 - log_rate)) - math.log(rate / (1 - rate))
-    assert learner.imputation.offset == pytest.approx(
-        shrink_by_error(ratio, 1 / (rows * rate * (1 - rate))), rel=1e-5
-    )
+    assert learner.imputation.offset == pytest.approx(shrink_by_error(ratio, 1 / (rows * rate * (1 - rate))), rel=1e-5)
 
 
 def test_without_a_probe_the_missingness_model_is_inactive(dataset: Dataset) -> None:

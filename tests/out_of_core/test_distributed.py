@@ -25,7 +25,7 @@ from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core import process_group
 from counterpoise.out_of_core.distributed import WorkerTask, move, run_worker, train_on_ray
-from counterpoise.out_of_core.executors import RayEngine, ThreadEngine, connected
+from counterpoise.out_of_core.engines import RayEngine, ThreadEngine, connected
 from counterpoise.out_of_core.fitting import ShardedBalancing, fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
 from counterpoise.out_of_core.process_group import AveragedGradients, BatchShard, ProcessGroup, ProcessGroupLearner
@@ -222,7 +222,7 @@ def test_ddp_gradients_reach_their_own_parameters_alone(gloo: None) -> None:
 def worker(gloo: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only worker is this process, and its progress actor no process."""
     ray = SimpleNamespace(get=lambda value: value, get_device=lambda: torch.device("cpu"))
-    monkeypatch.setattr("counterpoise.out_of_core.distributed.imported", lambda name="ray": ray)
+    monkeypatch.setattr("counterpoise.out_of_core.distributed.import_ray", lambda name="ray": ray)
 
 
 class NoActor(ProgressActor):
@@ -253,9 +253,7 @@ def test_a_worker_writes_what_it_learned_and_its_progress(log: StreamedLog, tmp_
     assert len(task.checkpoint.read(found)) == 3  # after every epoch but the last, whose result is the other file
 
 
-def test_a_diverging_worker_leaves_the_last_good_epoch(
-    log: StreamedLog, tmp_path: Path, worker: None
-) -> None:
+def test_a_diverging_worker_leaves_the_last_good_epoch(log: StreamedLog, tmp_path: Path, worker: None) -> None:
     task = task_of(log, tmp_path, learning_rate=1e30, epochs=9)
     run_worker({"task": task})
     error = task.progress.failure.remote()
@@ -264,9 +262,7 @@ def test_a_diverging_worker_leaves_the_last_good_epoch(
     assert (tmp_path / "learned").exists() == (error.history is not None)
 
 
-def test_an_error_of_a_worker_ends_those_restarted(
-    log: StreamedLog, tmp_path: Path, worker: None
-) -> None:
+def test_an_error_of_a_worker_ends_those_restarted(log: StreamedLog, tmp_path: Path, worker: None) -> None:
     task = task_of(log, tmp_path / "nowhere")
     run_worker({"task": task})
     assert isinstance(task.progress.failure.remote(), DataError)
@@ -329,7 +325,7 @@ def test_the_report_of_a_run_trained_on_ray_needs_none(
     assert main(["report", str(tmp_path / "run"), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["notes"] == []
-    assert facts["configuration"]["plain_epochs"] == 2
+    assert facts["configuration"]["baseline_epochs"] == 2
     assert facts["weights"]["rows"] == len(dataset.train)
 
 
@@ -365,9 +361,7 @@ class Deadly(Checkpoint):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_a_killed_ray_worker_changes_nothing(
-    sharded: ShardedLog, log: StreamedLog, tmp_path: Path
-) -> None:
+def test_a_killed_ray_worker_changes_nothing(sharded: ShardedLog, log: StreamedLog, tmp_path: Path) -> None:
     module = pytest.importorskip("ray", reason="Ray is not installed: pip install 'counterpoise[ray]'")
     settings = {"epochs": 6, "batch_size": 99, "dim": 4, "seed": 3, **METHODS["dr-jl"]}
     expected = fit_streamed(make("dr-jl", **settings), log)

@@ -1,4 +1,4 @@
-"""Logs past memory: what files become, and what is said of files that cannot be part of a log."""
+"""Shards: the rows of a log in files, and errors for files that cannot be part of it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_shards_hold_the_rows_of_all_files_in_order(tmp_path: Path, ending: str,
     assert log.shape == (9, 50)
 
 
-def test_a_glob_takes_the_files_it_names(tmp_path: Path) -> None:
+def test_glob_takes_the_files_it_names(tmp_path: Path) -> None:
     folder = split(tmp_path / "log", 5)
     log = shard_log(str(folder / "day=00[01]" / "*.parquet"), cache=tmp_path / "cache")
     assert rows_of(log)["item_id"].to_list() == FRAME["item_id"][:20].to_list()
@@ -53,7 +53,7 @@ def test_a_glob_takes_the_files_it_names(tmp_path: Path) -> None:
     assert whole.to_frame().equals(FRAME.with_columns(pl.col("rating").cast(pl.Float64)))
 
 
-def test_a_second_start_reads_no_file_again_until_one_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_are_reused_until_a_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, cache = split(tmp_path / "log", 3), tmp_path / "cache"
     first = shard_log(folder, cache=cache)
     with monkeypatch.context() as patch:
@@ -63,7 +63,7 @@ def test_a_second_start_reads_no_file_again_until_one_changes(tmp_path: Path, mo
     assert len(shard_log(folder, cache=cache)) == 51
 
 
-def test_files_of_different_kinds_and_types_of_ids_make_one_log(tmp_path: Path) -> None:
+def test_files_of_different_types_make_one_log(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     folder.mkdir()
     (folder / "a.csv").write_text("user_id,item_id,rating\n7,1,2\n")
@@ -74,7 +74,7 @@ def test_files_of_different_kinds_and_types_of_ids_make_one_log(tmp_path: Path) 
     assert read_log(folder, duplicates="last").to_frame().rows() == rows_of(log).rows()
 
 
-def test_empty_files_are_no_obstacle_and_nothing_but_empty_files_is(tmp_path: Path) -> None:
+def test_empty_files_are_skipped_unless_all_are_empty(tmp_path: Path) -> None:
     folder = split(tmp_path / "log", 2)
     FRAME.head(0).write_parquet(folder / "day=000" / "a.parquet")
     (folder / "nothing.csv").write_text("")
@@ -88,7 +88,7 @@ def test_empty_files_are_no_obstacle_and_nothing_but_empty_files_is(tmp_path: Pa
             read()
 
 
-def test_one_file_of_a_wrong_schema_is_named_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_file_of_a_wrong_schema_is_named(tmp_path: Path) -> None:
     folder, cache = split(tmp_path / "log", 3), tmp_path / "cache"
     wrong = folder / "day=001" / "part.parquet"
     FRAME.rename({"item_id": "product"}).write_parquet(wrong)
@@ -103,7 +103,7 @@ def test_one_file_of_a_wrong_schema_is_named_and_nothing_is_left_behind(tmp_path
     assert not cache.exists()
 
 
-def test_a_bad_value_is_located_in_its_file_and_nothing_is_left_behind(tmp_path: Path) -> None:
+def test_bad_value_is_located_in_its_file(tmp_path: Path) -> None:
     folder, cache = split(tmp_path / "log", 2, "csv"), tmp_path / "cache"
     bad = folder / "day=001" / "part.csv"
     bad.write_text("user_id,item_id,rating\n1,1,1\n2,2,many\n")
@@ -117,7 +117,7 @@ def test_a_bad_value_is_located_in_its_file_and_nothing_is_left_behind(tmp_path:
     assert list(cache.iterdir()) == []
 
 
-def test_a_path_that_matches_nothing_and_a_text_file_past_the_memory_are_errors(tmp_path: Path) -> None:
+def test_missing_path_and_too_large_text_file_are_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there is no file of that name that ends in \.csv"):
         shard_log(tmp_path / "*.csv")
     (tmp_path / "big.csv").write_text("user_id,item_id,rating\n" + "1,1,1\n" * 2_000_000)
@@ -125,14 +125,14 @@ def test_a_path_that_matches_nothing_and_a_text_file_past_the_memory_are_errors(
         shard_log(tmp_path / "*.csv", memory="64MiB")
 
 
-def test_a_budget_is_written_with_or_without_a_unit() -> None:
+def test_memory_is_given_with_or_without_a_unit() -> None:
     assert [as_bytes(text) for text in ("4GB", "512 MiB", 1e8)] == [4 * 10**9, 512 * 2**20, 10**8]
     for text in ("4 apples", "-1GB", "1KB", "1.2.3GB"):
         with pytest.raises(ConfigError, match="`memory` must be a size of at least 64 MiB"):
             as_bytes(text)
 
 
-def test_rows_are_taken_from_shards_in_any_order(tmp_path: Path) -> None:
+def test_rows_are_taken_in_any_order(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "shards", 7) as writer:
         writer.append(users=np.arange(30), items=np.arange(30), ratings=np.arange(30) / 2)
         shards = writer.finish((30, 30))
@@ -141,7 +141,7 @@ def test_rows_are_taken_from_shards_in_any_order(tmp_path: Path) -> None:
     assert Shards.open(tmp_path / "shards") == shards
 
 
-def test_a_writer_that_does_not_come_to_its_end_leaves_nothing(tmp_path: Path) -> None:
+def test_unfinished_writer_leaves_nothing(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "shards", 2) as writer:
         writer.append(users=np.arange(9), items=np.arange(9), ratings=np.ones(9))
     assert list(tmp_path.iterdir()) == []

@@ -15,14 +15,14 @@ from scipy.stats import chisquare
 
 from counterpoise import Dataset, DebiasedRecommender, load_model, make, tune
 from counterpoise.cli.main import main
-from counterpoise.data.datasets import load
+from counterpoise.data.datasets import load_dataset
 from counterpoise.data.files import title_of
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.out_of_core.executors import ThreadEngine
+from counterpoise.out_of_core.engines import ThreadEngine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
 from counterpoise.out_of_core.shards import permuted, shard_log
-from counterpoise.report.context import material_of_run
+from counterpoise.report.context import load_context
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_batches_take_every_row_once_from_all_shards(log: StreamedLog) -> None:
 
 
 def test_a_streamed_log_reads_like_the_log_in_memory(log: StreamedLog, dataset: Dataset) -> None:
-    memory = load(Path(log.shards.folder).parents[1] / "log").train
+    memory = load_dataset(Path(log.shards.folder).parents[1] / "log").train
     assert np.array_equal(log.labels, memory.labels)
     rows = np.array([5, 3, 90])
     assert log.take(rows).to_frame().equals(memory.take(rows).to_frame())
@@ -164,12 +164,12 @@ def test_a_streamed_fit_is_reported_beside_its_baseline(folder: Path, streaming:
     words = ["--epochs", "2", "--test", str(folder / "test.csv"), "--memory", "100MB", "--quiet", "--report"]
     words += ["--workers", "1"]
     assert main(["fit", str(folder / "log" / "*.parquet"), *words, "--out", str(tmp_path / "run")]) == 0
-    train = material_of_run(tmp_path / "run").train
+    train = load_context(tmp_path / "run").train
     assert isinstance(train, StreamedLog)
     assert train.engine == ThreadEngine(1)  # as it was asked for
     facts = json.loads((tmp_path / "run" / "report.json").read_text())
     assert "log: 601 ratings" in facts["summary"][0]["text"]
-    assert "plain MF" in facts["summary"][-1]["text"]
+    assert "MF baseline" in facts["summary"][-1]["text"]
 
 
 def test_ctrl_c_keeps_the_last_epoch_of_a_streamed_fit(log: StreamedLog) -> None:

@@ -1,4 +1,4 @@
-"""Pictures show what our objects hold, and belong to no window."""
+"""Figures show the values of their objects, and open no window."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def names_on(figure: plots.Picture) -> list[str]:
     return [label.get_text() for label in figure.axes[0].get_yticklabels()]
 
 
-def test_a_love_plot_shows_each_feature_before_and_after_the_largest_on_top(balancer: cp.KernelBalancer) -> None:
+def test_love_plot_orders_features_by_imbalance_before(balancer: cp.KernelBalancer) -> None:
     axes = plots.love_plot(balancer).axes[0]
     table = sorted(balancer.balance_table(), key=lambda row: abs(row.smd_before))
     before, after = (np.asarray(dots.get_offsets()) for dots in axes.collections[1:3])
@@ -48,16 +48,16 @@ def test_a_love_plot_shows_each_feature_before_and_after_the_largest_on_top(bala
     assert [label.get_text() for label in axes.get_yticklabels()] == [row.name for row in table]
 
 
-def test_a_love_plot_of_a_result_shows_its_functions_and_at_most_so_many(balancer: cp.KernelBalancer) -> None:
+def test_love_plot_of_a_result_shows_functions(balancer: cp.KernelBalancer) -> None:
     assert len(names_on(plots.love_plot(balancer.result_))) == 12
-    named = plots.love_plot(balancer.result_, names=[f"f{j}" for j in range(12)], most=5)
+    named = plots.love_plot(balancer.result_, names=[f"f{j}" for j in range(12)], max_rows=5)
     assert len(names_on(named)) == 5
     assert named.axes[0].get_title("left") == "the 5 largest of 12"
     with pytest.raises(DataError, match="12 names"):
         plots.love_plot(balancer.result_, names=["one"])
 
 
-def test_a_love_plot_of_a_recommender_needs_its_log(model: cp.DebiasedRecommender, data: cp.Dataset) -> None:
+def test_love_plot_of_a_recommender_needs_its_log(model: cp.DebiasedRecommender, data: cp.Dataset) -> None:
     assert {"user activity", "item popularity"} <= set(names_on(plots.love_plot(model, data.train)))
     with pytest.raises(ConfigError, match="`log` must be given"):
         plots.love_plot(model)
@@ -67,28 +67,28 @@ def test_a_love_plot_of_a_recommender_needs_its_log(model: cp.DebiasedRecommende
         plots.love_plot(3)
 
 
-def test_a_histogram_counts_every_row_and_names_the_effective_sample_size(model: cp.DebiasedRecommender) -> None:
+def test_weight_histogram_counts_rows_and_effective_sample_size(model: cp.DebiasedRecommender) -> None:
     axes = plots.weight_histogram(model).axes[0]
     assert sum(bar.get_height() for bar in axes.patches) == len(model.ratio_)
-    assert f"{len(model.ratio_):,} rows count as" in axes.get_title("left")
-    assert plots.weight_histogram(np.ones(7)).axes[0].get_title("left") == "7 rows count as 7"
+    assert f"{len(model.ratio_):,} rows, effective sample size" in axes.get_title("left")
+    assert plots.weight_histogram(np.ones(7)).axes[0].get_title("left") == "7 rows, effective sample size 7"
     assert "2 with weight 0" in plots.weight_histogram([0.0, 0.0, 1.0]).axes[0].get_title("left")
     with pytest.raises(ConfigError, match="must have weights"):
         plots.weight_histogram("heavy")
 
 
-def test_prices_are_in_standard_deviations_and_tell_what_was_given_up(balancer: cp.KernelBalancer) -> None:
+def test_dual_values_mark_relaxed_functions(balancer: cp.KernelBalancer) -> None:
     result = balancer.result_
-    axes = plots.dual_prices(balancer).axes[0]
+    axes = plots.dual_values(balancer).axes[0]
     widths = [bar.get_width() for bar in axes.patches]
     assert widths == pytest.approx(sorted(abs(result.dual) * result.scale))
-    assert len({bar.get_facecolor() for bar in axes.patches}) == 2  # some were given up at this strength
-    assert axes.get_title("left") == f"{result.relaxed.sum()} of 12 functions given up"
+    assert len({bar.get_facecolor() for bar in axes.patches}) == 2  # some were relaxed at this strength
+    assert axes.get_title("left") == f"{result.relaxed.sum()} of 12 functions relaxed"
     with pytest.raises(ConfigError, match="BalanceResult"):
-        plots.dual_prices([1.0])
+        plots.dual_values([1.0])
 
 
-def test_the_frontier_is_drawn_from_a_balancer_or_from_its_points(balancer: cp.KernelBalancer) -> None:
+def test_frontier_takes_a_balancer_or_points(balancer: cp.KernelBalancer) -> None:
     points = balance_frontier(balancer, [0.0, 0.1])
     for source in (plots.balance_frontier(balancer, [0.1, 0.0]), plots.balance_frontier(points)):
         line = source.axes[0].lines[0]
@@ -96,7 +96,7 @@ def test_the_frontier_is_drawn_from_a_balancer_or_from_its_points(balancer: cp.K
         assert list(line.get_xdata()) == pytest.approx([point.rms_imbalance for point in points])
 
 
-def test_learning_curves_mark_the_epoch_that_was_kept(data: cp.Dataset, model: cp.DebiasedRecommender) -> None:
+def test_learning_curves_mark_the_best_epoch(data: cp.Dataset, model: cp.DebiasedRecommender) -> None:
     stopped = cp.make("mf", epochs=6, patience=6, seed=0).fit(data.train)
     axes = plots.learning_curves({"mf": stopped, "ips": model.history_}).axes[0]
     assert [len(line.get_xdata()) for line in axes.lines] == [6, 6, 1, 8]
@@ -113,7 +113,7 @@ def test_calibration_takes_models_or_scores(data: cp.Dataset, model: cp.Debiased
     assert second.get_ydata()[0] == pytest.approx(data.test.labels.mean())
 
 
-def test_a_sweep_has_a_panel_for_each_metric_and_a_level_for_methods_without_the_setting() -> None:
+def test_sweep_has_a_panel_per_metric() -> None:
     points = [
         Point("coat", "a", "A", "ips", value, metric, 2, 0.7, 0.1) for metric in ("auc", "f1") for value in (1, 2)
     ]
@@ -137,7 +137,7 @@ def test_risk_estimates_are_means_over_draws() -> None:
         plots.risk_estimates([])
 
 
-def test_pictures_are_written_alike_each_time_with_text_as_text(balancer: cp.KernelBalancer, tmp_path: Path) -> None:
+def test_saved_figures_are_deterministic_with_text_as_text(balancer: cp.KernelBalancer, tmp_path: Path) -> None:
     for kind in ("svg", "pdf", "png"):
         written = []
         for name in ("a", "b"):
@@ -152,7 +152,7 @@ def test_pictures_are_written_alike_each_time_with_text_as_text(balancer: cp.Ker
         plots.save(plots.love_plot(balancer), tmp_path / "a.gif")
 
 
-def test_plots_load_when_they_are_asked_for_and_never_load_pyplot() -> None:
+def test_plots_load_lazily_without_pyplot() -> None:
     program = (
         "import sys, counterpoise as cp; assert 'matplotlib' not in sys.modules;"
         "cp.plots.weight_histogram([1, 2, 3.0]);"

@@ -1,4 +1,4 @@
-"""The report as a browser shows it: quiet, alone, sortable, readable; nothing in it runs that is not ours."""
+"""The report in a browser: no errors, no requests, sortable, readable; no foreign script runs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from conftest import SCRIPT_ID
 
 from counterpoise.cli.main import main
 from counterpoise.report.write import compare
+
+pytestmark = pytest.mark.slow
 
 
 class Seen:
@@ -35,21 +37,21 @@ def report(browser, hostile_run: Path) -> Iterator[Seen]:
     seen.context.close()
 
 
-def test_the_page_loads_itself_alone_and_without_complaint(report: Seen, hostile_run: Path) -> None:
+def test_page_loads_nothing_and_logs_no_error(report: Seen, hostile_run: Path) -> None:
     outside = [url for url in report.requests if not url.startswith("data:")]
     assert outside == [(hostile_run / "report.html").resolve().as_uri()]
     assert report.complaints == []
     assert not report.too_wide()
 
 
-def test_hostile_ids_are_shown_and_do_not_run(report: Seen) -> None:
+def test_hostile_ids_do_not_run(report: Seen) -> None:
     assert report.page.get_by_text(SCRIPT_ID).count() > 0
     assert report.page.evaluate("window.hacked") is None
     assert report.page.locator("img").count() == 0
 
 
-def test_a_click_on_a_head_sorts_and_a_second_one_turns_it_round(report: Seen) -> None:
-    table = report.page.get_by_role("table", name="The heaviest rows")
+def test_click_on_a_head_sorts_both_ways(report: Seen) -> None:
+    table = report.page.get_by_role("table", name="Rows with the largest weights")
     weights = table.locator("tbody td:nth-child(4)")
 
     def column() -> list[float]:
@@ -63,7 +65,7 @@ def test_a_click_on_a_head_sorts_and_a_second_one_turns_it_round(report: Seen) -
     assert column() == sorted(column(), reverse=True)
 
 
-def test_pointing_at_a_mark_reads_it_off(report: Seen) -> None:
+def test_hover_shows_the_tooltip(report: Seen) -> None:
     figure = report.page.locator("figure", has=report.page.get_by_text("Love plot"))
     mark = figure.locator("circle.mark").first
     mark.scroll_into_view_if_needed()
@@ -75,7 +77,7 @@ def test_pointing_at_a_mark_reads_it_off(report: Seen) -> None:
     assert not readout.is_visible()
 
 
-def test_the_arrow_keys_read_a_chart_off(report: Seen) -> None:
+def test_arrow_keys_step_through_marks(report: Seen) -> None:
     figure = report.page.locator("figure", has=report.page.get_by_text("Calibration", exact=True))
     figure.locator("svg").focus()
     report.page.keyboard.press("ArrowRight")
@@ -84,7 +86,7 @@ def test_the_arrow_keys_read_a_chart_off(report: Seen) -> None:
     assert first != figure.locator("output").inner_text() != ""
 
 
-def test_a_chart_zooms_in_and_shows_all_again(report: Seen) -> None:
+def test_chart_zooms_in_and_back(report: Seen) -> None:
     figure = report.page.locator("figure").first
     chart = figure.locator("svg")
     whole = chart.get_attribute("viewBox")
@@ -94,14 +96,14 @@ def test_a_chart_zooms_in_and_shows_all_again(report: Seen) -> None:
     assert chart.get_attribute("viewBox") == whole
 
 
-def test_a_term_leads_to_its_definition(report: Seen) -> None:
+def test_term_links_to_its_definition(report: Seen) -> None:
     link = report.page.locator("#weights a.term").first
     target = link.get_attribute("href")
     link.click()
     assert report.page.locator(f"{target}:target").count() == 1
 
 
-def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser, hostile_run: Path) -> None:
+def test_phone_does_not_scroll_sideways(browser, hostile_run: Path) -> None:
     seen = Seen(browser, hostile_run / "report.html", viewport={"width": 375, "height": 800}, is_mobile=True)
     assert not seen.too_wide()
     chart = seen.page.locator("svg.chart").first.bounding_box()
@@ -109,7 +111,7 @@ def test_a_phone_shows_all_of_it_without_scrolling_sideways(browser, hostile_run
     seen.context.close()
 
 
-def test_the_dark_page_is_dark_and_its_words_stand_out(browser, hostile_run: Path) -> None:
+def test_dark_and_light_pages_have_contrast(browser, hostile_run: Path) -> None:
     for scheme, dark in (("dark", True), ("light", False)):
         seen = Seen(browser, hostile_run / "report.html", color_scheme=scheme)
         script = "e => getComputedStyle(e).{}.match(/[0-9]+/g).slice(0, 3).map(Number)"
@@ -129,7 +131,7 @@ def luminance(colour: list[float]) -> float:
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
-def test_without_scripts_tables_and_charts_are_all_there(browser, hostile_run: Path) -> None:
+def test_tables_and_charts_work_without_scripts(browser, hostile_run: Path) -> None:
     seen = Seen(browser, hostile_run / "report.html", java_script_enabled=False)
     charts, tables = seen.page.locator("svg.chart"), seen.page.locator("div.block > .scroll table")
     assert charts.count() >= 8
@@ -149,24 +151,24 @@ def opens_quietly(browser, path: Path) -> Seen:
     return seen
 
 
-def test_the_report_of_the_demonstration_opens(browser, tmp_path: Path) -> None:
+def test_report_of_the_demo_opens(browser, tmp_path: Path) -> None:
     assert main(["demo", "--out", str(tmp_path / "demo"), "--quiet"]) == 0
     seen = opens_quietly(browser, tmp_path / "demo" / "report.html")
-    assert seen.page.get_by_role("table", name="What the log says, and what is true").is_visible()
+    assert seen.page.get_by_role("table", name="Loss on the log and on all pairs").is_visible()
     seen.context.close()
 
 
-def test_the_report_of_a_run_on_coat_opens(browser, coat_folder: Path, tmp_path: Path) -> None:
+def test_report_of_coat_opens(browser, coat_folder: Path, tmp_path: Path) -> None:
     run = tmp_path / "coat"
     fit = ["fit", "coat", "--path", str(coat_folder), "--epochs", "20", "--out", str(run), "--report", "--quiet"]
     assert main(fit) == 0
     seen = opens_quietly(browser, run / "report.html")
     assert seen.page.get_by_role("heading", name="counterpoise on coat").is_visible()
-    assert seen.page.get_by_role("heading", name="What exposure adds").is_visible()
+    assert seen.page.get_by_role("heading", name="Exposure coefficients").is_visible()
     seen.context.close()
 
 
-def test_compared_runs_open_too(browser, hostile_run: Path, tmp_path: Path) -> None:
+def test_comparison_opens(browser, hostile_run: Path, tmp_path: Path) -> None:
     compare([hostile_run, hostile_run], out=tmp_path / "compared.html")
     seen = Seen(browser, tmp_path / "compared.html", viewport={"width": 375, "height": 800})
     assert seen.complaints == []

@@ -1,4 +1,4 @@
-"""The page of a report: whole, escaped, alone, with a definition for everything; and how the command is called."""
+"""The page of a report: complete, escaped, self-contained, every term defined; and the command that writes it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from conftest import IMAGE_ID, SCRIPT_ID
 import counterpoise as cp
 from counterpoise import Dataset, DebiasedRecommender
 from counterpoise.cli.main import main
-from counterpoise.evaluation.evaluate import NAMES
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.charts import Bar, Line, Mark, Scale, bar_chart, line_chart, row_chart, short, tag
 from counterpoise.report.definitions import DEFINITIONS
-from counterpoise.report.page import report_page
-from counterpoise.report.sections import Column, slug
+from counterpoise.report.page import Column, slug
+from counterpoise.report.sections import report_page
 
 SECTIONS = ("summary", "log", "balance", "weights", "model", "lists", "configuration", "definitions")
 VOID = {"meta", "link", "img", "br", "input"}
@@ -63,13 +63,13 @@ def page(html: str) -> Page:
     return Page(html)
 
 
-def test_every_section_is_there_and_can_be_reached(page: Page) -> None:
+def test_every_section_is_linked(page: Page) -> None:
     assert [name for name in page.ids if name in SECTIONS] == list(SECTIONS)
     assert {f"#{name}" for name in SECTIONS} <= set(page.links)
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_every_link_leads_to_a_place_of_the_page(page: Page) -> None:
+def test_every_link_has_a_target_on_the_page(page: Page) -> None:
     inside = [link for link in page.links if not link.startswith("data:")]
     assert {link[1:] for link in inside} <= set(page.ids)
     assert sum(link.startswith("#def-") for link in inside) > 20
@@ -81,12 +81,12 @@ def test_every_definition_is_shown(page: Page) -> None:
     assert all(text in words for text in DEFINITIONS.values())
 
 
-def test_a_column_without_a_definition_is_refused() -> None:
+def test_column_with_undefined_term_is_refused() -> None:
     with pytest.raises(AssertionError):
         Column("x", term="no such term")
 
 
-def test_ids_from_the_data_are_text_and_nothing_else(page: Page, html: str) -> None:
+def test_hostile_ids_are_escaped(page: Page, html: str) -> None:
     assert SCRIPT_ID in "".join(page.text)
     assert IMAGE_ID in "".join(page.text)
     assert page.count("img") == 0
@@ -94,7 +94,7 @@ def test_ids_from_the_data_are_text_and_nothing_else(page: Page, html: str) -> N
     assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
 
 
-def test_ids_are_escaped_inside_charts_too() -> None:
+def test_hostile_ids_are_escaped_in_charts() -> None:
     marks = [(SCRIPT_ID, [Mark(0.1, IMAGE_ID)]), (IMAGE_ID, [Mark(0.2, SCRIPT_ID)])]
     svg = str(row_chart(marks, SCRIPT_ID, IMAGE_ID))
     assert "<script" not in svg
@@ -105,7 +105,7 @@ def test_ids_are_escaped_inside_charts_too() -> None:
     assert str(tag("text", "a < b", class_='"x"')) == '<text class="&#34;x&#34;">a &lt; b</text>'
 
 
-def test_the_page_is_one_small_file_that_loads_nothing(html: str, page: Page) -> None:
+def test_page_is_small_and_loads_nothing(html: str, page: Page) -> None:
     assert len(html.encode()) < 3_000_000
     loading = [given for _, given in page.tags if "src" in given or given.get("href", "#")[0] not in "#d"]
     assert loading == []
@@ -115,7 +115,7 @@ def test_the_page_is_one_small_file_that_loads_nothing(html: str, page: Page) ->
     assert "unsafe" not in policy
 
 
-def test_every_chart_has_a_title_and_every_table_a_caption(page: Page, html: str) -> None:
+def test_charts_have_titles_and_tables_captions(page: Page, html: str) -> None:
     charts = [given for name, given in page.tags if name == "svg"]
     assert len(charts) >= 8
     assert all(given["role"] == "img" and given["aria-label"] for given in charts)
@@ -123,7 +123,7 @@ def test_every_chart_has_a_title_and_every_table_a_caption(page: Page, html: str
     assert len(re.findall(r"<svg[^>]*><title>", html)) == len(charts)
 
 
-def test_everything_shown_stands_in_the_json_beside_it(hostile_run: Path, html: str) -> None:
+def test_page_is_rendered_from_the_json_facts(hostile_run: Path, html: str) -> None:
     facts = json.loads((hostile_run / "report.json").read_text(encoding="utf-8"))
     assert report_page(facts) == html
     row = next(row for row in facts["model"]["metrics"] if row["metric"] == "auc")
@@ -131,26 +131,26 @@ def test_everything_shown_stands_in_the_json_beside_it(hostile_run: Path, html: 
     assert f"{row['difference']['value']:+.4f}" in html
 
 
-def test_a_method_without_weights_says_what_it_does_instead(dataset: Dataset, tmp_path: Path) -> None:
+def test_method_without_weights_shows_its_other_corrections(dataset: Dataset, tmp_path: Path) -> None:
     model = cp.make("counterpoise", dim=4, epochs=10).fit(dataset.train, probe=dataset.probe)
-    cp.write_report(model, dataset, out=tmp_path / "page.html", plain=False)
+    cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
     text = " ".join(Page((tmp_path / "page.html").read_text()).text)
-    assert "counts the same" in text
-    assert "What silence says" in text
-    assert "What exposure adds" in text
-    assert "There is no plain MF to compare with" in text
+    assert "have the same weight" in text
+    assert "Missingness model: probability that a pair is observed" in text
+    assert "Exposure coefficients" in text
+    assert "No baseline." in text
 
 
-def test_reasons_that_a_run_gives_are_text_and_nothing_else(dataset: Dataset, tmp_path: Path) -> None:
+def test_reasons_in_facts_are_escaped(dataset: Dataset, tmp_path: Path) -> None:
     model = cp.make("mf", dim=4, epochs=2).fit(dataset.train)
-    model.facts_["inactive_settings"] = {"grades": SCRIPT_ID}
+    model.facts_["inactive"] = {"ordinal": SCRIPT_ID}
     cp.write_report(model, out=tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert SCRIPT_ID not in page
     assert SCRIPT_ID in " ".join(Page(page).text)
 
 
-def test_a_model_and_its_dataset_are_enough(dataset: Dataset, fitted: DebiasedRecommender, tmp_path: Path) -> None:
+def test_report_of_a_model_and_its_dataset(dataset: Dataset, fitted: DebiasedRecommender, tmp_path: Path) -> None:
     facts = cp.write_report(fitted, dataset, out=tmp_path / "deep" / "page.html")
     assert facts["log"]["rows"] == len(dataset.train)
     assert json.loads((tmp_path / "deep" / "page.json").read_text()) == facts
@@ -159,7 +159,7 @@ def test_a_model_and_its_dataset_are_enough(dataset: Dataset, fitted: DebiasedRe
     assert "give some with --test FILE" in (tmp_path / "alone.html").read_text()
 
 
-def test_scales_put_values_in_their_places() -> None:
+def test_scales_and_ticks() -> None:
     linear, logarithmic = Scale(0, 10, 100, 200), Scale(1, 100, 0, 50, logarithmic=True)
     assert linear(2.5) == 125
     assert logarithmic(10) == pytest.approx(25)
@@ -168,8 +168,8 @@ def test_scales_put_values_in_their_places() -> None:
     assert [short(value) for value in (0.25, 1200, 20_000, 3e6)] == ["0.25", "1,200", "20k", "3M"]
 
 
-def test_marks_stand_where_the_scale_says() -> None:
-    svg = ElementTree.fromstring(str(line_chart([Line("a", [(0, 0), (1, 1)], ["low", "high"])], "x", "y", "alt")))
+def test_marks_follow_the_scale() -> None:
+    svg = ElementTree.fromstring(str(line_chart([Line([(0, 0), (1, 1)], ["low", "high"])], "x", "y", "alt")))
     low, high = ([float(e.attrib[k]) for k in ("cx", "cy")] for e in svg.iter() if e.attrib.get("data-tip"))
     assert low[0] < high[0]
     assert low[1] > high[1]  # y points upwards
@@ -182,34 +182,48 @@ def test_marks_stand_where_the_scale_says() -> None:
     assert heights[1] == pytest.approx(2 * heights[0], rel=0.01)
 
 
-def test_report_takes_a_test_and_a_plain_run(hostile_run: Path, hostile_folder: Path, tmp_path: Path, capsys) -> None:
-    plain, out = tmp_path / "mf", tmp_path / "page.html"
+def test_report_takes_a_test_and_a_baseline_run(
+    hostile_run: Path, hostile_folder: Path, tmp_path: Path, capsys
+) -> None:
+    baseline, out = tmp_path / "mf", tmp_path / "page.html"
     files = ["--test", str(hostile_folder / "test.csv"), "--probe", str(hostile_folder / "probe.csv")]
     assert (
-        main(["fit", str(hostile_folder / "train.csv"), "--method", "mf", "--epochs", "3", "--out", str(plain), *files])
+        main(
+            [
+                "fit",
+                str(hostile_folder / "train.csv"),
+                "--method",
+                "mf",
+                "--epochs",
+                "3",
+                "--out",
+                str(baseline),
+                *files,
+            ]
+        )
         == 0
     )
     half = tmp_path / "half.csv"
     lines = (hostile_folder / "test.csv").read_text().splitlines(keepends=True)
     half.write_text("".join(lines[: len(lines) // 2]))
     capsys.readouterr()
-    arguments = ["report", str(hostile_run), "--test", str(half), "--plain", str(plain), "--out", str(out)]
+    arguments = ["report", str(hostile_run), "--test", str(half), "--plain", str(baseline), "--out", str(out)]
     assert main([*arguments, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["model"]["test"]["rows"] == len(lines) // 2 - 1
-    assert facts["configuration"]["plain_epochs"] == 3
+    assert facts["configuration"]["baseline_epochs"] == 3
     assert main([*arguments[:-4], "--plain", "none", "--out", str(out)]) == 0
     assert "page.json" in capsys.readouterr().out
-    assert "before" not in json.loads(out.with_suffix(".json").read_text())["lists"]
+    assert "baseline" not in json.loads(out.with_suffix(".json").read_text())["lists"]
 
 
-def test_unknown_users_of_a_test_are_an_error_or_get_rates(
+def test_unknown_users_are_an_error_or_get_item_rates(
     hostile_run: Path, hostile_folder: Path, tmp_path: Path, capsys
 ) -> None:
     test, out = tmp_path / "test.csv", tmp_path / "page.html"
     first, *lines = (hostile_folder / "test.csv").read_text().splitlines(keepends=True)
-    stranger = lines[-1].replace(SCRIPT_ID, "<b>stranger</b>")
-    test.write_text("".join([first, *lines, stranger]))
+    unknown = lines[-1].replace(SCRIPT_ID, "<b>unknown</b>")
+    test.write_text("".join([first, *lines, unknown]))
     arguments, allowed = [str(hostile_run), "--test", str(test), "--out", str(out)], ["--unknown", "popular"]
     complaints = []
     for command in (["evaluate", str(hostile_run), str(test)], ["report", *arguments, "--plain", "none"]):
@@ -222,8 +236,8 @@ def test_unknown_users_of_a_test_are_an_error_or_get_rates(
     assert main(["report", *arguments, *allowed, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["model"]["test"]["rows"] == len(lines) + 1
-    assert [row["run"]["value"] for row in facts["model"]["metrics"]] == [evaluated[name] for name in NAMES]
-    assert f"Of {len(lines) + 1:,} ratings of the test 1 are by users whom the log of run" in facts["notes"][0]
+    assert [row["run"]["value"] for row in facts["model"]["metrics"]] == [evaluated[name] for name in METRIC_NAMES]
+    assert f"Unknown users: 1 of the {len(lines) + 1:,} test ratings are by users" in facts["notes"][0]
     assert main(["report", "--compare", str(hostile_run), *arguments]) == 2
     assert capsys.readouterr().err == complaints[0]
     assert main(["report", "--compare", str(hostile_run), *arguments, *allowed, "--json"]) == 0
@@ -232,10 +246,10 @@ def test_unknown_users_of_a_test_are_an_error_or_get_rates(
     assert len(compared["notes"]) == 2
 
 
-def test_compared_runs_stand_side_by_side(hostile_run: Path, tmp_path: Path, capsys) -> None:
+def test_comparison_page_has_all_sections(hostile_run: Path, tmp_path: Path, capsys) -> None:
     out = tmp_path / "comparison.html"
     assert main(["report", "--compare", str(hostile_run), str(hostile_run), "--out", str(out)]) == 0
-    assert "No metric can tell them apart" in capsys.readouterr().out
+    assert "No clear difference in 9 of 9 metrics" in capsys.readouterr().out
     page = Page(out.read_text())
     assert [name for name in page.ids if not name.startswith("def-")][1:8:2] == [
         "summary",
@@ -258,11 +272,11 @@ def test_compared_runs_stand_side_by_side(hostile_run: Path, tmp_path: Path, cap
         (["{run}", "{run}"], "Use --compare"),
         (["--compare", "{run}"], "needs at least two runs"),
         (["--compare", "{run}", "{run}", "--plain", "{run}"], "goes with the report of one run"),
-        (["{run}", "--plain", "{run}"], "must be a run of plain MF"),
+        (["{run}", "--plain", "{run}"], "must be a run without correction"),
         (["{run}", "--plain", "{empty}"], "is not a saved run"),
     ],
 )
-def test_what_cannot_be_reported_is_one_line(hostile_run: Path, tmp_path: Path, capsys, arguments, words) -> None:
+def test_errors_are_one_line(hostile_run: Path, tmp_path: Path, capsys, arguments, words) -> None:
     (tmp_path / "file").write_text("")
     places = {"empty": str(tmp_path), "run": str(hostile_run), "file": str(tmp_path / "file")}
     assert main(["report", *(word.format(**places) for word in arguments)]) == 2
@@ -272,7 +286,7 @@ def test_what_cannot_be_reported_is_one_line(hostile_run: Path, tmp_path: Path, 
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_page_replaces_an_old_one_whole(fitted: DebiasedRecommender, dataset: Dataset, tmp_path: Path) -> None:
+def test_page_replaces_an_old_one(fitted: DebiasedRecommender, dataset: Dataset, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     out.write_text("old")
     cp.write_report(fitted, dataset, out=out)
@@ -280,10 +294,10 @@ def test_a_page_replaces_an_old_one_whole(fitted: DebiasedRecommender, dataset: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "page.json"]
 
 
-def test_ratings_that_nobody_spread_evenly_make_no_empty_chart(tmp_path: Path) -> None:
+def test_complete_matrix_has_a_report(tmp_path: Path) -> None:
     users, items = np.divmod(np.arange(40), 8)  # every user rated every item: nothing varies
     log = cp.FeedbackLog.from_arrays(users, items, (users + items) % 2)
     model = cp.make("ips", weights="propensity", epochs=3).fit(log)
     facts = cp.write_report(model, Dataset(log), out=tmp_path / "page.html")
-    assert facts["lists"]["after"]["items_shown"] == 0
+    assert facts["lists"]["run"]["items_shown"] == 0
     assert Page((tmp_path / "page.html").read_text()).count("svg") >= 3

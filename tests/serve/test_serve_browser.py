@@ -1,4 +1,4 @@
-"""The page at / as a browser shows it: type a user, see two lists; nothing in an id runs, nothing is loaded."""
+"""The page at / in a browser: a form, two lists; no id is executed, nothing is loaded from elsewhere."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ pytest.importorskip("fastapi", reason="serving is not installed: pip install -e 
 
 from counterpoise.serve.app import make_app  # noqa: E402
 from counterpoise.serve.guard import Guard  # noqa: E402
-from counterpoise.serve.model import Served  # noqa: E402
+from counterpoise.serve.model import ServedRun  # noqa: E402
 from counterpoise.serve.server import address, open_socket  # noqa: E402
 
+pytestmark = pytest.mark.slow  # starts a browser
 USER = f"{SCRIPT_ID}7"
 
 
 @pytest.fixture(scope="module")
-def run(hostile_run: Path) -> Served:
-    return Served.load(hostile_run)
+def run(hostile_run: Path) -> ServedRun:
+    return ServedRun.load(hostile_run)
 
 
 @pytest.fixture(scope="module")
-def url(browser, run: Served) -> Iterator[str]:
-    """Of a server in a thread."""
+def url(browser, run: ServedRun) -> Iterator[str]:
+    """The URL of a server in a thread."""
     config = uvicorn.Config(Guard(make_app(lambda: run)), lifespan="off", log_level="error")
     server, listening = uvicorn.Server(config), open_socket("127.0.0.1", 0)
     thread = Thread(target=server.run, kwargs={"sockets": [listening]})
@@ -38,15 +39,15 @@ def url(browser, run: Served) -> Iterator[str]:
 
 
 class Visit:
-    """A page in a context of its own, with what it asked for and complained of."""
+    """A page in a context of its own, with its requests and its messages."""
 
     def __init__(self, browser, **options) -> None:
         self.context = browser.new_context(**options)
         self.page = self.context.new_page()
-        self.requests, self.complaints = [], []
+        self.requests, self.messages = [], []
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("console", lambda message: self.messages.append(message.text))
+        self.page.on("pageerror", lambda error: self.messages.append(str(error)))
 
     def too_wide(self) -> bool:
         return self.page.evaluate("document.documentElement.scrollWidth > window.innerWidth")
@@ -62,7 +63,7 @@ def visit(browser, request) -> Iterator[Visit]:
     opened.context.close()
 
 
-def test_a_user_is_typed_and_two_lists_stand_side_by_side(visit: Visit, url: str, run: Served) -> None:
+def test_page_shows_two_lists_for_a_user(visit: Visit, url: str, run: ServedRun) -> None:
     visit.page.goto(url)
     visit.page.get_by_label("User").fill(USER)
     visit.page.get_by_label("Items").fill("4")
@@ -77,23 +78,23 @@ def test_a_user_is_typed_and_two_lists_stand_side_by_side(visit: Visit, url: str
     ratings = [int(text) for text in popular.locator("tbody td").all_inner_texts()]
     assert ratings == sorted(ratings, reverse=True)
     assert len(ratings) == 4
-    assert visit.complaints == []
+    assert visit.messages == []
     assert visit.outside(url) == []
     assert not visit.too_wide()
-    assert visit.page.evaluate("typeof window.hacked") == "undefined"  # no id was run
+    assert visit.page.evaluate("typeof window.hacked") == "undefined"  # no id was executed
 
 
-def test_an_unknown_user_is_named(visit: Visit, url: str) -> None:
+def test_page_names_an_unknown_user(visit: Visit, url: str) -> None:
     visit.page.goto(f"{url}/?user=nobody")
     assert "unknown user 'nobody'" in visit.page.get_by_role("alert").inner_text()
 
 
-def test_the_report_opens_from_the_page_and_works_apart_from_it(browser, url: str) -> None:
+def test_report_opens_from_page_in_a_sandbox(browser, url: str) -> None:
     visit = Visit(browser)
     visit.page.goto(url)
     visit.page.get_by_role("link", name="The report of this run").click()
     visit.page.get_by_role("heading", name="Summary", exact=True).wait_for()
-    assert visit.complaints == []
+    assert visit.messages == []
     assert visit.outside(url) == []
     assert visit.page.locator("th button").count() > 0  # its script has run
     assert visit.page.evaluate("window.origin") == "null"

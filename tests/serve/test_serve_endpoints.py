@@ -1,4 +1,4 @@
-"""What each endpoint answers, what it refuses, and who is let in."""
+"""The answers of each endpoint, the requests it refuses, and the token."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ testing = pytest.importorskip("starlette.testclient", reason="httpx is not insta
 
 from counterpoise.serve.app import make_app  # noqa: E402
 from counterpoise.serve.guard import Guard  # noqa: E402
-from counterpoise.serve.model import Served  # noqa: E402
-from counterpoise.serve.schema import MOST_BYTES, MOST_K, MOST_USERS  # noqa: E402
+from counterpoise.serve.model import ServedRun  # noqa: E402
+from counterpoise.serve.schema import MAX_BODY_BYTES, MAX_K, MAX_USERS  # noqa: E402
 
 TOKEN = "a-token-of-enough-letters"
 LOCAL = "http://127.0.0.1:8000"
 
 
-def client(run: Served, token: str | None = None, base_url: str = LOCAL, **options):
+def client(run: ServedRun, token: str | None = None, base_url: str = LOCAL, **options):
     return testing.TestClient(Guard(make_app(lambda: run), token), base_url=base_url, **options)
 
 
 @pytest.fixture(scope="module")
-def run(fitted: DebiasedRecommender, tmp_path_factory: pytest.TempPathFactory) -> Served:
+def run(fitted: DebiasedRecommender, tmp_path_factory: pytest.TempPathFactory) -> ServedRun:
     folder = tmp_path_factory.mktemp("served") / "numbers"
     fitted.save(folder, evaluation={"auc": 0.75}, fit={"method": "mf"})
-    return Served.load(folder)
+    return ServedRun.load(folder)
 
 
 @pytest.fixture(scope="module")
-def ask(run: Served) -> Iterator:
+def ask(run: ServedRun) -> Iterator:
     with client(run) as opened:
         yield opened
 
 
 def refused(response, status: int, *words: str) -> None:
-    """One message in JSON, with these words in it, and nothing of the program."""
+    """Assert one error message in JSON with these words, and no details of the program."""
     assert response.status_code == status, response.text
     assert list(response.json()) == ["error"]
     for word in words:
@@ -52,7 +52,7 @@ def refused(response, status: int, *words: str) -> None:
     assert ".py" not in response.text
 
 
-def test_one_user_gets_a_list_in_the_ids_of_the_log(ask, fitted: DebiasedRecommender) -> None:
+def test_recommend_answers_in_ids_of_the_log(ask, fitted: DebiasedRecommender) -> None:
     answer = ask.get("/recommend", params={"user": "3", "k": 4})
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
@@ -62,11 +62,11 @@ def test_one_user_gets_a_list_in_the_ids_of_the_log(ask, fitted: DebiasedRecomme
     assert [row["score"] for row in facts["items"]] == pytest.approx(expected["score"].to_list())
     assert [row["rank"] for row in facts["items"]] == [1, 2, 3, 4]
     assert len(ask.get("/recommend?user=3").json()["items"]) == 10
-    everything = ask.get("/recommend", params={"user": "3", "k": MOST_K, "filter_seen": "false"}).json()["items"]
+    everything = ask.get("/recommend", params={"user": "3", "k": MAX_K, "filter_seen": "false"}).json()["items"]
     assert len(everything) == 50
 
 
-def test_many_users_get_lists_among_candidates_without_what_is_left_out(ask, fitted: DebiasedRecommender) -> None:
+def test_recommend_many_respects_candidates_and_exclude(ask, fitted: DebiasedRecommender) -> None:
     asked = {"users": [3.0, "4"], "k": 2.0, "candidates": [8, "1", 30, 40], "exclude": [40, 9999], "filter_seen": False}
     answer = ask.post("/recommend", json=asked)
     assert answer.status_code == 200
@@ -77,13 +77,13 @@ def test_many_users_get_lists_among_candidates_without_what_is_left_out(ask, fit
     assert [row["item_id"] for one in many for row in one["items"]] == fitted.recommend(k=50)["item_id"].to_list()
 
 
-def test_similar_items_are_answered(ask, fitted: DebiasedRecommender) -> None:
+def test_similar_answers_nearest_items(ask, fitted: DebiasedRecommender) -> None:
     facts = ask.get("/similar", params={"item": "5", "k": 3}).json()
     assert facts["item_id"] == 5
     assert [row["item_id"] for row in facts["items"]] == fitted.similar_items([5], k=3)["similar_id"].to_list()
 
 
-def test_the_model_tells_configuration_metrics_and_diagnostics(ask, fitted: DebiasedRecommender) -> None:
+def test_model_answers_configuration_metrics_and_diagnostics(ask, fitted: DebiasedRecommender) -> None:
     facts = ask.get("/model").json()
     assert facts["run"] == "numbers"
     assert facts["configuration"] == fitted.to_config()
@@ -94,17 +94,17 @@ def test_the_model_tells_configuration_metrics_and_diagnostics(ask, fitted: Debi
 
 
 def test_text_ids_stay_text(hostile_run: Path) -> None:
-    with client(Served.load(hostile_run)) as ask:
+    with client(ServedRun.load(hostile_run)) as ask:
         facts = ask.get("/recommend", params={"user": f"{SCRIPT_ID}7", "k": 3}).json()
         assert facts["user_id"] == f"{SCRIPT_ID}7"
         assert all(row["item_id"].startswith(IMAGE_ID) for row in facts["items"])
         refused(ask.get("/recommend?user=7"), 404, "unknown user '7'", "60 users")
 
 
-def test_strangers_are_an_error_or_get_what_is_popular_as_was_stated(ask, run: Served, fitted) -> None:
+def test_unknown_users_are_an_error_or_get_popular_items(ask, run: ServedRun, fitted) -> None:
     refused(ask.get("/recommend?user=999"), 404, "unknown user '999'", "60 users with ids such as 0")
     refused(ask.post("/recommend", json={"users": [1, 999]}), 404, "unknown user 999")
-    with client(Served.load(run.folder, unknown="popular")) as open_to_all:
+    with client(ServedRun.load(run.folder, unknown="popular")) as open_to_all:
         facts = open_to_all.get("/recommend?user=new&k=4").json()
         assert (facts["user_id"], facts["known"]) == ("new", False)
         expected = fitted.recommend(["new"], k=4, unknown="popular")["item_id"].to_list()
@@ -131,7 +131,7 @@ def test_unknown_items_are_an_error(ask) -> None:
         ("/similar", ("`item`",)),
     ],
 )
-def test_a_query_that_breaks_a_rule_names_it(ask, path: str, words: tuple[str, ...]) -> None:
+def test_invalid_query_names_the_rule(ask, path: str, words: tuple[str, ...]) -> None:
     refused(ask.get(path), 422, *words)
 
 
@@ -140,9 +140,9 @@ def test_a_query_that_breaks_a_rule_names_it(ask, path: str, words: tuple[str, .
     [
         ({}, ("`users`", "required")),
         ({"users": []}, ("`users`", "at least 1 item")),
-        ({"users": list(range(MOST_USERS + 1))}, ("`users`", "at most 1000 items")),
+        ({"users": list(range(MAX_USERS + 1))}, ("`users`", "at most 1000 items")),
         ({"users": list(range(1000)), "k": 101}, ("users x k must be at most 100,000, got 1000 x 101",)),
-        ({"users": [1], "k": MOST_K + 1}, ("`k`", "less than or equal to 1000")),
+        ({"users": [1], "k": MAX_K + 1}, ("`k`", "less than or equal to 1000")),
         ({"users": [1], "k": "3"}, ("`k`", "integer")),
         ({"users": [1], "candidates": []}, ("`candidates`", "at least 1 item")),
         ({"users": [1], "candidates": [0] * 10_001}, ("`candidates`", "at most 10000")),
@@ -153,7 +153,7 @@ def test_a_query_that_breaks_a_rule_names_it(ask, path: str, words: tuple[str, .
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_body_that_breaks_a_rule_names_it(ask, asked, words: tuple[str, ...]) -> None:
+def test_invalid_body_names_the_rule(ask, asked, words: tuple[str, ...]) -> None:
     refused(ask.post("/recommend", json=asked), 422, *words)
 
 
@@ -172,18 +172,18 @@ def test_a_body_that_breaks_a_rule_names_it(ask, asked, words: tuple[str, ...]) 
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_a_body_that_is_no_request_is_refused(ask, body: bytes) -> None:
+def test_malformed_body_is_refused(ask, body: bytes) -> None:
     answer = ask.post("/recommend", content=body, headers={"content-type": "application/json"})
     refused(answer, answer.status_code)
     assert answer.status_code in (400, 422)
 
 
-def test_a_body_beyond_the_limit_is_refused_whether_it_says_so_or_not(ask) -> None:
-    refused(ask.post("/recommend", content=b" " * (MOST_BYTES + 1)), 413, "at most 1,048,576 bytes")
+def test_large_body_is_refused_with_or_without_length(ask) -> None:
+    refused(ask.post("/recommend", content=b" " * (MAX_BODY_BYTES + 1)), 413, "at most 1,048,576 bytes")
     pieces = (b" " * 100_000 for _ in range(12))
     refused(ask.post("/recommend", content=pieces), 413, "at most 1,048,576 bytes")
     headers = {"content-type": "application/json"}
-    just = b'{"users": [1], "k": 1}'.ljust(MOST_BYTES)
+    just = b'{"users": [1], "k": 1}'.ljust(MAX_BODY_BYTES)
     assert ask.post("/recommend", content=just, headers=headers).status_code == 200
     assert ask.post("/recommend", content=iter([just[:9], just[9:]]), headers=headers).status_code == 200
 
@@ -196,8 +196,8 @@ def test_other_paths_and_methods_are_refused_in_json(ask) -> None:
     refused(ask.get("/report"), 404, "counterpoise report RUN")
 
 
-def test_an_error_inside_tells_a_client_nothing_of_the_program(run: Served) -> None:
-    def broken() -> Served:
+def test_server_error_hides_program_details(run: ServedRun) -> None:
+    def broken() -> ServedRun:
         raise ZeroDivisionError("secret.py")
 
     app = Guard(make_app(broken))
@@ -205,7 +205,7 @@ def test_an_error_inside_tells_a_client_nothing_of_the_program(run: Served) -> N
         refused(ask.get("/recommend?user=1"), 500, "something went wrong")
 
 
-def test_a_token_lets_in_and_nothing_else_does(run: Served) -> None:
+def test_only_the_token_is_accepted(run: ServedRun) -> None:
     with client(run, TOKEN, base_url="http://example.org") as ask:
         for header in (
             "",
@@ -226,7 +226,7 @@ def test_a_token_lets_in_and_nothing_else_does(run: Served) -> None:
             assert ask.get("/recommend?user=1", headers={"authorization": f"{scheme} {TOKEN}"}).status_code == 200
 
 
-def test_a_browser_may_give_the_token_as_a_password(run: Served) -> None:
+def test_token_is_accepted_as_basic_password(run: ServedRun) -> None:
     with client(run, TOKEN) as ask:
         assert ask.get("/", auth=("anyone", TOKEN)).status_code == 200
         refused(ask.get("/", auth=(TOKEN, "anyone")), 401)
@@ -234,7 +234,7 @@ def test_a_browser_may_give_the_token_as_a_password(run: Served) -> None:
             refused(ask.get("/", headers={"authorization": b"Basic " + word}), 401)
 
 
-def test_without_a_token_a_foreign_name_is_not_answered(run: Served) -> None:
+def test_foreign_host_header_is_refused_without_token(run: ServedRun) -> None:
     for name in ("http://example.org", "http://127.0.0.1.example.org:8000", "http://10.0.0.1"):
         with client(run, base_url=name) as ask:
             refused(ask.get("/recommend?user=1"), 421, "use 127.0.0.1")
@@ -243,27 +243,27 @@ def test_without_a_token_a_foreign_name_is_not_answered(run: Served) -> None:
             assert ask.get("/recommend?user=1").status_code == 200
 
 
-def test_the_openapi_document_states_parameters_limits_and_answers(ask) -> None:
+def test_openapi_document_states_parameters_and_limits(ask) -> None:
     document = ask.get("/openapi.json").json()
     assert set(document["paths"]) == {"/recommend", "/similar", "/health", "/model"}
     one = document["paths"]["/recommend"]["get"]
     k = next(parameter for parameter in one["parameters"] if parameter["name"] == "k")
-    assert (k["schema"]["minimum"], k["schema"]["maximum"], k["schema"]["default"]) == (1, MOST_K, 10)
+    assert (k["schema"]["minimum"], k["schema"]["maximum"], k["schema"]["default"]) == (1, MAX_K, 10)
     assert [parameter["name"] for parameter in one["parameters"] if parameter["required"]] == ["user"]
     assert {"200", "401", "404", "413", "421", "422"} <= set(one["responses"])
     many = document["components"]["schemas"]["ManyUsers"]["properties"]
-    assert (many["users"]["maxItems"], many["k"]["maximum"], many["k"]["minimum"]) == (MOST_USERS, MOST_K, 1)
+    assert (many["users"]["maxItems"], many["k"]["maximum"], many["k"]["minimum"]) == (MAX_USERS, MAX_K, 1)
 
 
-def test_many_clients_at_once_get_the_same_answers(ask) -> None:
+def test_concurrent_clients_get_the_same_answers(ask) -> None:
     expected = [ask.get(f"/recommend?user={user}").text for user in range(20)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda user: ask.get(f"/recommend?user={user % 20}").text, range(160)))
     assert found == expected * 8
 
 
-def test_the_page_escapes_what_ids_and_users_hold(hostile_run: Path) -> None:
-    with client(Served.load(hostile_run)) as ask:
+def test_page_escapes_ids_and_users(hostile_run: Path) -> None:
+    with client(ServedRun.load(hostile_run)) as ask:
         for user in (f"{SCRIPT_ID}7", '"><script>alert(1)</script>', "\u0000'\"<&>"):
             text = ask.get("/", params={"user": user}).text
             assert "<script" not in text
@@ -271,42 +271,42 @@ def test_the_page_escapes_what_ids_and_users_hold(hostile_run: Path) -> None:
         assert ask.get("/", params={"user": "nobody"}).status_code == 404
 
 
-def test_the_page_names_wrong_values(ask) -> None:
+def test_page_names_wrong_k(ask) -> None:
     for k in ("0", "1001", "ten", "\u0663", "9" * 5000, "-1", ""):
         answer = ask.get("/", params={"user": "3", "k": k})
         assert answer.status_code == 422
         assert "`k` must be an integer from 1 to 1000" in answer.text
 
 
-def test_the_page_may_load_nothing_and_run_nothing(ask) -> None:
+def test_page_policy_forbids_scripts_and_loading(ask) -> None:
     policy = ask.get("/?user=3").headers["content-security-policy"]
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
     assert "script-src" not in policy
     assert "frame-ancestors 'none'" in policy
 
 
-def test_the_page_shows_the_plain_run_beside_where_there_is_one(run: Served, dataset: Dataset, tmp_path: Path) -> None:
+def test_page_shows_the_baseline_run(run: ServedRun, dataset: Dataset, tmp_path: Path) -> None:
     cp.make("ips", epochs=4).fit(dataset.train, dataset.probe).save(tmp_path / "debiased", fit={"method": "ips"})
-    with client(Served.load(tmp_path / "debiased", run.folder)) as ask:
+    with client(ServedRun.load(tmp_path / "debiased", run.folder)) as ask:
         text = ask.get("/?user=3&k=5").text
         assert "Debiased: ips" in text
         assert "takes the log as it is" in text
         assert text.count('<tr><th scope="row">') == 10
-    with client(Served.load(tmp_path / "debiased")) as ask:
+    with client(ServedRun.load(tmp_path / "debiased")) as ask:
         assert "Most rated, not seen yet" in ask.get("/?user=3").text
-    with pytest.raises(cp.ConfigError, match="must be a run of plain MF"):
-        Served.load(run.folder, tmp_path / "debiased")
+    with pytest.raises(cp.ConfigError, match="must be a run of mf"):
+        ServedRun.load(run.folder, tmp_path / "debiased")
 
 
-def test_a_plain_run_of_another_log_is_refused(run: Served, hostile_run: Path) -> None:
+def test_baseline_of_another_log_is_an_error(run: ServedRun, hostile_run: Path) -> None:
     with pytest.raises(cp.DataError, match="must be fitted on the same log"):
-        Served.load(hostile_run, run.folder)
+        ServedRun.load(hostile_run, run.folder)
 
 
-def test_a_report_that_is_a_link_is_not_followed(fitted: DebiasedRecommender, tmp_path: Path) -> None:
+def test_report_that_is_a_link_is_not_served(fitted: DebiasedRecommender, tmp_path: Path) -> None:
     fitted.save(tmp_path / "run")
     (tmp_path / "secret.html").write_text("secret")
     (tmp_path / "run" / "report.html").symlink_to(tmp_path / "secret.html")
-    with client(Served.load(tmp_path / "run")) as ask:
+    with client(ServedRun.load(tmp_path / "run")) as ask:
         refused(ask.get("/report"), 404)
         assert "/report" not in ask.get("/").text

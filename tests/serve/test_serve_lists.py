@@ -1,4 +1,4 @@
-"""The lists that are served are those of `recommend` and `similar_items`, for every model, user and filter."""
+"""Served lists equal those of `recommend` and `similar_items`, for every model, user and filter."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import torch
 import counterpoise as cp
 from counterpoise import DataError, Dataset, DebiasedRecommender, FeedbackLog
 from counterpoise.data.ids import Vocabulary
-from counterpoise.serve.lists import Ids, Lists, UnknownId, best
-from counterpoise.serve.model import Served
+from counterpoise.serve.lists import Ids, Lists, UnknownId, top_k
+from counterpoise.serve.model import ServedRun
 
 FAST = {"epochs": 4, "device": "cpu"}
 
@@ -26,12 +26,12 @@ def models(dataset: Dataset) -> dict[str, DebiasedRecommender]:
         "mf": cp.make("mf", dim=4, **FAST).fit(log),
         "no biases": cp.make("mf", dim=4, biases=False, **FAST).fit(log),
         "side features": cp.make("mf", dim=4, side_features=True, **FAST).fit(log),
-        "told of exposure": cp.make("counterpoise", **FAST).fit(log, dataset.probe),
+        "exposure covariate": cp.make("counterpoise", **FAST).fit(log, dataset.probe),
         "network": cp.make("mf", backbone="ncf", **FAST).fit(log),
     }
 
 
-NAMES = ("mf", "no biases", "side features", "told of exposure", "network")
+NAMES = ("mf", "no biases", "side features", "exposure covariate", "network")
 FILTERS = [
     {},
     {"k": 1},
@@ -43,14 +43,14 @@ FILTERS = [
 
 
 @pytest.fixture(scope="module")
-def runs(models: dict[str, DebiasedRecommender], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Served]:
+def runs(models: dict[str, DebiasedRecommender], tmp_path_factory: pytest.TempPathFactory) -> dict[str, ServedRun]:
     folder = tmp_path_factory.mktemp("runs")
     for name, model in models.items():
         model.save(folder / name)
-    return {name: Served.load(folder / name, unknown="popular") for name in models}
+    return {name: ServedRun.load(folder / name, unknown="popular") for name in models}
 
 
-def answered(run: Served, users: list, candidates: list | None = None, k: int = 10, **filters) -> list[tuple]:
+def answered(run: ServedRun, users: list, candidates: list | None = None, k: int = 10, **filters) -> list[tuple]:
     """(user, item, score, rank) of each row that is served."""
     lists = [run.recommend(user, k, candidates=run.choice(candidates), **filters) for user in users]
     return [(one["user_id"], row["item_id"], row["score"], row["rank"]) for one in lists for row in one["items"]]
@@ -63,25 +63,25 @@ def same(served: list[tuple], expected: pl.DataFrame) -> None:
 
 @pytest.mark.parametrize("filters", FILTERS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_user_gets_the_list_of_recommend(name: str, filters: dict, models, runs) -> None:
+def test_served_lists_equal_recommend(name: str, filters: dict, models, runs) -> None:
     same(answered(runs[name], list(range(60)), **filters), models[name].recommend(**filters))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_stranger_gets_the_list_of_recommend(name: str, models, runs) -> None:
+def test_unknown_user_lists_equal_recommend(name: str, models, runs) -> None:
     for filters in FILTERS:
         same(answered(runs[name], [999], **filters), models[name].recommend([999], unknown="popular", **filters))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_similar_items_are_those_of_the_model(name: str, models, runs) -> None:
+def test_similar_items_equal_those_of_the_model(name: str, models, runs) -> None:
     for k in (1, 10, 5000):
         lists = [runs[name].similar(item, k) for item in range(50)]
         rows = [(one["item_id"], row["item_id"], row["score"], row["rank"]) for one in lists for row in one["items"]]
         same(rows, models[name].similar_items(k=k))
 
 
-def test_items_to_leave_out_are_left_out_and_the_next_ones_follow(runs) -> None:
+def test_excluded_items_are_replaced_by_the_next(runs) -> None:
     everything = [row["item_id"] for row in runs["mf"].recommend(3, 50)["items"]]
     left = runs["mf"].recommend(3, 5, exclude=runs["mf"].items.known([everything[0], everything[2], "none such"]))
     assert [row["item_id"] for row in left["items"]] == [item for item in everything if item not in everything[0:3:2]][
@@ -89,16 +89,16 @@ def test_items_to_leave_out_are_left_out_and_the_next_ones_follow(runs) -> None:
     ]
 
 
-def test_the_best_are_those_of_a_stable_sort_whatever_is_tied() -> None:
+def test_top_k_equals_stable_sort_with_ties() -> None:
     rng = np.random.default_rng(0)
     for _ in range(300):
         scores = rng.choice([-np.inf, 0.0, 0.5, 1.0, 2.0], size=rng.integers(1, 12)).astype(np.float32)
         ranked = [place for place in np.argsort(-scores, kind="stable") if scores[place] > -np.inf]
         for k in (1, 3, 12, 50):
-            assert best(scores, k).tolist() == ranked[:k]
+            assert top_k(scores, k).tolist() == ranked[:k]
 
 
-def test_what_is_most_rated_and_not_seen_is_counted(runs, dataset: Dataset) -> None:
+def test_most_popular_leaves_out_seen_items(runs, dataset: Dataset) -> None:
     counts = np.bincount(dataset.train.items, minlength=50)
     assert (runs["mf"].lists.popularity == counts).all()
     seen = set(dataset.train.items[dataset.train.users == 7].tolist())
@@ -107,19 +107,19 @@ def test_what_is_most_rated_and_not_seen_is_counted(runs, dataset: Dataset) -> N
     assert runs["mf"].lists.most_popular(None, 50).tolist() == np.argsort(-counts, kind="stable").tolist()
 
 
-def test_ids_are_compared_by_how_they_are_written_and_answered_as_they_are() -> None:
+def test_ids_are_compared_as_text() -> None:
     numbers, words = Ids(Vocabulary([7, -3, 2**40]), "user"), Ids(Vocabulary(["7", "007", "\u00e9"]), "item")
     assert [numbers.code(name) for name in (7, "7", "007", "-3", 2**40, " 7", "7.0")] == [0, 0, None, 1, 2, None, None]
-    assert numbers.plain == [7, -3, 2**40]
+    assert numbers.values == [7, -3, 2**40]
     assert [words.code(name) for name in (7, "007", "\u00e9", "e\u0301", "")] == [0, 1, 2, None, None]
-    assert words.plain == ["7", "007", "\u00e9"]
-    assert Ids(Vocabulary([0.5, 2.0]), "user").plain == ["0.5", "2.0"]
-    with pytest.raises(UnknownId, match=r"unknown user 'x+.{3}: this log has 3 users with ids such as 7"):
+    assert words.values == ["7", "007", "\u00e9"]
+    assert Ids(Vocabulary([0.5, 2.0]), "user").values == ["0.5", "2.0"]
+    with pytest.raises(UnknownId, match=r"unknown user 'x+ \.\.\. x+': this log has 3 users with ids such as 7"):
         numbers.require("x" * 10_000)
 
 
 @pytest.mark.parametrize("ids", [["a", "b", "7"], [1, 2, 7], [0.5, 2.0, 7.0]], ids=["text", "integers", "floats"])
-def test_ids_of_every_type_are_found_as_the_vocabulary_finds_them(ids: list) -> None:
+def test_id_codes_equal_those_of_the_vocabulary(ids: list) -> None:
     vocabulary = Vocabulary(ids)
     for name in ["a", "7", "007", "2", "2.0", "0.5", ""]:
         expected = int(vocabulary.encode([name])[0])
@@ -128,21 +128,21 @@ def test_ids_of_every_type_are_found_as_the_vocabulary_finds_them(ids: list) -> 
 
 def test_one_user_and_one_item_can_be_served(tmp_path: Path) -> None:
     cp.make("mf", dim=2, **FAST).fit(FeedbackLog.from_arrays(["ann"], ["book"], [1])).save(tmp_path / "run")
-    run = Served.load(tmp_path / "run")
+    run = ServedRun.load(tmp_path / "run")
     assert run.recommend("ann", 10) == {"user_id": "ann", "known": True, "items": []}
     assert [row["item_id"] for row in run.recommend("ann", 10, filter_seen=False)["items"]] == ["book"]
     assert run.similar("book", 3)["items"] == []
 
 
-def test_a_folder_whose_name_is_no_text_can_be_served(fitted: DebiasedRecommender, tmp_path: Path) -> None:
+def test_folder_name_with_surrogates_can_be_served(fitted: DebiasedRecommender, tmp_path: Path) -> None:
     folder = tmp_path / "caf\udce9"
     fitted.save(folder, fit="by hand")
-    run = Served.load(folder)
+    run = ServedRun.load(folder)
     assert run.facts["run"] == "caf?"
     assert run.method == "debiased"
 
 
-def test_a_model_that_cannot_rank_is_not_served(models, tmp_path: Path) -> None:
+def test_damaged_model_is_an_error(models, tmp_path: Path) -> None:
     model = models["mf"]
     model.save(tmp_path / "run")
     broken = cp.load_model(tmp_path / "run")
@@ -155,7 +155,7 @@ def test_a_model_that_cannot_rank_is_not_served(models, tmp_path: Path) -> None:
         Lists.of(broken)
 
 
-def test_threads_get_the_same_answers(runs) -> None:
+def test_concurrent_threads_get_the_same_lists(runs) -> None:
     expected, found = answered(runs["mf"], list(range(60))), {}
 
     def ask(number: int) -> None:

@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: whatever is asked, in its words or against them, the answer is one that it states."""
+"""The OpenAPI document is true: every answer, to valid and invalid requests, is one that it states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 
 from counterpoise.serve.app import make_app  # noqa: E402
 from counterpoise.serve.guard import Guard  # noqa: E402
-from counterpoise.serve.model import Served  # noqa: E402
+from counterpoise.serve.model import ServedRun  # noqa: E402
 
 pytestmark = pytest.mark.xdist_group("schema")  # they share one server
 TOKEN = {"Authorization": "Bearer a-token-of-enough-letters"}
@@ -26,7 +26,7 @@ TOO_LARGE = "413"  # an answer to a request of any kind: what is generated may b
 def api(fitted, tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("api") / "run"
     fitted.save(folder)
-    run = Served.load(folder, unknown="popular")
+    run = ServedRun.load(folder, unknown="popular")
     app = Guard(make_app(lambda: run), TOKEN["Authorization"].removeprefix("Bearer "))
     found = schemathesis.openapi.from_asgi("/openapi.json", app, headers=TOKEN)
     checks = found.config.checks
@@ -35,7 +35,7 @@ def api(fitted, tmp_path_factory: pytest.TempPathFactory):
     return found
 
 
-def test_all_operations_are_asked(api) -> None:
+def test_all_operations_are_covered(api) -> None:
     assert sorted((found.ok().path, found.ok().method.upper()) for found in api.get_all_operations()) == sorted(
         OPERATIONS
     )
@@ -50,7 +50,7 @@ def test_all_operations_are_asked(api) -> None:
         if mode is RIGHT or operation[0] in ("/recommend", "/similar")  # the others have nothing to get wrong
     ],
 )
-def test_every_answer_is_one_that_the_document_states(api, path: str, method: str, mode) -> None:
+def test_answers_conform_to_the_openapi_document(api, path: str, method: str, mode) -> None:
     @settings(max_examples=EXAMPLES, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     @given(case=api[path][method].as_strategy(generation_mode=mode))
     def check(case) -> None:

@@ -1,4 +1,4 @@
-"""The search of settings: what is searched, what is kept, and that the test has no say."""
+"""The search of settings: its space, its results, and that the test set does not influence it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from counterpoise.cli.main import main
 from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debiased_risk
 from counterpoise.methods import METHODS, make
 from counterpoise.runs import FitConfig, resolve, to_toml
-from counterpoise.tuning.search_space import Dimension, parse, parse_words, search_space
-from counterpoise.tuning.study import Trial, Tuning
+from counterpoise.tuning.result import Trial, Tuning
+from counterpoise.tuning.search_space import DEFAULT_SPACE, PAPER_SPACE, Dimension, parse, parse_words, search_space
 from counterpoise.tuning.tune import is_behind
 
 optuna = pytest.importorskip("optuna")
@@ -30,7 +30,7 @@ QUICK: dict[str, Any] = {"settings": {"epochs": 4, "dim": 2}, "folds": 2}
 
 
 def outcome(found: Tuning) -> list[Any]:
-    """What does not depend on the clock, nor on interrupted trials."""
+    """The result without times and trial numbers."""
     return [(trial.state, trial.risk, trial.settings) for trial in found.trials] + [found.gain, found.settings]
 
 
@@ -47,7 +47,7 @@ def found(dataset: cp.Dataset) -> Tuning:
 # The search
 
 
-def test_the_defaults_are_tried_first_and_the_best_is_never_worse(found: Tuning) -> None:
+def test_defaults_come_first_and_best_is_never_worse(found: Tuning) -> None:
     assert [trial.default for trial in found.trials] == [True] + [False] * 5
     assert found.trials[0].settings == {}
     assert found.default_risk is not None
@@ -59,16 +59,16 @@ def test_the_defaults_are_tried_first_and_the_best_is_never_worse(found: Tuning)
     assert found.make().get_params()["training__epochs"] == 4
 
 
-def test_the_risk_of_a_trial_is_that_of_its_settings(found: Tuning, dataset: cp.Dataset) -> None:
+def test_trial_risk_is_validation_risk_of_its_settings(found: Tuning, dataset: cp.Dataset) -> None:
     risk = Validation.of(dataset, folds=2).risk(lambda: make("mf", **found.settings))
     assert risk.value == pytest.approx(found.best_risk.value, rel=1e-6)
 
 
-def test_the_same_seed_finds_the_same(found: Tuning, dataset: cp.Dataset) -> None:
+def test_same_seed_same_search(found: Tuning, dataset: cp.Dataset) -> None:
     assert outcome(cp.tune(dataset, "mf", 6, **QUICK)) == outcome(found)
 
 
-def test_the_test_has_no_say(found: Tuning, dataset: cp.Dataset) -> None:
+def test_test_set_does_not_influence_search(found: Tuning, dataset: cp.Dataset) -> None:
     assert dataset.test is not None
     garbage = replace(dataset.test, ratings=np.random.default_rng(0).normal(size=len(dataset.test)))
     assert outcome(cp.tune(replace(dataset, test=garbage), "mf", 6, **QUICK)) == outcome(found)
@@ -76,11 +76,11 @@ def test_the_test_has_no_say(found: Tuning, dataset: cp.Dataset) -> None:
 
 
 def stop_after(count: int) -> Callable[[tuple[Trial, ...]], None]:
-    def after(trials: tuple[Trial, ...]) -> None:
+    def callback(trials: tuple[Trial, ...]) -> None:
         if len(trials) == count:
             raise KeyboardInterrupt
 
-    return after
+    return callback
 
 
 def stop_in_the_middle(done: int, planned: int, risk: float) -> None:
@@ -88,44 +88,42 @@ def stop_in_the_middle(done: int, planned: int, risk: float) -> None:
         raise KeyboardInterrupt
 
 
-def test_a_search_that_was_stopped_ends_as_if_it_had_not_been(
-    found: Tuning, dataset: cp.Dataset, tmp_path: Path
-) -> None:
-    place = {"storage": f"sqlite:///{tmp_path}/study.db", "alone": True}
+def test_resumed_search_equals_uninterrupted_search(found: Tuning, dataset: cp.Dataset, tmp_path: Path) -> None:
+    place = {"storage": f"sqlite:///{tmp_path}/study.db", "exclusive": True}
     with pytest.raises(KeyboardInterrupt):
-        cp.tune(dataset, "mf", 6, after=stop_after(2), **QUICK, **place)
+        cp.tune(dataset, "mf", 6, callback=stop_after(2), **QUICK, **place)
     with pytest.raises(KeyboardInterrupt):
         cp.tune(dataset, "mf", 6, progress=stop_in_the_middle, **QUICK, **place)
     study = optuna.load_study(study_name="counterpoise-mf", storage=place["storage"])
-    study.ask()  # as a killed process leaves it: running for ever
+    study.ask()  # as a killed process leaves it: running forever
     assert outcome(cp.tune(dataset, "mf", 6, **QUICK, **place)) == outcome(found)
-    assert len(cp.tune(dataset, "mf", 3, **QUICK, **place).trials) == 6  # those that are there stay
+    assert len(cp.tune(dataset, "mf", 3, **QUICK, **place).trials) == 6  # finished trials stay
 
 
-def test_a_study_of_another_problem_is_not_continued(dataset: cp.Dataset, tmp_path: Path) -> None:
-    place = {"storage": f"sqlite:///{tmp_path}/study.db", "alone": True}
+def test_study_of_another_problem_is_refused(dataset: cp.Dataset, tmp_path: Path) -> None:
+    place = {"storage": f"sqlite:///{tmp_path}/study.db", "exclusive": True}
     cp.tune(dataset, "mf", 1, **QUICK, **place)
     with pytest.raises(cp.ConfigError, match="differs in data, settings"):
         cp.tune(dataset.train, "mf", 1, settings={"epochs": 3}, folds=2, **place)
 
 
-def test_a_study_that_kept_nothing_begins_anew(dataset: cp.Dataset, tmp_path: Path) -> None:
-    place = {"storage": f"sqlite:///{tmp_path}/study.db", "alone": True}
+def test_study_without_finished_trials_is_replaced(dataset: cp.Dataset, tmp_path: Path) -> None:
+    place = {"storage": f"sqlite:///{tmp_path}/study.db", "exclusive": True}
     with pytest.raises(cp.ConfigError, match="`probe` must be given"):
         cp.tune(dataset.train, "ips", 1, name="one", **QUICK, **place)
     assert len(cp.tune(dataset, "ips", 1, name="one", **QUICK, **place).trials) == 1
 
 
-def test_trials_at_once_are_judged_as_alone(dataset: cp.Dataset) -> None:
-    found = cp.tune(dataset, "mf", 7, at_once=3, **QUICK)
+def test_parallel_trials_have_the_risk_of_single_fits(dataset: cp.Dataset) -> None:
+    found = cp.tune(dataset, "mf", 7, parallel_trials=3, **QUICK)
     assert [trial.default for trial in found.trials] == [True] + [False] * 6
     assert len({str(trial.settings) for trial in found.trials}) == 7
     alone = Validation.of(dataset, folds=2).risk(lambda: make("mf", **found.settings))
     assert alone.value == pytest.approx(found.best_risk.value, rel=1e-5)
-    assert outcome(cp.tune(dataset, "mf", 7, at_once=3, **QUICK)) == outcome(found)
+    assert outcome(cp.tune(dataset, "mf", 7, parallel_trials=3, **QUICK)) == outcome(found)
 
 
-def test_a_search_at_once_goes_on_where_it_was_stopped(dataset: cp.Dataset, tmp_path: Path) -> None:
+def test_resumed_parallel_search_equals_uninterrupted_search(dataset: cp.Dataset, tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'study.db'}"
 
     def stop(done: tuple[Trial, ...]) -> None:
@@ -133,14 +131,14 @@ def test_a_search_at_once_goes_on_where_it_was_stopped(dataset: cp.Dataset, tmp_
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cp.tune(dataset, "mf", 7, at_once=3, storage=storage, alone=True, after=stop, **QUICK)
-    broken = cp.tune(dataset, "mf", 7, at_once=3, storage=storage, alone=True, **QUICK)
-    assert outcome(broken) == outcome(cp.tune(dataset, "mf", 7, at_once=3, **QUICK))
+        cp.tune(dataset, "mf", 7, parallel_trials=3, storage=storage, exclusive=True, callback=stop, **QUICK)
+    broken = cp.tune(dataset, "mf", 7, parallel_trials=3, storage=storage, exclusive=True, **QUICK)
+    assert outcome(broken) == outcome(cp.tune(dataset, "mf", 7, parallel_trials=3, **QUICK))
 
 
-@pytest.mark.parametrize("at_once", [1, 4])
-def test_settings_that_were_tried_are_not_fitted_again(
-    at_once: int, dataset: cp.Dataset, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("parallel_trials", [1, 4])
+def test_repeated_settings_are_not_fitted_again(
+    parallel_trials: int, dataset: cp.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Any] = []
     seen: list[int] = []
@@ -151,35 +149,52 @@ def test_settings_that_were_tried_are_not_fitted_again(
 
     monkeypatch.setattr("counterpoise.tuning.tune.make", counted)
     search = {"space": "own", "search": {"l2_biases": [2.0, 3.0]}}  # 2 is the default
-    found = cp.tune(dataset, "mf", 9, at_once=at_once, progress=lambda done, *_: seen.append(done), **search, **QUICK)
+    found = cp.tune(
+        dataset,
+        "mf",
+        9,
+        parallel_trials=parallel_trials,
+        progress=lambda done, *_: seen.append(done),
+        **search,
+        **QUICK,
+    )
     assert seen[-1] == 9 * 2 * 100
     assert len(found.trials) == 9
     first = {trial.settings.get("l2_biases", 2.0): trial for trial in reversed(found.trials)}
     assert set(first) == {2.0, 3.0}
     for trial in found.trials:
-        twin = first[trial.settings.get("l2_biases", 2.0)]
-        assert (trial.state, trial.risk) == (twin.state, twin.risk)
-        assert trial is twin or trial.seconds == 0
+        earlier = first[trial.settings.get("l2_biases", 2.0)]
+        assert (trial.state, trial.risk) == (earlier.state, earlier.risk)
+        assert trial is earlier or trial.seconds == 0
     fits = [sum(value in asked for value in made) for asked in ((None, 2.0), (3.0,))]
     assert fits[0] == 2  # one a fold
-    assert 1 <= fits[1] <= 2  # it may be given up after the first
+    assert 1 <= fits[1] <= 2  # it may be pruned after the first
 
 
-def test_one_that_diverges_does_not_take_the_others_along(dataset: cp.Dataset) -> None:
-    tried = cp.tune(dataset, "mf", 5, at_once=4, search={"learning_rate": [0.05, 1e30]}, space="own", **QUICK)
+def test_diverging_trial_does_not_fail_parallel_trials(dataset: cp.Dataset) -> None:
+    tried = cp.tune(dataset, "mf", 5, parallel_trials=4, search={"learning_rate": [0.05, 1e30]}, space="own", **QUICK)
     failed = {trial.settings.get("learning_rate"): trial.state == "failed" for trial in tried.trials[1:]}
     assert failed == {0.05: False, 1e30: True}
 
 
-def test_a_fit_that_diverges_is_a_failed_trial_and_not_the_end(dataset: cp.Dataset) -> None:
+def test_parallel_map_over_folds_changes_no_result(dataset: cp.Dataset) -> None:
+    search: dict[str, Any] = {"space": "own", "search": {"learning_rate": [0.05, 3.0, 1e30]}, **QUICK}
+    spread = cp.tune(
+        dataset, "mf", 4, parallel_map=lambda function, calls: (function(*call) for call in calls), **search
+    )
+    assert outcome(spread) == outcome(cp.tune(dataset, "mf", 4, **search))
+    assert len({trial.state for trial in spread.trials}) > 1
+
+
+def test_diverging_fit_is_a_failed_trial(dataset: cp.Dataset) -> None:
     tried = cp.tune(dataset, "mf", 3, space="own", search={"learning_rate": "1e18:1e20:log"}, **QUICK)
     assert [trial.state for trial in tried.trials] == ["complete", "failed", "failed"]
     assert "diverged" in str(tried.trials[1].reason)
     assert tried.best.default
-    assert "Nothing that was tried is better than the defaults." in tried.summary()
+    assert "No trial is better than the defaults." in tried.summary()
 
 
-def test_whatever_goes_wrong_with_drawn_settings_is_a_failure_of_that_trial(
+def test_any_exception_of_proposed_settings_is_a_failed_trial(
     dataset: cp.Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def breaking(method: str, **settings: Any) -> cp.DebiasedRecommender:
@@ -193,23 +208,23 @@ def test_whatever_goes_wrong_with_drawn_settings_is_a_failure_of_that_trial(
     assert "The last failure: ZeroDivisionError: by chance" in tried.summary()
 
 
-def test_a_trial_far_behind_the_best_is_given_up(dataset: cp.Dataset) -> None:
+def test_trial_far_behind_best_is_pruned(dataset: cp.Dataset) -> None:
     tried = cp.tune(dataset, "mf", 3, space="own", search={"learning_rate": [3.0, 5.0]}, **QUICK)
     assert [trial.state for trial in tried.trials] == ["complete", "pruned", "pruned"]
     assert all(trial.risk is not None for trial in tried.trials)
 
 
-def test_behind_means_by_two_standard_errors_of_the_paired_difference() -> None:
+def test_behind_means_two_standard_errors_of_paired_difference() -> None:
     rng = np.random.default_rng(0)
     base = Errors(rng.exponential(size=40), np.ones(40), np.empty(0), np.arange(40))
     worse = base._replace(on_log=base.on_log + 0.1 + 0.2 * rng.normal(size=40))
     difference = debiased_risk(worse.minus(base))
     assert is_behind(worse, base) == (difference.value > 2 * difference.standard_error)
-    assert is_behind(base._replace(on_log=base.on_log + 1e-6), base)  # each row a little worse leaves no doubt
+    assert is_behind(base._replace(on_log=base.on_log + 1e-6), base)  # each row a little worse
     assert not is_behind(base, base)
 
 
-def test_the_gain_of_the_best_of_many_must_be_larger_to_be_clear() -> None:
+def test_more_trials_need_a_larger_gain_to_be_significant() -> None:
     def tuning(trials: int, gain: float) -> Tuning:
         tried = tuple(
             Trial(n, "complete", 0.6 - (gain if n == 1 else 0), {"l2": n}, 0.1, n == 0, None) for n in range(trials)
@@ -218,21 +233,21 @@ def test_the_gain_of_the_best_of_many_must_be_larger_to_be_clear() -> None:
 
     assert tuning(2, 0.02).noise == pytest.approx(0.0196, rel=1e-3)
     assert tuning(21, 0.02).noise == pytest.approx(0.0302, rel=1e-2)
-    assert tuning(2, 0.02).clear
-    assert not tuning(21, 0.02).clear
+    assert tuning(2, 0.02).significant
+    assert not tuning(21, 0.02).significant
     assert "within noise" in tuning(21, 0.02).summary()
     assert "more than noise" in tuning(21, 0.04).summary()
     twice = replace(tuning(2, 0.02), trials=tuning(2, 0.02).trials * 3)  # the same settings, proposed again
     assert twice.noise == tuning(2, 0.02).noise
 
 
-def test_what_the_user_set_for_optuna_comes_back(dataset: cp.Dataset) -> None:
+def test_optuna_verbosity_is_restored(dataset: cp.Dataset) -> None:
     before = optuna.logging.get_verbosity()
     cp.tune(dataset, "mf", 1, **QUICK)
     assert optuna.logging.get_verbosity() == before
 
 
-def test_progress_goes_up_to_the_end(dataset: cp.Dataset) -> None:
+def test_progress_increases_to_the_end(dataset: cp.Dataset) -> None:
     seen: list[tuple[int, int, float]] = []
     tried = cp.tune(
         dataset, "mf", 2, progress=lambda *step: seen.append(step), space="own", search={"l2": [5.0, 6.0]}, **QUICK
@@ -242,12 +257,12 @@ def test_progress_goes_up_to_the_end(dataset: cp.Dataset) -> None:
     assert {step[2] for step in seen[-8:]} == {tried.trials[0].risk}  # while the second is tried
 
 
-# What is searched
+# The search space
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("space", ["default", "paper"])
-def test_every_method_has_a_space_that_it_takes(method: str, space: str) -> None:
+def test_every_method_accepts_its_search_space(method: str, space: str) -> None:
     dimensions = search_space(method, {}, 1000, space)
     names = [dimension.name for dimension in dimensions]
     assert len(names) == len(set(names)) >= 2
@@ -260,13 +275,19 @@ def test_every_method_has_a_space_that_it_takes(method: str, space: str) -> None
         assert model.training.learning_rate == settings["learning_rate"]
 
 
-def test_the_default_space_holds_the_defaults_of_the_backbone_and_of_training() -> None:
+@pytest.mark.parametrize("space", [DEFAULT_SPACE, PAPER_SPACE])
+def test_every_setting_of_a_space_exists(space: dict[str, Any]) -> None:
+    settings = {full.replace("backbone__backbone__", "backbone__") for m in METHODS for full in make(m).get_params()}
+    assert set(space) <= settings
+
+
+def test_default_space_contains_defaults() -> None:
     for dimension in search_space("mf", {}, 1000):
         (full,) = dimension.full_names(make("mf"))
         assert dimension.contains(make("mf").get_params()[full])
 
 
-def test_the_papers_weight_decay_is_l2_over_the_rows(dataset: cp.Dataset) -> None:
+def test_paper_weight_decay_is_l2_over_rows(dataset: cp.Dataset) -> None:
     rows, decay = len(dataset.train), 1e-3
     (dimension,) = [each for each in search_space("mf", {}, rows, "paper") if each.name == "weight_decay"]
     settings = dimension.settings(decay)
@@ -276,7 +297,7 @@ def test_the_papers_weight_decay_is_l2_over_the_rows(dataset: cp.Dataset) -> Non
     torch.testing.assert_close(gradient, decay * factors.detach(), rtol=1e-3, atol=0)
 
 
-def test_the_papers_grid_of_a_kernel_method() -> None:
+def test_paper_grid_of_a_kernel_method() -> None:
     choices = {each.name: each.choices for each in search_space("akb-dr", {}, 1000, "paper")}
     assert choices["learning_rate"] == (0.01, 0.03, 0.05, 0.1)
     assert choices["bandwidth"] == (0.5, 1.0, 5.0)
@@ -285,7 +306,7 @@ def test_the_papers_grid_of_a_kernel_method() -> None:
     assert choices["tolerance"][-2:] == (0.5, 1.0)
 
 
-def test_what_is_fixed_is_not_searched_and_what_is_named_comes_first() -> None:
+def test_fixed_settings_are_left_out_and_own_come_first() -> None:
     dimensions = search_space("mf", {"dim": 8}, 1000, own={"backbone__l2": "1:2"})
     names = [dimension.name for dimension in dimensions]
     assert names[0] == "backbone__l2"
@@ -303,7 +324,7 @@ def test_what_is_fixed_is_not_searched_and_what_is_named_comes_first() -> None:
         ([True, False], Dimension("x", choices=(True, False))),
     ],
 )
-def test_ranges_and_choices_are_read(text: Any, dimension: Dimension) -> None:
+def test_parse_ranges_and_choices(text: Any, dimension: Dimension) -> None:
     assert parse("x", text) == dimension
 
 
@@ -324,12 +345,12 @@ def test_ranges_and_choices_are_read(text: Any, dimension: Dimension) -> None:
         ({"backbone": "mf,tree"}, "`backbone` must be"),
     ],
 )
-def test_a_bad_search_is_an_error_that_says_what_is_wrong(search: dict[str, Any], message: str) -> None:
+def test_bad_search_is_an_error_with_its_reason(search: dict[str, Any], message: str) -> None:
     with pytest.raises(cp.ConfigError, match=message):
         search_space("mf", {"epochs": 3}, 1000, "own", search)
 
 
-def test_words_without_a_value_and_an_empty_space_are_errors() -> None:
+def test_missing_value_and_empty_space_are_errors() -> None:
     with pytest.raises(cp.ConfigError, match="--search l2=1:64:log"):
         parse_words(["l2"])
     with pytest.raises(cp.ConfigError, match="nothing to search"):
@@ -356,7 +377,7 @@ SHORT = ["--set", "epochs=3", "--set", "dim=2"]
 TUNE = ["tune", "log.csv", "--method", "mf", "--probe", "probe.csv", "--test", "test.csv", *READING, *SHORT]
 
 
-def test_the_best_configuration_is_one_that_fit_takes(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_best_configuration_can_be_fitted(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TUNE, "--trials", "3", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     written = tomllib.loads((files / facts["best"]).read_text())
@@ -377,7 +398,7 @@ def test_the_best_configuration_is_one_that_fit_takes(files: Path, capsys: pytes
     assert fitted["evaluation"] is not None
 
 
-def test_the_command_says_the_outcome_and_what_is_next(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_prints_outcome_and_next_step(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TUNE, "--trials", "1"]) == 0
     text = capsys.readouterr().out
     assert "the test was not looked at" in text
@@ -385,7 +406,7 @@ def test_the_command_says_the_outcome_and_what_is_next(files: Path, capsys: pyte
     assert "counterpoise fit --config runs/tune-log-mf/best.toml" in text
 
 
-def test_a_test_of_garbage_changes_nothing_that_is_written(files: Path) -> None:
+def test_garbage_test_set_changes_no_output_file(files: Path) -> None:
     assert main([*TUNE, "--trials", "3", "--out", "a", "--quiet"]) == 0
     lines = (files / "test.csv").read_text().splitlines()
     (files / "test.csv").write_text("\n".join([lines[0], *(line.rpartition(",")[0] + ",-77" for line in lines[1:])]))
@@ -414,7 +435,7 @@ def test_bad_input_is_one_line(
     assert error.count("\n") == 1
 
 
-def test_without_optuna_one_line_says_how_to_get_it(
+def test_missing_optuna_is_one_line_with_install_command(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
@@ -423,7 +444,7 @@ def test_without_optuna_one_line_says_how_to_get_it(
     assert not (files / "runs").exists()
 
 
-def test_a_configuration_written_as_toml_is_read_back(tmp_path: Path) -> None:
+def test_toml_configuration_round_trips(tmp_path: Path) -> None:
     settings = {"l2": 1e-3, "features": ["side", "activity"], "biases": True, "a b": 'say "so"', "kernel": {"n": 3}}
     configuration = FitConfig(data="a\\b.csv", threshold=4, probe="p.csv", separator="\t", seed=3, settings=settings)
     (tmp_path / "c.toml").write_text(to_toml(configuration))
@@ -432,7 +453,7 @@ def test_a_configuration_written_as_toml_is_read_back(tmp_path: Path) -> None:
         to_toml(FitConfig(data="x", settings={"patience": None}))
 
 
-def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "tuning.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(block, {})
@@ -440,6 +461,6 @@ def test_the_python_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize("space", ["default", "paper"])
-def test_what_predicts_is_searched_also_inside_another_backbone(space: str) -> None:
+def test_wrapped_backbone_is_searched_too(space: str) -> None:
     inside, alone = (search_space(method, {}, 1000, space) for method in ("counterpoise", "mf"))
     assert {dimension.name for dimension in alone} <= {dimension.name for dimension in inside}

@@ -1,4 +1,4 @@
-"""Arrays as callers pass them, checked and brought into the form that the balancing solver works on."""
+"""Arrays as callers pass them, checked and converted to what the balancing solver works on."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.balance.population import Rows, matrix_rows
+from counterpoise.balance.exponential_family import FunctionRows, matrix_rows
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 
 
-def as_rows(values: Any) -> Rows:
-    """A matrix, frame or tensor as `Rows`, without a copy where the type allows it."""
-    if isinstance(values, Rows):
-        rows = values
-    else:
-        matrix = as_matrix("H", values)
-        rows = matrix_rows(matrix)
+def as_rows(values: Any) -> FunctionRows:
+    """A matrix, frame or tensor as `Rows`, without a copy where the type allows it; rows stay what they are."""
+    rows = values if isinstance(values, FunctionRows) else matrix_rows(as_matrix("H", values))
     if rows.n_rows == 0:
         raise DataError("`H` must have at least one row, got none: there is nothing to weight.")
     if rows.n_functions == 0:
@@ -48,7 +44,7 @@ def as_float64(values: Any, name: str = "values", error: type[CounterpoiseError]
 
 
 def _numbers(name: str, values: Any, error: type[CounterpoiseError]) -> NDArray[Any]:
-    """An array of float32 or float64, shared where `values` is one. Text, dates and complex numbers are none."""
+    """An array of float32 or float64, shared where `values` is one. Text, dates and complex numbers are refused."""
     try:
         array = np.asarray(values)
         if array.dtype in (np.float32, np.float64):
@@ -93,8 +89,8 @@ def each_function(name: str, values: Any, count: int, infinite: bool = False) ->
     return np.broadcast_to(vector, (count,)).copy()
 
 
-def base_log_weights(values: Any, rows: Rows) -> Tensor | None:
-    """The logarithm of q, sum q = 1; rows of weight 0 get the smallest, so that logarithms stay finite."""
+def base_log_weights(values: Any, rows: FunctionRows) -> Tensor | None:
+    """The logarithm of q, sum q = 1; rows of weight 0 get 1e-300, so that logarithms stay finite."""
     shares = base_shares(values, rows.n_rows, rows.device)
     return None if shares is None else shares.clamp(min=1e-300).log()
 

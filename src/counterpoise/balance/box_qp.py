@@ -1,4 +1,8 @@
-"""A small convex program solved to high accuracy: quadratic plus L1 in a box, by an interior point method."""
+"""A small convex program solved to high accuracy: quadratic plus L1 in a box, by an interior point method.
+
+Cholesky factors come from LAPACK itself, which on a few hundred rows takes a third of the time of torch's way to it.
+scipy is imported with the first call: a worker that only adds up the rows of shards starts without it.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-# Cholesky factors by LAPACK itself, which on a few hundred rows takes a third of the time of torch's way to it.
-#
-# scipy comes with the first call: whoever only adds up rows, such as a worker on shards, starts without it.
-
 Vector = NDArray[np.float64]
+Step = tuple[Vector, Vector, Vector]
+
+MAX_STEPS = 60  # of the interior point method; Mehrotra's needs 10 to 30
+MIN_STEP, CENTRING = 0.1, 0.2  # a step shorter than the first is redone towards the centre, at this share of the gap
+ACTIVE_RATIO = 1e-4  # slack over multiplier below which an inequality is active; a larger one spoils the last digits
 
 
 def cholesky(matrix: Vector) -> Vector | None:
@@ -40,36 +45,26 @@ def solve_positive(matrix: Vector, right: Vector) -> Vector | None:
     return solution if failed == 0 else None
 
 
-Step = tuple[Vector, Vector, Vector]
-
-MAX_STEPS = 60  # Mehrotra's method needs 10 to 30
-SHORT_STEP, CENTRING = 0.1, 0.2  # a step below the first is redone towards the middle, at this share of the gap
-CLEAR = 1e-4  # distance over multiplier below which an inequality counts as active; more would spoil the last digits
-
-
 def solve_box_l1(
-    hessian: Vector, gradient: Vector, start: Vector, price: Vector, bound: Vector, accuracy: float
+    hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector, accuracy: float
 ) -> Vector:
-    """The least value over |l_j| <= bound_j of a quadratic plus L1.
+    """The argmin over |l_j| <= bound_j of gradient'd + d' hessian d / 2 + sum_j l1_j |l_j|, d = l - start.
 
-    argmin of gradient'(l - start) + (l - start)' hessian (l - start) / 2 + sum_j price_j |l_j|.
     First by guessing that zeros, signs and bounds stay as they are in `start`; else by an interior point method
     (Mehrotra, 1992) that stops when the complementarity gap is below `accuracy`.
     """
-    guess = _with_same_active_set(hessian, gradient, start, price, bound)
-    return _by_interior_point(hessian, gradient, start, price, bound, accuracy) if guess is None else guess
+    guess = _with_same_active_set(hessian, gradient, start, l1, bound)
+    return _by_interior_point(hessian, gradient, start, l1, bound, accuracy) if guess is None else guess
 
 
-def _with_same_active_set(
-    hessian: Vector, gradient: Vector, start: Vector, price: Vector, bound: Vector
-) -> Vector | None:
+def _with_same_active_set(hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector) -> Vector | None:
     """The solution if zeros, signs and bounds are those of `start`, by one linear system; None if they are not."""
     sign, at_bound = np.sign(start), abs(start) >= bound
-    zero = (start == 0) & (price > 0)
+    zero = (start == 0) & (l1 > 0)
     free = ~(zero | at_bound)
     change = np.zeros_like(start)
     if free.any():
-        inner, right = hessian[np.ix_(free, free)], -(gradient + price * sign)[free]
+        inner, right = hessian[np.ix_(free, free)], -(gradient + l1 * sign)[free]
         factor = robust_cholesky(inner)
         if factor is None:
             return None
@@ -77,22 +72,22 @@ def _with_same_active_set(
         if abs(inner @ change[free] - right).max() > 1e-10 * abs(right).max():
             return None
     value, slope = start + change, gradient + hessian @ change
-    right_side = np.where(free & (price > 0), value * sign > 0, True) & (abs(value) <= bound)
-    held = np.where(zero, abs(slope) <= price, True) & np.where(at_bound & ~zero, sign * slope + price <= 0, True)
+    right_side = np.where(free & (l1 > 0), value * sign > 0, True) & (abs(value) <= bound)
+    held = np.where(zero, abs(slope) <= l1, True) & np.where(at_bound & ~zero, sign * slope + l1 <= 0, True)
     return value if bool((right_side & held).all()) else None
 
 
 def _by_interior_point(
-    hessian: Vector, gradient: Vector, start: Vector, price: Vector, bound: Vector, accuracy: float
+    hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector, accuracy: float
 ) -> Vector:
     """With l = plus - minus, both in [0, bound]: the two parts share one Cholesky factor of hessian + diagonal.
 
     Coordinates that the multipliers show to lie at zero or at a bound are set there. Never worse than `start`.
     """
-    state = _State.inside(hessian, gradient, start, price, np.maximum(bound, 1e-12))
+    state = _State.inside(hessian, gradient, start, l1, np.maximum(bound, 1e-12))
     for _ in range(MAX_STEPS):
         smooth = gradient + hessian @ (state.value - start)
-        residual = np.stack([smooth, -smooth]) + price - state.lower + state.upper
+        residual = np.stack([smooth, -smooth]) + l1 - state.lower + state.upper
         product = state.complementarity()
         if product <= accuracy and (abs(residual).max() <= accuracy or product <= 1e-3 * accuracy):
             break
@@ -102,12 +97,12 @@ def _by_interior_point(
         state = _advanced(state, system, residual)
     value = state.snapped(bound).clip(-bound, bound)
     change = value - start
-    gained = float(gradient @ change + change @ hessian @ change / 2 + price @ (abs(value) - abs(start)))
+    gained = float(gradient @ change + change @ hessian @ change / 2 + l1 @ (abs(value) - abs(start)))
     return value if gained <= 0 else start
 
 
 def _advanced(state: _State, system: _System, residual: Vector) -> _State:
-    """The state after Mehrotra's step; after a plain centred one where that is short or does not close the gap.
+    """The state after Mehrotra's step, or after a centred one where that is short or does not close the gap.
 
     Without this the second-order correction can cycle, for instance where columns are collinear.
     """
@@ -118,7 +113,7 @@ def _advanced(state: _State, system: _System, residual: Vector) -> _State:
     corrected = system.direction(state, residual, middle * (ahead / product) ** 3, predictor)
     length = state.inner_length(corrected)
     moved = state.moved(corrected, length)
-    if length >= SHORT_STEP and moved.complementarity() < product:
+    if length >= MIN_STEP and moved.complementarity() < product:
         return moved
     centred = system.direction(state, residual, CENTRING * middle, None)
     return state.moved(centred, state.inner_length(centred))
@@ -148,12 +143,12 @@ class _State:
     upper: Vector
 
     @classmethod
-    def inside(cls, hessian: Vector, gradient: Vector, start: Vector, price: Vector, bound: Vector) -> _State:
+    def inside(cls, hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector) -> _State:
         """A point off all bounds, with multipliers that make it stationary: later steps keep it so."""
         margin = np.minimum(0.1, bound / 4)
         parts = np.minimum(np.stack([start, -start]).clip(min=0) + margin, bound - margin)
         smooth = gradient + hessian @ (parts[0] - parts[1] - start)
-        pull = np.stack([smooth, -smooth]) + price
+        pull = np.stack([smooth, -smooth]) + l1
         extra = 1e-3 + 0.1 * abs(pull).mean()
         return cls(parts, bound - parts, pull.clip(min=0) + extra, (-pull).clip(min=0) + extra)
 
@@ -180,9 +175,9 @@ class _State:
         return _State(self.parts + length * step[0], self.slack - length * step[0], lower, upper)
 
     def snapped(self, bound: Vector) -> Vector:
-        """The value, with coordinates put exactly at zero or at their bound where the multipliers say so."""
-        at_bound = CLEAR * self.upper > self.slack
-        value = np.where((CLEAR * self.lower > self.parts).all(0), 0.0, self.value)
+        """The value, with active coordinates put exactly at zero or at their bound."""
+        at_bound = ACTIVE_RATIO * self.upper > self.slack
+        value = np.where((ACTIVE_RATIO * self.lower > self.parts).all(0), 0.0, self.value)
         value = np.where(at_bound[0] & ~at_bound[1], bound, value)
         return np.where(at_bound[1] & ~at_bound[0], -bound, value)
 

@@ -1,4 +1,7 @@
-"""Balance feature by feature: means, standardised differences and distributions before and after weighting."""
+"""Covariate balance: means, standardised mean differences and distributions of features before and after weighting.
+
+`balance_table` and `log_balance` give one `FeatureBalance` for each feature; `imbalances` is what a love plot shows.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +19,25 @@ from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.log import FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError
 
+BALANCED_SMD = 0.1  # standardised mean differences within it are usually called balanced (Austin 2009)
 Vector = NDArray[np.float64]
-CONSTANT = 1e-12  # standard deviations below this share of the mean are rounding
+BALANCED_SMD = 0.1  # |standardised mean difference| up to which a feature is usually called balanced (Austin 2009)
+CONSTANT_SHARE = 1e-12  # standard deviations below this share of the mean are rounding: the feature is constant
+MEAN_ROUNDING = 1e-8  # relative difference up to which two means of a constant feature are equal
+ACCEPTED = (
+    "a BalanceResult, a fitted balancer, a BalanceReport, a Diagnosis, a balance table, or a fitted model and its log"
+)
 
 
 def standardised_difference(observed: Vector, weights: Vector, mean: float, deviation: float) -> float | None:
     """(weighted mean - population mean) / population standard deviation.
 
-    Of a feature that is constant in the population: 0 where the means are equal, None where they differ.
+    For a feature that is constant in the population: 0 where the means are equal, None where they differ.
     """
     weighted = _moments(observed, weights)[0]
     if deviation > 0:
         return (weighted - mean) / deviation
-    return 0.0 if abs(weighted - mean) <= 1e-8 * max(abs(weighted), abs(mean)) else None
+    return 0.0 if abs(weighted - mean) <= MEAN_ROUNDING * max(abs(weighted), abs(mean)) else None
 
 
 def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, second_weights: Vector) -> float:
@@ -122,14 +131,7 @@ def _moments(values: Vector, weights: Vector) -> tuple[float, float]:
     share = weights / weights.sum()
     mean = float(share @ values)
     deviation = float(share @ (values - mean) ** 2) ** 0.5
-    return mean, deviation if deviation > CONSTANT * abs(mean) else 0.0
-
-
-# Imbalance before and after weighting, one row for each feature or function: what a love plot shows.
-
-TAKES = (
-    "a BalanceResult, a fitted balancer, a BalanceReport, a Diagnosis, a balance table, or a fitted model and its log"
-)
+    return mean, deviation if deviation > CONSTANT_SHARE * abs(mean) else 0.0
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,7 @@ class Imbalance:
 
 
 def imbalances(source: Any, log: FeedbackLog | None = None, names: Sequence[str] | None = None) -> list[Imbalance]:
-    """The rows of anything that knows its balance, the largest before weighting first.
+    """Imbalance before and after weighting of each feature or function, the largest before weighting first.
 
     `source`: a BalanceResult (its functions), a fitted balancer, a BalanceReport, a Diagnosis or a balance table (their
     features), or a fitted recommender with the `log` it was fitted to (activity, popularity and side features).
@@ -157,9 +159,9 @@ def imbalances(source: Any, log: FeedbackLog | None = None, names: Sequence[str]
 
 
 def log_balance(log: FeedbackLog, weights: ArrayLike | None = None) -> list[FeatureBalance]:
-    """How the pairs of a log differ from all pairs, before and after weighting, in what the log itself tells.
+    """How the pairs of a log differ from all pairs, before and after weighting (None: equal weights).
 
-    Features: log(1 + ratings) of the user and of the item, and the side features that vary; None: equal weights.
+    Features: log(1 + ratings) of the user and of the item, and the side features that vary.
     """
     check_log("log", log)
     tables, names = [], []
@@ -179,7 +181,9 @@ def _table(source: Any, log: FeedbackLog | None) -> Iterable[FeatureBalance]:
     """The balance table of anything but a BalanceResult."""
     if hasattr(source, "ratio_"):
         if log is None:
-            raise ConfigError("`log` must be given for a fitted recommender: which pairs do its weights belong to?")
+            raise ConfigError(
+                "`log` must be given for a fitted recommender: its weights belong to the pairs of that log."
+            )
         if len(source.ratio_) != len(log):
             counts = f"{len(source.ratio_):,} rows that the weights belong to, got {len(log):,}"
             raise DataError(f"`log` must be the {counts}. Rows that `patience` held out have no weight.")
@@ -189,7 +193,7 @@ def _table(source: Any, log: FeedbackLog | None) -> Iterable[FeatureBalance]:
     table = getattr(getattr(source, "diagnosis", source), "table", source)
     if isinstance(table, Sequence) and all(isinstance(row, FeatureBalance) for row in table):
         return table
-    raise ConfigError(f"`result` must be {TAKES}, got {type(source).__name__}.")
+    raise ConfigError(f"`result` must be {ACCEPTED}, got {type(source).__name__}.")
 
 
 def _of_functions(result: BalanceResult) -> list[Imbalance]:

@@ -1,4 +1,4 @@
-"""How good are these weights? Effective sample size, tails, balance before and after, held-out functions, overlap."""
+"""Diagnostics of weights: effective sample size, tails, covariate balance, held-out functions, overlap."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from counterpoise.balance.covariate_balance import FeatureBalance, balance_table
 from counterpoise.balance.exponential_family import weighted_sum
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import whitening
-from counterpoise.balance.population import ObservedPairs, Points, Population, kernel_rows
-from counterpoise.balance.theory import generalization_bound as generalization_bound
+from counterpoise.balance.population import Points, Population, kernel_rows
 
 Vector = NDArray[np.float64]
-HELD_OUT_STREAM = 0x9E3779B9  # added to the seed: beyond 2^31, where no balancer draws its functions
-HELD_OUT_LEAST = 10  # fewer functions that nobody balanced say nothing
+HELD_OUT_SEED = 0x9E3779B9  # added to the seed: beyond 2^31, so that no balancer draws the same functions
+MIN_HELD_OUT = 10  # functions; fewer tell nothing about balance elsewhere
+NEARBY_QUANTILE = 0.99  # of the distances of observed rows to their nearest neighbour: what counts as nearby
 
 
 def effective_sample_size(weights: ArrayLike) -> float:
@@ -52,7 +52,7 @@ def weight_tail(weights: ArrayLike) -> dict[str, float]:
 
 
 def weight_facts(weights: ArrayLike) -> dict[str, float]:
-    """What the weights alone tell: effective sample size, design effect and tail."""
+    """Effective sample size, design effect and tail of weights."""
     return {
         "effective_sample_size": effective_sample_size(weights),
         "design_effect": design_effect(weights),
@@ -69,17 +69,16 @@ def held_out_imbalance(
     seed: int = 1,
     balanced_at: Tensor | None = None,
 ) -> dict[str, float] | None:
-    """Balance on kernel functions that nobody balanced: centres drawn anew from the population.
+    """Imbalance of kernel functions that were not balanced: centres drawn anew from the population.
 
     None where fewer than 10 rows are left besides `balanced_at`, the centres (rows, columns) of the balanced functions.
-
     `rms_sd`: root mean square imbalance in population standard deviations; `max_sd` the largest; `mmd`: the root of
     v'K^-1 v, the largest bias of any function in their span with RKHS norm 1.
     """
-    generator = torch.Generator().manual_seed(HELD_OUT_STREAM + seed)
+    generator = torch.Generator().manual_seed(HELD_OUT_SEED + seed)
     kernel = (kernel or Gaussian()).with_bandwidth(population.draw(2 * BANDWIDTH_PAIRS, generator))
     centres = _draw_others(population, functions, generator, balanced_at)
-    if len(centres) < HELD_OUT_LEAST:
+    if len(centres) < MIN_HELD_OUT:
         return None
     mean, gram = population.kernel_mean(kernel, centres), population.kernel_gram(kernel, centres)
     share = weights.double().to(centres.device) / float(weights.double().sum())
@@ -116,13 +115,13 @@ def overlap(observed: Points, population: Population, draws: int = 1000, seed: i
     own = torch.cdist(rows[:draws], rows).scatter_(
         1, torch.arange(min(draws, len(rows)))[:, None].to(rows.device), torch.inf
     )
-    limit = own.min(1)[0].quantile(0.99)
+    limit = own.min(1)[0].quantile(NEARBY_QUANTILE)
     return float((torch.cdist(wanted, rows).min(1)[0] <= limit * (1 + 1e-9)).double().mean())
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Everything that tells whether weights can be trusted; prints as JSON by `to_dict`, in words by `summary`."""
+    """All diagnostics of weights; `to_dict` gives JSON-able values, `summary` a text."""
 
     rows: int
     effective_sample_size: float
@@ -132,8 +131,6 @@ class Diagnosis:
     held_out_before: dict[str, float] | None  # None: the population has no rows besides the balanced functions' centres
     held_out_after: dict[str, float] | None
     table: list[FeatureBalance]
-    effective_sample_size_per_user: dict[str, float] | None = None
-    effective_sample_size_per_item: dict[str, float] | None = None
 
     @property
     def largest_before(self) -> FeatureBalance:
@@ -160,7 +157,7 @@ class Diagnosis:
         return asdict(self)
 
     def summary(self) -> str:
-        """In words."""
+        """A few lines of text."""
         before, after, tail = self.largest_before, self.largest_after, self.weight_tail
         size, share = self.effective_sample_size, self.effective_sample_size / self.rows
         lines = [
@@ -169,14 +166,14 @@ class Diagnosis:
             f"the top 1 % of the rows hold {tail['top_1_percent_share']:.1%} of the weight.",
             f"Largest imbalance of a feature: {_size(before.smd_before):.3f} SD before ({before.name}), "
             f"{_size(after.smd_after):.4f} SD after ({after.name}).",
-            self._held_out_words(),
+            self._held_out_summary(),
             f"{self.overlap:.0%} of the population has observed rows nearby.",
         ]
         if self.without_spread:
             lines.append(f"Constant in the population, with another mean here: {', '.join(self.without_spread)}.")
         return "\n".join(lines)
 
-    def _held_out_words(self) -> str:
+    def _held_out_summary(self) -> str:
         if self.held_out_before is None or self.held_out_after is None:
             return "The population is too small to hold out functions that were not balanced."
         before, after = self.held_out_before["rms_sd"], self.held_out_after["rms_sd"]
@@ -215,24 +212,4 @@ def diagnose(
         held_out_before=held_out_imbalance(observed, base, population, balanced_at=balanced_at),
         held_out_after=held_out_imbalance(observed, after, population, balanced_at=balanced_at),
         table=table or balance_table(observed, after.numpy(), population, names, base.numpy()),
-        **_by_group(observed, after.numpy()),
     )
-
-
-def _by_group(observed: Points, weights: Vector) -> dict[str, dict[str, float]]:
-    """Quantiles of the effective sample size over users and over items, where the rows are pairs."""
-    if not isinstance(observed, ObservedPairs):
-        return {}
-    sizes = {
-        "user": group_effective_sample_sizes(weights, observed.users.cpu(), len(observed.pairs.users)),
-        "item": group_effective_sample_sizes(weights, observed.items.cpu(), len(observed.pairs.items)),
-    }
-    return {
-        f"effective_sample_size_per_{who}": {
-            "min": float(size.min()),
-            "median": float(np.median(size)),
-            "mean": float(size.mean()),
-            "max": float(size.max()),
-        }
-        for who, size in sizes.items()
-    }

@@ -1,4 +1,8 @@
-"""Balancing for any causal user, in scikit-learn's style: an observed sample, a population, weights."""
+"""Estimators for two samples: weights on observed rows that make them resemble a population, no recommender needed.
+
+`balance_samples` takes two tables to weights and a diagnosis. `KernelBalancer` and `MomentBalancer` are scikit-learn
+estimators; `balance_frontier` balances again at several tolerances.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +19,20 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from counterpoise.balance.arguments import as_matrix, base_shares
+from counterpoise.balance.arguments import as_float64, as_matrix, base_shares
 from counterpoise.balance.covariate_balance import FeatureBalance, balance_table, known_mean_balance
 from counterpoise.balance.diagnostics import Diagnosis, diagnose, effective_sample_size
-from counterpoise.balance.fitted_functions import FittedFunctions, check_prices
-from counterpoise.balance.functions import Functions, KernelFunctions, Moments
+from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions, Moments, check_penalty
 from counterpoise.balance.kernels import KERNELS
 from counterpoise.balance.population import Sample
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.config import KernelName, SelectForSamples
 from counterpoise.errors import ConfigError, DataError, RowError, check_choice, check_number
 
-# Weight one sample so that it resembles another: from two tables of numbers to weights and all facts about them.
-
-LARGEST = 1e150  # of a feature
+MAX_FEATURE = 1e150  # absolute value of a feature: larger squares overflow float64
+MAX_LISTED = 10  # names of relaxed functions in a summary
+FLOATS = [np.float64, np.float32]
+TOLERANCES = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # of a frontier, in standard deviations
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +47,11 @@ class Standardised:
     @classmethod
     def of(cls, observed: Tensor, population: Tensor, weights: Tensor | None = None) -> Standardised:
         """By the (weighted) moments of the population; a constant column becomes 0."""
-        _check_size(observed, population)
+        for table in (observed, population):
+            large = (table.abs().amax(0) > MAX_FEATURE).nonzero()
+            if len(large):
+                column, advice = int(large[0]), "Divide it by its largest value."
+                raise DataError(f"feature {column} (counted from 0) has values beyond {MAX_FEATURE:g}. {advice}")
         whole = Sample(population, weights)
         mean = whole.mean(lambda x: x, whole.n_columns)
         spread = whole.mean(lambda x: (x - mean).square_(), whole.n_columns).sqrt()
@@ -52,7 +60,7 @@ class Standardised:
         return cls(Sample(tables[0]), Sample(tables[1], weights), mean, spread)
 
     def choose(self, functions: Functions, base_weights: Any, seed: int) -> FittedFunctions:
-        """What is balanced, chosen under the weights that balancing starts from."""
+        """The functions for this population, chosen under the weights that balancing starts from."""
         base, generator = base_shares(base_weights, self.observed.n_rows, self.observed.device), torch.Generator()
         return functions.fit(self.population, self.observed, None, base, generator.manual_seed(seed))
 
@@ -68,7 +76,7 @@ class BalanceReport:
 
     @property
     def relaxed(self) -> list[str]:
-        """The names of the functions whose balance cost too much."""
+        """The names of the relaxed functions, which stay out of balance."""
         return [self.function_names[j] for j in np.flatnonzero(self.result.relaxed)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,19 +84,21 @@ class BalanceReport:
         return {"solver": self.result.to_dict(), "relaxed": self.relaxed, "diagnosis": self.diagnosis.to_dict()}
 
     def summary(self) -> str:
-        """In words."""
+        """A few lines of text."""
         before, after = (abs(v / self.result.scale) for v in (self.result.imbalance_before, self.result.imbalance))
-        lost = f"Given up: {_first_names(self.relaxed)}." if self.relaxed else "No function was given up."
+        names = ", ".join(self.relaxed[:MAX_LISTED])
+        more = f" and {len(self.relaxed) - MAX_LISTED} more" if len(self.relaxed) > MAX_LISTED else ""
+        relaxed = f"Relaxed: {names}{more}." if self.relaxed else "No function was relaxed."
         lines = [
             f"{len(self.function_names)} functions balanced ({self.result.status} in {self.result.passes} passes, "
             f"duality gap {self.result.gap:.1e}): largest imbalance {before.max():.3f} SD before, "
-            f"{after.max():.2e} SD after. {lost}",
+            f"{after.max():.2e} SD after. {relaxed}",
             self.diagnosis.summary(),
         ]
         if self.diagnosis.grew:
             lines.append(
-                "The largest imbalance of a feature ROSE: the sample is too small or too different for them. "
-                "Balance fewer functions, or moments."
+                "The largest imbalance of a feature ROSE: the sample is too small or too different for these "
+                "functions. Balance fewer functions, or moments."
             )
         return "\n".join(lines)
 
@@ -154,10 +164,7 @@ def population_mass(weights: Any, count: int) -> Tensor | None:
     """Weights of the population's rows: one for each, finite, >= 0 and not all 0; None stays None."""
     if weights is None:
         return None
-    try:
-        values = np.array(weights, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"`population_weights` must hold numbers only: {error}.") from error
+    values = as_float64(weights, "population_weights")
     if values.shape != (count,):
         raise DataError(f"`population_weights` must have {count} values, got shape {values.shape}.")
     if not np.isfinite(values).all() or values.min() < 0 or values.sum() <= 0:
@@ -179,23 +186,6 @@ def numbers(name: str, table: Any, columns: Sequence[Any] | None = None) -> Tens
     return matrix
 
 
-def _check_size(*tables: Tensor) -> None:
-    """Raise `DataError` for numbers whose squares no float holds."""
-    for table in tables:
-        large = table.abs().amax(0) > LARGEST
-        if bool(large.any()):
-            column = int(large.nonzero()[0])
-            raise DataError(
-                f"feature {column} (counted from 0) has numbers past {LARGEST:g}. Divide it by its largest."
-            )
-
-
-def _first_names(names: list[str], count: int = 10) -> str:
-    """The first `count` names, and how many more there are."""
-    more = f" and {len(names) - count} more" if len(names) > count else ""
-    return ", ".join(names[:count]) + more
-
-
 def _labels(name: str, table: Any) -> list[Any] | None:
     """The column labels of a frame, each of which must be there once; None for an array."""
     columns = getattr(table, "columns", None)
@@ -206,9 +196,6 @@ def _labels(name: str, table: Any) -> list[Any] | None:
     if twice is not None:
         raise DataError(f"`{name}` has two columns {twice!r}. Rename one.")
     return labels
-
-
-FLOATS = [np.float64, np.float32]
 
 
 class _Balancer(BaseEstimator):  # type: ignore[misc]
@@ -232,12 +219,12 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         or a frame of them is matched by feature names.
         """
         if (X_population is None) == (target_means is None):
-            raise DataError("give either `X_population` or `target_means`: what should the observed rows resemble?")
+            raise DataError("give either `X_population` or `target_means`: what the observed rows should resemble.")
         if target_means is not None and population_weights is not None:
             raise DataError(
                 "`population_weights` must be None where `target_means` are given: these are weighted already."
             )
-        check_prices(self.tolerance, self.strength)
+        check_penalty(self.tolerance, self.strength)
         observed = self._numbers(X_observed, reset=True)
         if X_population is not None:
             population = self._numbers(X_population)
@@ -307,14 +294,14 @@ class KernelBalancer(_Balancer):
     """Balances kernel functions: all smooth functions of the features, without naming any.
 
     `n_functions`, `select`, `candidates`, `ridge`: see `KernelFunctions`; without a recommender there is no error to
-    adapt to, so `select` is "spectral", "greedy", "random", "worst_case" or "worst_case_top". "greedy" takes
-    `n_functions` at most, and stops by itself. "worst_case" balances all `candidates` at once: it has no use for
-    `tolerance` and, but for the default of `candidates`, for `n_functions`.
+    adapt to, so `select` is "spectral", "greedy", "random" or "worst_case". "greedy" takes `n_functions` at most, and
+    stops by itself. "worst_case" balances all `candidates` at once: it ignores `tolerance` and, but for the default of
+    `candidates`, `n_functions`.
     `kernel` "gaussian" or "exponential" and its `bandwidth` act on features standardised over the population.
-    `tolerance`: the imbalance allowed, in population standard deviations of each function. `strength`: what one
-    standard deviation of imbalance is worth; a function that costs more is given up (None: 100, or 10,000 for
-    "worst_case"). With "spectral" that is the price of the leading eigenfunction; the others are worth less, as their
-    eigenvalues are, so that rough functions are given up first.
+    `tolerance` (the paper's C): the imbalance allowed, in population standard deviations of each function. `strength`
+    (gamma): the penalty of one standard deviation of imbalance; a function whose dual value would exceed it is relaxed
+    (None: 100, or 10,000 for "worst_case"). With "spectral" that is the strength of the leading eigenfunction; those of
+    the others fall with their eigenvalues, so that rough functions are relaxed first.
     """
 
     def __init__(
@@ -394,10 +381,10 @@ def known_moments(fitted: FittedFunctions, scaled: Standardised, raw: Any, order
 
     E[((x - a) / b)^m] = sum_k binomial(m, k) E[x^k] (-a)^(m-k) / b^m.
     """
-    columns, moments = len(scaled.mean), _float_array(raw)
-    if moments is not None and order == 1 and moments.ndim == 1:
+    columns, moments = len(scaled.mean), as_float64(raw, "target_means")
+    if order == 1 and moments.ndim == 1:
         moments = moments[None]
-    if moments is None or moments.shape != (order, columns) or not np.isfinite(moments).all():
+    if moments.shape != (order, columns) or not np.isfinite(moments).all():
         raise DataError(
             f"`target_means` must hold {order * columns} finite numbers, one for each of the {columns} features"
             f"{f' in each of {order} rows, one for each power' if order > 1 else ''}, got shape {np.shape(raw)}."
@@ -430,22 +417,9 @@ def aligned_means(means: Any, names: Any) -> Any:
     return np.stack([np.asarray(given[label]) for label in wanted], axis=-1)
 
 
-def _float_array(values: Any) -> NDArray[np.float64] | None:
-    """None where there are other things than numbers."""
-    try:
-        return np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
-        return None
-
-
-# What balance costs: the effective sample size that is left at each imbalance that is allowed.
-
-TOLERANCES = (0.0, 0.001, 0.003, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)
-
-
 @dataclass(frozen=True)
 class FrontierPoint:
-    """The weights of one tolerance; the imbalances are of the balanced functions, in standard deviations."""
+    """Effective sample size and imbalance (of the balanced functions, in standard deviations) at one tolerance."""
 
     tolerance: float
     rows: int
@@ -460,7 +434,7 @@ class FrontierPoint:
 
 
 def balance_frontier(balancer: Any, tolerances: Iterable[float] = TOLERANCES) -> list[FrontierPoint]:
-    """The same rows and functions balanced again at each tolerance, in ascending order.
+    """What balance costs: the same rows and functions balanced again at each tolerance, in ascending order.
 
     `balancer`: a fitted KernelBalancer or MomentBalancer; it is left as it is.
     """

@@ -1,55 +1,227 @@
-"""The exponential family behind entropy balancing: weights w_i ~ q_i exp(-l'h(x_i)), and sums under them."""
+"""Exponential family of entropy balancing: weights w_i ~ q_i exp(-l'h(x_i)) on rows, and sums over rows under them.
+
+`Rows` are the balancing functions h at the observed rows, computed block by block so that they need never lie in memory
+at once. `InMemoryFamily` is the family over them. Rows that lie elsewhere, such as shards on disk, give a family of
+their own; the solver asks for no more than `ExponentialFamily` and `FamilyPoint`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.balance.population import Rows, matrix_rows
+CPU_BLOCK_VALUES = 2**19  # values of a block that are computed: 4 MB of float64, between cache misses and call overhead
+MATRIX_BLOCK_VALUES = 2**20  # values of a block that lie in memory already
+DEVICE_BLOCK_VALUES = 2**26  # values of a block on an accelerator, which wants few and large ones
+MAX_CHUNKS = 64  # parts of the rows that threads work on; fixed, so that sums do not depend on the number of threads
+MAX_KEPT_VALUES = 2**23  # functions x rows, 64 MB of float64: up to here they are computed once and kept
+MIN_VARIANCE_SHARE = 1e-6  # of the mean square: a smaller variance has lost its digits and is taken around the mean
+MIN_VARIANCE_SHARE_FLOAT32 = 1e-2  # the same for products in float32
+MIN_LOG_BASE = math.log(1e-299)  # base weights of 0 have logarithms below it (see `arguments.base_log_weights`)
 
 Blocks = Iterator[tuple[slice, Tensor]]
-BaseOf = Callable[[slice], Tensor | float]
-WeightsOf = Callable[[slice, Tensor], Tensor]  # of a block, from its place and its values
-CANCELLED = 1e-6  # a variance below this share of the mean square has lost too many of its digits
+LogBase = Callable[[slice], Tensor | float]  # log q of a block
+BlockWeights = Callable[[slice, Tensor], Tensor]  # weights of a block, from its place and its values
+Result = TypeVar("Result")
+
+
+class FunctionRows:
+    """J functions at n observed rows, wherever these lie."""
+
+    n_rows: int
+    n_functions: int
+    device: torch.device
+
+    def family(
+        self, targets: Tensor, log_base: Tensor | None = None, max_weight: float | None = None
+    ) -> ExponentialFamily:
+        """The exponential family over these rows: `log_base` (n,) is log q (None: uniform), `max_weight` the cap."""
+        raise NotImplementedError
+
+    def invalid_value(self) -> tuple[int, int, float] | None:
+        """(row, function, value) of the first value that is not finite, where the rows can be searched."""
+        return None
+
+
+@dataclass(frozen=True)
+class Rows(FunctionRows):
+    """n rows of J functions; `take(rows)` gives the values (rows, J) for a slice or a tensor of row numbers.
+
+    Everything the solver needs is a sum over rows, added up block by block in a fixed order. A matrix is the
+    trivial case; two kernel tables and the log's codes are another; a shard of a larger log is a third.
+    """
+
+    n_rows: int
+    n_functions: int
+    device: torch.device
+    take: Callable[[slice | Tensor], Tensor]
+    width: int = 0  # values that `take` holds for one row, where more than J
+    cpu_block: int = CPU_BLOCK_VALUES
+
+    def family(
+        self, targets: Tensor, log_base: Tensor | None = None, max_weight: float | None = None
+    ) -> InMemoryFamily:
+        """The family over these rows."""
+        return InMemoryFamily(self, targets, log_base, max_weight)
+
+    def blocks(self, first: int = 0, last: int | None = None) -> Blocks:
+        """Rows `first` to `last` in order: (the slice, its values in float64)."""
+        last, step = self.n_rows if last is None else last, self._block_rows
+        for start in range(first, last, step):
+            part = slice(start, min(start + step, last))
+            yield part, self.take(part).double()
+
+    def each_chunk(self, work: Callable[[Blocks], Result]) -> list[Result]:
+        """`work` on the blocks of every chunk, in order. The chunks do not depend on the number of threads.
+
+        On the CPU as many chunks at a time as torch has threads, each with one: threads inside operations on such
+        tall and narrow blocks gain little, and lose a lot where other programs want the cores too.
+        """
+        block = self._block_rows
+        step = block * max(1, -(-self.n_rows // (block * MAX_CHUNKS)))
+        chunks = [self.blocks(start, min(start + step, self.n_rows)) for start in range(0, self.n_rows, step)]
+        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
+        if workers == 1:
+            return [work(chunk) for chunk in chunks]
+        torch.set_num_threads(1)
+        try:
+            if len(chunks) == 1:
+                return [work(chunks[0])]
+            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                return list(pool.map(work, chunks))
+        finally:
+            torch.set_num_threads(workers)
+
+    def kept(self) -> Rows:
+        """The same rows, in memory where they are few: the solver sums over them a dozen times."""
+        if self.n_rows * self.n_functions > MAX_KEPT_VALUES:
+            return self
+        return matrix_rows(torch.cat([values for _, values in self.blocks()]))
+
+    def at(self, numbers: Tensor) -> Rows:
+        """The rows with these numbers."""
+        return replace(self, n_rows=len(numbers), take=lambda rows: self.take(numbers[rows]))
+
+    def invalid_value(self) -> tuple[int, int, float] | None:
+        """(row, function, value) of the first value that is not finite."""
+        for part, values in self.blocks():
+            invalid = (~values.isfinite()).nonzero()
+            if len(invalid):
+                row, column = invalid[0].tolist()
+                return part.start + row, column, float(values[row, column])
+        return None
+
+    @property
+    def _block_rows(self) -> int:
+        size = self.cpu_block if self.device.type == "cpu" else DEVICE_BLOCK_VALUES
+        return max(64, size // max(1, self.width, self.n_functions))
+
+
+def matrix_rows(matrix: Tensor) -> Rows:
+    """The rows of a matrix (n, J) in memory."""
+
+    def take(rows: slice | Tensor) -> Tensor:
+        return matrix[rows] if isinstance(rows, slice) else matrix.index_select(0, rows)
+
+    return Rows(len(matrix), matrix.shape[1], matrix.device, take, cpu_block=MATRIX_BLOCK_VALUES)
+
+
+def pair_rows(
+    user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor, mixing: Tensor | None = None
+) -> Rows:
+    """h(x_ui) = user_table[u] * item_table[i], and its product with `mixing` (candidates, J) if that is given.
+
+    For functions that factorise over users and items, such as Gaussian kernels of x_ui = [user row; item row].
+    """
+
+    def take(rows: slice | Tensor) -> Tensor:
+        values = user_table.index_select(0, users[rows]).mul_(item_table.index_select(0, items[rows]))
+        return values if mixing is None else values @ mixing
+
+    count = user_table.shape[1]
+    return Rows(len(users), count if mixing is None else mixing.shape[1], user_table.device, take, width=2 * count)
 
 
 class ExponentialFamily(Protocol):
     """The exponential family over some rows, wherever they lie: what the solver asks of them."""
 
     @property
-    def n_rows(self) -> int:
-        """How many rows."""
-
-    @property
-    def n_functions(self) -> int:
-        """How many functions."""
+    def rows(self) -> FunctionRows:
+        """The functions at the rows."""
 
     @property
     def targets(self) -> Tensor:
-        """What the functions should average to, (functions,)."""
+        """mu, the values that the functions should average to, (functions,)."""
 
     @property
     def line_passes(self) -> int:
-        """How many passes `along` takes."""
+        """Passes over the rows that one `FamilyPoint.slope_towards` takes."""
+
+    @property
+    def float32_covariance(self) -> bool:
+        """Whether covariances may be taken in float32 where the functions are well conditioned."""
 
     def at(self, dual: Tensor) -> FamilyPoint:
         """The family at a dual vector; one pass over the rows."""
-
-    def along(self, point: FamilyPoint, trial: FamilyPoint, length: float) -> float:
-        """The mean of the change of scores from `point` to `trial`, under the weights so far along the way."""
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the standard deviation of every function under the base weights."""
 
     def sample(self, size: int) -> InMemoryFamily:
-        """So many rows, drawn with repetition, in memory."""
+        """The family over `size` rows, drawn with repetition, in memory."""
+
+
+@dataclass(frozen=True)
+class FamilyPoint:
+    """The family at one dual vector l.
+
+    smooth = log sum_i q_i exp(-l'(h(x_i) - mu)), the smooth part of the dual; imbalance tau = sum_i w_i h(x_i) - mu.
+    """
+
+    dual: Tensor  # (functions,) l
+    offset: float  # log sum_i q_i exp(-l'h(x_i)), or its counterpart under a cap
+    smooth: float
+    imbalance: Tensor  # (functions,) tau
+    targets: Tensor  # (functions,) mu
+
+    @property
+    def final_weights(self) -> Any:
+        """(n,), sum 1: a tensor, or a column of shards."""
+        raise NotImplementedError
+
+    def slope_towards(self, trial: Self, length: float) -> float:
+        """The derivative at `length` of log sum_i exp(score_i) on the line from here (0) to `trial` (1)."""
+        raise NotImplementedError
+
+    def covariance(self, float32: bool = False, transform: Tensor | None = None) -> Tensor:
+        """The Hessian of the smooth part: the covariance of h under w (over the rows below the cap).
+
+        `float32`: products in float32, for well conditioned functions; half the time, and enough for a Newton step.
+        `transform` T (J, R): of T'h instead. Rows are transformed one by one, around their mean: where T is large,
+        T' cov T would be the difference of much larger numbers, and not even positive.
+        """
+        centre = None if transform is None else self.imbalance + self.targets
+        mass, first, second = self._second_moments(centre, torch.float32 if float32 else torch.float64, transform)
+        result = second - torch.outer(first, first) / mass
+        least = MIN_VARIANCE_SHARE_FLOAT32 if float32 else MIN_VARIANCE_SHARE
+        if transform is None and bool((result.diagonal() < least * second.diagonal()).any()):
+            mass, first, second = self._second_moments(first / mass, torch.float64)
+            result = second - torch.outer(first, first) / mass
+        return result.cpu()
+
+    def _second_moments(
+        self, centre: Tensor | None, dtype: torch.dtype, transform: Tensor | None = None
+    ) -> tuple[float, Tensor, Tensor]:
+        """The total weight of the rows below the cap and their `second_moments`."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -61,114 +233,88 @@ class InMemoryFamily:
     log_base: Tensor | None = None  # (n,) log q, sum q = 1; None for uniform
     max_weight: float | None = None
     line_passes: ClassVar[int] = 0
+    float32_covariance: ClassVar[bool] = True
 
-    @property
-    def n_rows(self) -> int:
-        """How many rows."""
-        return self.rows.n_rows
+    def at(self, dual: Tensor) -> InMemoryPoint:
+        """The scores log q_i - l'h(x_i), the smooth part of the dual and the imbalance, in one pass over the rows.
 
-    @property
-    def n_functions(self) -> int:
-        """How many functions."""
-        return self.rows.n_functions
-
-    def at(self, dual: Tensor) -> FamilyPoint:
-        """The scores log q_i - l'h(x_i), the smooth part of the dual and the imbalance, in one pass over the rows."""
+        Under a cap the weights are known only after all scores are, so that it takes a second pass.
+        """
         scores = torch.empty(self.rows.n_rows, dtype=torch.float64, device=self.rows.device)
-        top, mass, total = tilted_sums(self.rows, dual, self.base, scores)
-        if self.max_weight is not None:
-            return self._capped(dual, scores)
-        return FamilyPoint(self, dual, *normalised(dual, self.targets, top, mass, total), scores)
-
-    def base(self, rows: slice) -> Tensor | float:
-        """The logarithm of the base weights of a block."""
-        return -math.log(self.rows.n_rows) if self.log_base is None else self.log_base[rows]
-
-    def base_weights(self) -> Tensor:
-        """q, (n,)."""
-        count = self.rows.n_rows
-        uniform = torch.full((count,), 1 / count, dtype=torch.float64, device=self.rows.device)
-        return uniform if self.log_base is None else self.log_base.exp()
+        sums = tilted_sums(self.rows, dual, self._log_base_of, scores)
+        if self.max_weight is None:
+            return InMemoryPoint(dual, *normalised(dual, self.targets, *sums), self.targets, self, scores)
+        offset = capped_offset(scores, self.max_weight)
+        weights = (scores - offset).exp_().clamp_(max=self.max_weight)
+        imbalance = weighted_sum(self.rows, weights).cpu() - self.targets
+        smooth = float((weights * scores).sum() - torch.special.xlogy(weights, weights).sum())
+        return InMemoryPoint(dual, offset, smooth + float(dual @ self.targets), imbalance, self.targets, self, scores)
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the standard deviation of every function under the base weights."""
-        base = self.base_weights()
-        weight = float(base[0]) if self.log_base is None else None
-        return mean_and_deviation(lambda centre: moments(self.rows, lambda part: base[part], centre, weight))
+        if self.log_base is None:
+            count = self.rows.n_rows
+            base = torch.full((count,), 1 / count, dtype=torch.float64, device=self.rows.device)
+        else:
+            base = self.log_base.exp()
+        uniform = float(base[0]) if self.log_base is None else None
+        return mean_and_deviation(lambda centre: moments(self.rows, lambda part: base[part], centre, uniform))
 
     def sample(self, size: int) -> InMemoryFamily:
-        """So many rows, drawn with repetition, in memory."""
+        """The family over `size` rows, drawn with repetition, in memory."""
         rows = self.rows
         drawn = torch.randint(rows.n_rows, (size,), generator=torch.Generator().manual_seed(0)).to(rows.device)
         base = None if self.log_base is None else self.log_base[drawn].log_softmax(0)
         cap = None if self.max_weight is None else min(1.0, self.max_weight * rows.n_rows / size)
         return InMemoryFamily(matrix_rows(rows.take(drawn)), self.targets, base, cap)
 
-    def _capped(self, dual: Tensor, scores: Tensor) -> FamilyPoint:
-        """The same under the cap: the weights are known only after all scores are, so it takes a second pass."""
-        assert self.max_weight is not None
-        offset = capped_offset(scores, self.max_weight)
-        weights = (scores - offset).exp_().clamp_(max=self.max_weight)
-        means = weighted_sum(self.rows, weights).cpu()
-        smooth = float((weights * scores).sum() - torch.special.xlogy(weights, weights).sum())
-        return FamilyPoint(self, dual, offset, smooth + float(dual @ self.targets), means - self.targets, scores)
-
-    def along(self, point: FamilyPoint, trial: FamilyPoint, length: float) -> float:
-        """The mean of the change of scores from `point` to `trial`, under the weights so far along the way."""
-        change = trial.scores - point.scores
-        scores = point.scores + length * change
-        if self.max_weight is None:
-            return float((scores - torch.logsumexp(scores, 0)).exp_() @ change)
-        weights = (scores - capped_offset(scores, self.max_weight)).exp_().clamp_(max=self.max_weight)
-        return float(weights @ change)
+    def _log_base_of(self, rows: slice) -> Tensor | float:
+        return -math.log(self.rows.n_rows) if self.log_base is None else self.log_base[rows]
 
 
 @dataclass(frozen=True)
-class FamilyPoint:
-    """The family at one dual vector: F's smooth part log sum_i q_i exp(-l'(h(x_i) - mu)) and tau = sum_i w_i h - mu."""
+class InMemoryPoint(FamilyPoint):
+    """The family at one dual vector, with the score log q_i - l'h(x_i) of every row."""
 
-    tilting: InMemoryFamily
-    dual: Tensor  # (functions,)
-    offset: float  # log of the sum of exp(scores), or what replaces it under a cap
-    smooth: float
-    imbalance: Tensor  # (functions,) tau
+    family: InMemoryFamily
     scores: Tensor  # (n,)
 
     @cached_property
-    def weights(self) -> Any:
+    def weights(self) -> Tensor:
         """(n,), sum 1."""
         weights = (self.scores - self.offset).exp_()
-        return weights if self.tilting.max_weight is None else weights.clamp_(max=self.tilting.max_weight)
+        return weights if self.family.max_weight is None else weights.clamp_(max=self.family.max_weight)
 
-    def covariance(self, rough: bool = False, transform: Tensor | None = None) -> Tensor:
-        """The Hessian of the smooth part: the covariance of h under w (over the rows below the cap).
+    @property
+    def final_weights(self) -> Tensor:
+        """The weights, and exactly 0 for rows of base weight 0, whose logarithm is kept finite on the way."""
+        base = self.family.log_base
+        return self.weights if base is None else self.weights.masked_fill(base < MIN_LOG_BASE, 0.0)
 
-        `rough`: products in float32, for well conditioned functions; half the time, and enough for a Newton step.
-        `transform` (J, R): of T'h instead. Rows are transformed one by one, around their mean: where T is large,
-        T' cov T would be the difference of much larger numbers, and not even positive.
-        """
-        centre = None if transform is None else self.imbalance + self.tilting.targets
-        mass, first, second = self._second_moments(centre, torch.float32 if rough else torch.float64, transform)
-        result = second - torch.outer(first, first) / mass
-        if transform is None and bool((result.diagonal() < (1e-2 if rough else CANCELLED) * second.diagonal()).any()):
-            mass, first, second = self._second_moments(first / mass, torch.float64)
-            result = second - torch.outer(first, first) / mass
-        return result.cpu()
+    def slope_towards(self, trial: Self, length: float) -> float:
+        """The mean change of scores from here to `trial`, under the weights so far along the way; no pass."""
+        change = trial.scores - self.scores
+        scores, cap = self.scores + length * change, self.family.max_weight
+        if cap is None:
+            return float((scores - torch.logsumexp(scores, 0)).exp_() @ change)
+        return float((scores - capped_offset(scores, cap)).exp_().clamp_(max=cap) @ change)
 
     def _second_moments(
         self, centre: Tensor | None, dtype: torch.dtype, transform: Tensor | None = None
     ) -> tuple[float, Tensor, Tensor]:
-        """The mass of the rows below the cap and their `second_moments`."""
-        cap, weights = self.tilting.max_weight, self.weights
-        free = weights if cap is None else weights.masked_fill(self.scores - self.offset >= math.log(cap), 0.0)
-        found = second_moments(self.tilting.rows, lambda part, values: free[part], centre, dtype, transform)
+        cap, free = self.family.max_weight, self.weights
+        if cap is not None:
+            free = free.masked_fill(self.scores - self.offset >= math.log(cap), 0.0)
+        found = second_moments(self.family.rows, lambda part, values: free[part], centre, dtype, transform)
         return max(float(free.sum()), 1e-300), *found
 
 
-def tilted_sums(rows: Rows, dual: Tensor, base: BaseOf, scores: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def tilted_sums(
+    rows: Rows, dual: Tensor, log_base: LogBase, scores: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """(top, sum_i m_i, sum_i m_i h(x_i)) with m_i = exp(s_i - top) for the scores s_i = log q_i - l'h(x_i).
 
-    `base` gives log q of a block; the scores are kept where there is room for them.
+    The scores are written to `scores` (n,) where that is given.
     """
     negative = -dual.to(rows.device)
 
@@ -176,7 +322,7 @@ def tilted_sums(rows: Rows, dual: Tensor, base: BaseOf, scores: Tensor | None = 
         tops, masses, sums = [], [], []
         for part, values in blocks:
             score = torch.mv(values, negative, out=None if scores is None else scores[part])
-            score += base(part)
+            score += log_base(part)
             top = score.max()
             mass = (score - top).exp_()
             tops.append(top)
@@ -194,7 +340,7 @@ def normalised(dual: Tensor, targets: Tensor, top: Tensor, mass: Tensor, total: 
 
 
 def second_moments(
-    rows: Rows, weights_of: WeightsOf, centre: Tensor | None, dtype: torch.dtype, transform: Tensor | None = None
+    rows: Rows, weights_of: BlockWeights, centre: Tensor | None, dtype: torch.dtype, transform: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """(sum_i w_i h_i, sum_i w_i h_i h_i') of the functions, minus `centre` and times T; products in `dtype`."""
     count = rows.n_functions if transform is None else transform.shape[1]
@@ -218,7 +364,7 @@ def second_moments(
 def moments(
     rows: Rows, base: Callable[[slice], Tensor], centre: Tensor | None, uniform: float | None
 ) -> tuple[Tensor, Tensor]:
-    """The sums of q_i h(x_i) and of q_i h(x_i)^2, of functions minus `centre`; `uniform`: q where all are the same."""
+    """The sums of q_i h(x_i) and of q_i h(x_i)^2, of functions minus `centre`; `uniform`: q_i where all are equal."""
     middle = None if centre is None else centre.to(rows.device)
 
     def work(blocks: Blocks) -> Tensor:
@@ -234,17 +380,16 @@ def moments(
 
 
 def _column_squares(values: Tensor) -> Tensor:
-    """The sum of squares of every column."""
     if values.device.type != "cpu":
         return values.square().sum(0)
-    return torch.from_numpy(np.einsum("ij,ij->j", values.numpy(), values.numpy()))  # torch's ways hold all squares
+    return torch.from_numpy(np.einsum("ij,ij->j", values.numpy(), values.numpy()))  # torch would hold all squares
 
 
 def mean_and_deviation(moments_around: Callable[[Tensor | None], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """From sums around 0, and around the mean where sums of squares around 0 have cancelled."""
+    """From sums around 0, and again around the mean where the variance around 0 has lost its digits."""
     mean, second = moments_around(None)
     variance = second - mean.square()
-    if bool((variance < CANCELLED * second).any()):
+    if bool((variance < MIN_VARIANCE_SHARE * second).any()):
         first, variance = moments_around(mean)
         mean = mean + first
     return mean.cpu(), variance.clamp(min=0).sqrt().cpu()
@@ -260,7 +405,7 @@ def weighted_sum(rows: Rows, weights: Tensor) -> Tensor:
 
 
 def joined(tops: Sequence[Tensor], masses: Sequence[Tensor], sums: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """(largest score, mass, weighted sum) of parts that each were taken relative to their own largest score."""
+    """`tilted_sums` over all parts, from those of each part, which are relative to its own largest score."""
     if len(tops) == 1:
         return tops[0], masses[0], sums[0]
     top = torch.stack(list(tops))
@@ -274,7 +419,7 @@ def capped_offset(scores: Tensor, max_weight: float) -> float:
     With the k largest scores at the cap, nu_k = log sum of the other exp(score) - log(1 - k max_weight); the least k
     whose next score then stays below the cap is the answer.
     """
-    most = min(len(scores) - 1, math.ceil(1 / max_weight) - 1)  # rows that can be at the cap while others are not
+    most = min(len(scores) - 1, math.ceil(1 / max_weight) - 1)  # rows at the cap while others are not
     ordered = scores.sort(descending=True)[0]
     rest = ordered.flip(0).logcumsumexp(0).flip(0)[: most + 1]
     left = 1 - max_weight * torch.arange(most + 1, dtype=torch.float64, device=scores.device)

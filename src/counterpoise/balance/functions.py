@@ -1,47 +1,103 @@
-"""What is balanced: moments of the features, or kernel functions and the rules that choose them."""
+"""Balancing functions: what is balanced, and the weights that balance it.
+
+`Moments`, `CustomFunctions` and `KernelFunctions` are configurations; `fit` to a population gives `FittedFunctions`,
+which hold the exact population means and balance observed points against them. The rules that choose kernels are in
+`selection`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import ClassVar, Protocol, get_args
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.balance.fitted_functions import (
-    FittedCustom,
-    FittedFunctions,
-    FittedKernels,
-    FittedPowers,
-    standard_scores,
-)
+from counterpoise.balance.exponential_family import FunctionRows, Rows, matrix_rows
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
-from counterpoise.balance.population import Pairs, Points, Population, Sample, kernel_rows, matrix_rows
-from counterpoise.balance.selection import (
-    drawn_rows,
-    greedy_worst_case,
-    largest,
-    ridge_coefficients,
-    spectral_basis,
-    worst_function,
-    worth,
-)
+from counterpoise.balance.penalties import HINGE_STRENGTH, WORST_CASE_STRENGTH
+from counterpoise.balance.population import Pairs, Points, Population, Sample, kernel_rows
+from counterpoise.balance.selection import adaptive, draw_rows, greedy_worst_case, spectral, worst_case_matrix
+from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
 from counterpoise.config import Configurable, Select
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 
-FEW = 2**10  # points, observed or of the population, whose kernel values are all computed at once
-GRAM_PAIRS = 2**14  # pairs from which the Gram of kernels that do not factorise is taken
-GREEDY_ROWS = 2**17  # observed rows among which witnesses are sought
-LOOK_AT_ROWS = ("adaptive", "adaptive_spectral", "worst_case_top", "greedy")  # rules that choose by the observed rows
+MAX_SINGLE_BLOCK_POINTS = 2**10  # observed or population points whose kernel values are all computed in one block
+GRAM_SAMPLE_PAIRS = 2**14  # pairs drawn for the Gram of kernels that do not factorise
+MAX_GREEDY_ROWS = 2**17  # observed rows that the greedy rule looks at; a draw of as many where there are more
+RULES_BY_OBSERVED = ("adaptive", "greedy")  # rules of `KernelFunctions` that look at the observed rows
+CUSTOM_WIDTH = 64  # values a row that a custom function is assumed to hold, for the size of blocks
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedFunctions:
+    """Functions with their population means: what the solver needs, and `values(x)` for rows that come later."""
+
+    targets: Tensor  # (functions,) population means
+    scale: Tensor  # (functions,) population standard deviations
+    names: list[str]
+    matrix: Tensor | None = None  # of the worst-case problem; None for the hinge
+    relative_strength: Tensor | None = None  # (functions,) at most 1: shares of `strength`, where functions differ
+    known: Tensor | None = None  # (rows, functions) at the observed points they were fitted to, where those are few
+
+    @property
+    def units(self) -> Tensor:
+        """What the imbalance of each is measured in: its standard deviation, or 1 where it is constant."""
+        return torch.where(self.scale > 1e-12, self.scale, 1.0)
+
+    def values(self, x: Tensor) -> Tensor:
+        """Features (rows, columns) -> (rows, functions)."""
+        raise NotImplementedError
+
+    def rows(self, points: Points) -> Rows:
+        """The functions at some points, computed when needed."""
+        return Rows(points.n_rows, len(self.targets), points.device, lambda part: self.values(points.features(part)))
+
+    def balance(
+        self, points: Points | FunctionRows, tolerance: float = 0.0, strength: float | None = None, **options: Any
+    ) -> BalanceResult:
+        """Weights on `points`, or on these functions at rows elsewhere, under which functions average to their targets.
+
+        `tolerance` (the paper's C) and `strength` (gamma) are in population standard deviations of each function; the
+        default strength is 100, or 10,000 for the worst-case problem. Where functions have a `relative_strength`,
+        `strength` is that of the leading one. `options` are those of `entropy_balance`.
+        """
+        check_penalty(tolerance, strength)
+        scale = self.units.cpu()
+        rows = points if isinstance(points, FunctionRows) else self.rows(points).kept()
+        if self.matrix is not None:
+            strength = WORST_CASE_STRENGTH if strength is None else strength
+            return worst_case_balance(rows, self.targets, self.matrix, strength, scale=scale, **options)
+        tolerances, strengths = self.penalties(tolerance, strength)
+        return entropy_balance(rows, self.targets, tolerances.cpu(), strengths.cpu(), scale=scale, **options)
+
+    def penalties(self, tolerance: float = 0.0, strength: float | None = None) -> tuple[Tensor, Tensor]:
+        """(tolerance, strength) of every function in its own units, from those in standard deviations."""
+        scale = self.units
+        strength = HINGE_STRENGTH if strength is None else strength
+        relative = strength if self.relative_strength is None else strength * self.relative_strength
+        return tolerance * scale, relative / scale
+
+
+def check_penalty(tolerance: Any, strength: Any) -> None:
+    """Raise `ConfigError` unless each is one number >= 0; the strength may be infinite or None."""
+    for name, value in (("tolerance", tolerance), ("strength", strength)):
+        if np.ndim(value):
+            raise ConfigError(f"`{name}` must be one number, got shape {np.shape(value)}. It holds for every function.")
+    check_number("tolerance", tolerance, at_least=0, advice="It is in standard deviations.")
+    if strength is not None and strength != float("inf"):
+        check_number("strength", strength, at_least=0, advice="Or inf, for exact balance.")
 
 
 class Functions(Protocol):
-    """A recipe for balancing functions."""
+    """A configuration of balancing functions."""
 
     @property
     def adaptive(self) -> bool:
-        """Whether the choice depends on errors or weights, so that it is worth making again when those change."""
+        """Whether the choice depends on the errors, so that it is worth making again when those change."""
 
     def fit(
         self,
@@ -61,14 +117,7 @@ class Moments(Configurable):
     order: int = 1
     adaptive: ClassVar[bool] = False
 
-    def fit(
-        self,
-        population: Population,
-        observed: Points | None = None,
-        errors: Tensor | None = None,
-        weights: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> FittedFunctions:
+    def fit(self, population: Population, *_: Any, **__: Any) -> FittedFunctions:
         """Means and standard deviations of the powers over the population."""
         check_number("order", self.order, at_least=1, integer=True)
         order, columns = int(self.order), population.n_columns
@@ -78,7 +127,7 @@ class Moments(Configurable):
 
         def raised(power: int, around: float | Tensor = 0.0) -> Callable[[Tensor, slice], Tensor]:
             middle = torch.as_tensor(around, dtype=torch.float64, device=mean.device).expand(columns)
-            return lambda x, part: standard_scores(x, mean[part], deviation[part]) ** power - middle[part]
+            return lambda x, part: _standard_scores(x, mean[part], deviation[part]) ** power - middle[part]
 
         targets, spread = [], []
         for power in range(1, order + 1):
@@ -88,7 +137,25 @@ class Moments(Configurable):
         names = [f"x{column}" for column in range(columns)]
         names += [f"x{column}^{power}" for power in range(2, order + 1) for column in range(columns)]
         means, scale = torch.cat(targets), torch.cat(spread)
-        return FittedPowers(targets=means, scale=scale, names=names, mean=mean, deviation=deviation, order=order)
+        return FittedMoments(targets=means, scale=scale, names=names, mean=mean, deviation=deviation, order=order)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedMoments(FittedFunctions):
+    """((x - mean) / deviation)^m for every column, m = 1 .. order."""
+
+    mean: Tensor
+    deviation: Tensor
+    order: int
+
+    def values(self, x: Tensor) -> Tensor:
+        """Powers side by side."""
+        standard = _standard_scores(x, self.mean, self.deviation)
+        return torch.cat([standard**power for power in range(1, self.order + 1)], 1)
+
+
+def _standard_scores(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
+    return (x - mean.to(x)) / deviation.to(x)
 
 
 @dataclasses.dataclass
@@ -98,39 +165,41 @@ class CustomFunctions(Configurable):
     function: Callable[[Tensor], Tensor]
     adaptive: ClassVar[bool] = False
 
-    def fit(
-        self,
-        population: Population,
-        observed: Points | None = None,
-        errors: Tensor | None = None,
-        weights: Tensor | None = None,
-        generator: torch.Generator | None = None,
-    ) -> FittedFunctions:
+    def fit(self, population: Population, *_: Any, **__: Any) -> FittedFunctions:
         """Their means over the population, by enumeration in blocks."""
-        targets = population.mean(self.function, 64)
+        targets = population.mean(self.function, CUSTOM_WIDTH)
         if targets.ndim != 1:
             raise DataError("`function` must give a matrix (rows, functions).")
-        spread = population.mean(lambda x: (self.function(x) - targets).square_(), 64).sqrt()
+        spread = population.mean(lambda x: (self.function(x) - targets).square_(), CUSTOM_WIDTH).sqrt()
         names = [f"h{j}" for j in range(len(targets))]
         return FittedCustom(targets=targets, scale=spread, names=names, function=self.function)
 
 
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedCustom(FittedFunctions):
+    """A caller's own functions."""
+
+    function: Callable[[Tensor], Tensor]
+
+    def values(self, x: Tensor) -> Tensor:
+        """The caller's function of the features."""
+        return self.function(x)
+
+
 @dataclasses.dataclass
 class KernelFunctions(Configurable):
-    """`n` functions made of kernels at `candidates` rows drawn from the population, chosen by `select`.
+    """`n` functions made of kernels at `candidates` rows drawn from the population, chosen by the rule `select`.
 
     "random": kernels at n of the candidates (RKB).
     "spectral": the n leading eigenfunctions of the kernel over the population, orthonormal there: whatever the error
-    is, they carry the most of it. The default.
-    When not all of them can be balanced, the leading ones are given up last: one standard deviation of eigenfunction j
-    is worth sqrt(s_j / s_0) of the leading one's `strength`, s the eigenvalues of the kernels' Gram matrix.
-    "adaptive_spectral": of these eigenfunctions, the n with the largest coefficients of the error.
+    is, they carry the most of it. The default. When not all of them can be balanced, the leading ones are relaxed
+    last: the strength of eigenfunction j is sqrt(s_j / s_0) of the leading one's, s the eigenvalues of the kernels'
+    Gram matrix.
     "adaptive": the n kernels with the largest |alpha| in the ridge regression of the error (AKB as printed).
     "worst_case": all candidates, in the quadratic problem that minimises the bias of the worst function (WKB);
     n counts only for the default of `candidates`, and the problem has no tolerance.
-    "worst_case_top": the n kernels with the largest |alpha| of the worst function (WKB as printed).
     "greedy": the worst functions in turn, each under the weights that balance those before it; n at most, fewer where
-    a tenth of the imbalance that a random sample of the population has is left sooner (see `greedy`).
+    a tenth of the imbalance that a random sample of the population has is left sooner (`selection.greedy_worst_case`).
     `ridge` is the penalty of the regression and of the worst function's norm, relative to the mean of the diagonal.
     """
 
@@ -150,39 +219,39 @@ class KernelFunctions(Configurable):
     ) -> FittedFunctions:
         """Draw candidates, compute their exact population means, choose.
 
-        The adaptive rules need `errors` at the observed points; `weights` (default uniform) are those of the
-        regression, or those whose worst function is sought.
+        "adaptive" needs `errors` at the `observed` points, where `weights` (default uniform) are those of the
+        regression; "greedy" needs the observed points, where they are the weights to start from.
         """
         self._check(observed, errors)
         generator = generator or torch.Generator().manual_seed(0)
         kernel = self.kernel.with_bandwidth(population.draw(2 * BANDWIDTH_PAIRS, generator))
         centres = population.draw(self.n_candidates, generator)
         if self.select == "random":
-            return _kernels(kernel, centres[: self.n], population)
+            return FittedKernels.at_centres(kernel, centres[: self.n], population)
         if self.select == "adaptive":
             assert observed is not None
             assert errors is not None
             return self._adaptive(kernel, centres, population, observed, errors, weights)
-        between = kernel(centres.double(), centres.double())
         mean = population.kernel_mean(kernel, centres)
         gram = _gram(kernel, centres, population, mean, generator)
-        if self.select in ("spectral", "adaptive_spectral"):
-            return self._spectral(kernel, centres, gram, mean, observed, errors, weights)
-        if self.select == "greedy":
-            assert observed is not None
-            return self._witness(kernel, centres, gram, mean, observed, weights, generator)
-        norm = gram + self.ridge * gram.diagonal().mean() * between
         if self.select == "worst_case":
-            return _kernels(kernel, centres, population, norm)
-        assert observed is not None
-        alpha = worst_function(kernel_rows(kernel, centres, observed), mean, norm, weights)
-        centres = centres[largest(alpha, self.n)]
-        return _kernels(kernel, centres, population)
+            matrix = worst_case_matrix(gram, kernel(centres.double(), centres.double()), self.ridge)
+            return FittedKernels.at_centres(kernel, centres, population, matrix)
+        if self.select == "spectral":
+            name, chosen = "eigenfunction", spectral(gram, mean, self.n)
+        else:
+            assert observed is not None
+            rows = kernel_rows(kernel, centres, observed)
+            if rows.n_rows > MAX_GREEDY_ROWS:
+                rows, weights = rows.at(draw_rows(rows, weights, MAX_GREEDY_ROWS, generator)), None
+            covariance = gram - torch.outer(mean, mean)
+            name, chosen = "greedy", greedy_worst_case(rows.kept(), mean, covariance, self.n, weights)
+        return FittedKernels.mixtures(name, kernel, centres, gram, mean, *chosen)
 
     @property
     def adaptive(self) -> bool:
-        """Whether the rule looks at errors or weights."""
-        return self.select in ("adaptive", "adaptive_spectral", "worst_case_top")
+        """Whether the rule looks at errors."""
+        return self.select == "adaptive"
 
     @property
     def n_candidates(self) -> int:
@@ -195,9 +264,9 @@ class KernelFunctions(Configurable):
         check_number("candidates", self.n_candidates, at_least=self.n, integer=True, advice="It must be at least `n`.")
         check_number("ridge", self.ridge, above=0)
         check_choice("select", self.select, get_args(Select))
-        if self.select.startswith("adaptive") and errors is None:
+        if self.adaptive and errors is None:
             raise ConfigError(f'`errors` must be given for select="{self.select}". Or use "spectral".')
-        if self.select in LOOK_AT_ROWS and observed is None:
+        if self.select in RULES_BY_OBSERVED and observed is None:
             raise ConfigError(f'`observed` must be given for select="{self.select}". Or use "spectral".')
 
     def _adaptive(
@@ -209,88 +278,92 @@ class KernelFunctions(Configurable):
         errors: Tensor,
         weights: Tensor | None,
     ) -> FittedFunctions:
+        """Kernels chosen by the error; for few points, as in a batch, all kernel values come from one block."""
         if (
             isinstance(population, Sample)
             and population.weights is None
-            and observed.n_rows <= FEW >= population.n_rows
+            and max(observed.n_rows, population.n_rows) <= MAX_SINGLE_BLOCK_POINTS
         ):
             points = [centres, observed.features(slice(None)), population.matrix]
-            return self._adaptive_at_once(kernel, points, errors, weights)
+            sizes = [len(part) for part in points]
+            block = kernel(torch.cat(points).double(), centres.double())
+            between, known, _ = torch.split_with_sizes(block, sizes)
+            chosen = adaptive(matrix_rows(known), errors, between, self.ridge, self.n, weights)
+            _, known, over = torch.split_with_sizes(block.index_select(1, chosen), sizes)
+            scale, mean = torch.std_mean(over, 0, correction=0)
+            return FittedKernels.plain(kernel, centres.index_select(0, chosen), mean, scale, known=known)
         between, rows = kernel(centres.double(), centres.double()), kernel_rows(kernel, centres, observed)
-        centres = centres[largest(ridge_coefficients(rows, errors, between, self.ridge, weights), self.n)]
-        return _kernels(kernel, centres, population)
+        chosen = adaptive(rows, errors, between, self.ridge, self.n, weights)
+        return FittedKernels.at_centres(kernel, centres[chosen], population)
 
-    def _adaptive_at_once(
-        self, kernel: Kernel, points: list[Tensor], errors: Tensor, weights: Tensor | None
-    ) -> FittedFunctions:
-        """The same for few points, as in a batch: all values that are asked for come from one block.
 
-        `points`: the centres, those observed, and a population in which each counts the same.
-        """
-        centres, sizes = points[0], [len(part) for part in points]
-        block = kernel(torch.cat(points).double(), centres.double())
-        between, known, _ = torch.split_with_sizes(block, sizes)
-        chosen = largest(ridge_coefficients(matrix_rows(known), errors, between, self.ridge, weights), self.n)
-        _, known, over = torch.split_with_sizes(block.index_select(1, chosen), sizes)
-        scale, mean = torch.std_mean(over, 0, correction=0)
-        return FittedKernels.plain(kernel, centres.index_select(0, chosen), mean, scale, known=known)
+@dataclass(frozen=True, eq=False, kw_only=True)
+class FittedKernels(FittedFunctions):
+    """Kernels at centres, or the mixtures k(x)' mixing of them."""
 
-    def _spectral(
-        self,
+    kernel: Kernel
+    centres: Tensor  # (candidates, columns)
+    mixing: Tensor | None = None  # (candidates, functions)
+
+    @classmethod
+    def plain(
+        cls,
         kernel: Kernel,
         centres: Tensor,
-        gram: Tensor,
         mean: Tensor,
-        observed: Points | None,
-        errors: Tensor | None,
-        weights: Tensor | None,
-    ) -> FittedFunctions:
-        mixing, values = spectral_basis(gram, mean)
-        worths = (values / values[0]).sqrt()
-        if self.select == "adaptive_spectral":
-            assert observed is not None
-            assert errors is not None
-            mixing = mixing[:, : 4 * self.n + 20]
-            rows = kernel_rows(kernel, centres, observed, mixing)
-            norm = mixing.T @ kernel(centres.double(), centres.double()) @ mixing  # rough functions cost more
-            alpha = ridge_coefficients(rows, errors, norm, self.ridge, weights)
-            chosen = largest(alpha, self.n)
-            mixing, worths = mixing[:, chosen], worths[chosen]
-        mixing, worths = mixing[:, : self.n].contiguous(), worths[: self.n]
-        return FittedKernels.mixtures("eigenfunction", kernel, centres, gram, mean, mixing, worths)
+        scale: Tensor,
+        matrix: Tensor | None = None,
+        known: Tensor | None = None,
+    ) -> FittedKernels:
+        """The kernels themselves, from their population means and standard deviations."""
+        names = [f"kernel {j}" for j in range(len(centres))]
+        return cls(targets=mean, scale=scale, names=names, matrix=matrix, known=known, kernel=kernel, centres=centres)
 
-    def _witness(
-        self,
-        kernel: Kernel,
-        centres: Tensor,
-        gram: Tensor,
-        mean: Tensor,
-        observed: Points,
-        weights: Tensor | None,
-        generator: torch.Generator,
-    ) -> FittedFunctions:
-        rows = kernel_rows(kernel, centres, observed)
-        if rows.n_rows > GREEDY_ROWS:
-            rows, weights = rows.at(drawn_rows(rows, weights, GREEDY_ROWS, generator)), None
-        mixing = greedy_worst_case(rows.kept(), mean, gram - torch.outer(mean, mean), self.n, weights)
-        return FittedKernels.mixtures("greedy", kernel, centres, gram, mean, mixing, worth(mixing))
+    @classmethod
+    def at_centres(
+        cls, kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None
+    ) -> FittedKernels:
+        """The kernels themselves, with their moments over the population."""
+        mean, mean_square = population.kernel_moments(kernel, centres)
+        return cls.plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix)
+
+    @classmethod
+    def mixtures(
+        cls, name: str, kernel: Kernel, centres: Tensor, gram: Tensor, mean: Tensor, mixing: Tensor, relative: Tensor
+    ) -> FittedKernels:
+        """Mixtures, from the population means of the kernels and of their products; `relative`: their strengths."""
+        targets = mean @ mixing
+        spread = ((mixing * (gram @ mixing)).sum(0) - targets**2).clamp(min=0).sqrt()
+        names = [f"{name} {j}" for j in range(mixing.shape[1])]
+        return cls(
+            targets=targets,
+            scale=spread,
+            names=names,
+            relative_strength=relative,
+            kernel=kernel,
+            centres=centres,
+            mixing=mixing,
+        )
+
+    def values(self, x: Tensor) -> Tensor:
+        """Kernel values, mixed."""
+        values = self.kernel(x.to(self.centres), self.centres)
+        return values if self.mixing is None else values @ self.mixing.to(values)
+
+    def rows(self, points: Points) -> Rows:
+        """By two tables and a gather, where the points are pairs and the kernel is Gaussian."""
+        return kernel_rows(self.kernel, self.centres, points, self.mixing)
 
 
 def _gram(kernel: Kernel, centres: Tensor, population: Population, mean: Tensor, generator: torch.Generator) -> Tensor:
     """The kernels' Gram over the population; over a draw of it where a kernel that does not factorise meets many pairs.
 
-    The Gram says which functions to take and how to scale them. Their means, which are what is balanced, stay exact:
+    The Gram decides which functions to take and how to scale them. Their means, which are what is balanced, stay exact:
     a draw gives the covariance alone.
     """
-    many = isinstance(population, Pairs) and len(population.users) * len(population.items) > GRAM_PAIRS
+    many = isinstance(population, Pairs) and len(population.users) * len(population.items) > GRAM_SAMPLE_PAIRS
     if not many or isinstance(kernel, Gaussian):
         return population.kernel_gram(kernel, centres)
-    drawn = Sample(population.draw(GRAM_PAIRS, generator))
+    drawn = Sample(population.draw(GRAM_SAMPLE_PAIRS, generator))
     around = drawn.kernel_mean(kernel, centres)
     return drawn.kernel_gram(kernel, centres) - torch.outer(around, around) + torch.outer(mean, mean)
-
-
-def _kernels(kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None) -> FittedFunctions:
-    """Kernels at centres, as they are."""
-    mean, mean_square = population.kernel_moments(kernel, centres)
-    return FittedKernels.plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix)

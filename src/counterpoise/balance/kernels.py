@@ -13,8 +13,8 @@ from counterpoise.config import Configurable
 from counterpoise.errors import ConfigError, check_number
 
 MIXTURE_NODES = 64  # Gaussians that stand for an exponential kernel: the error is below 1e-6 everywhere
-GRAM_BLOCK = 2**20  # kernel values held at once while a Gram is enumerated
-NOTHING = -80.0  # exp(-80) counts as nothing; below -700 every value would take ten times as long
+BLOCK_VALUES = 2**20  # kernel values held at once while averaging: 8 MB of float64
+MIN_EXPONENT = -80.0  # exp(-80) counts as 0; denormal numbers, below exp(-700), take ten times as long
 BANDWIDTH_PAIRS = 2000  # pairs of rows from which the median distance is taken
 
 
@@ -65,7 +65,7 @@ class Kernel(Configurable):
         raise NotImplementedError
 
     def _from_median(self, median_square: float) -> float:
-        """The bandwidth that the median of |x - x'|^2 asks for."""
+        """The bandwidth for this median of |x - x'|^2."""
         raise NotImplementedError
 
     def with_bandwidth(self, x: Tensor) -> Self:
@@ -99,7 +99,7 @@ class Gaussian(Kernel):
         return gaussian(x, centres, self.number)
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """UnitWeights."""
+        """The kernel itself."""
         return torch.ones(1, dtype=torch.float64), torch.tensor([self.number], dtype=torch.float64)
 
     def _from_median(self, median_square: float) -> float:
@@ -115,7 +115,7 @@ class Exponential(Kernel):
         return exponential(x, centres, self.number)
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """Gaussians with errors below 1e-6."""
+        """64 Gaussians, with an error below 1e-6."""
         return gaussian_mixture(self.number)
 
     def _from_median(self, median_square: float) -> float:
@@ -144,10 +144,10 @@ def pair_means(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) ->
 def _gaussian_means(table: Tensor, centres: Tensor, bandwidths: list[float]) -> Tensor:
     """The mean over the rows of a table of the Gaussian kernel at each centre, (bandwidths, M); in blocks of rows."""
     total = torch.zeros(len(bandwidths), len(centres), dtype=torch.float64, device=centres.device)
-    for block in torch.split(table, max(1, GRAM_BLOCK // len(centres))):
+    for block in torch.split(table, max(1, BLOCK_VALUES // len(centres))):
         squares = squared_distances(block.double(), centres)
         for node, bandwidth in enumerate(bandwidths):
-            total[node] += (squares * (-0.5 / bandwidth)).clamp_(min=NOTHING).exp_().sum(0)
+            total[node] += (squares * (-0.5 / bandwidth)).clamp_(min=MIN_EXPONENT).exp_().sum(0)
     return total / len(table)
 
 
@@ -182,7 +182,7 @@ def mixture_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) 
 def _gaussian_gram(table: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
     """The mean over the rows of a table of k(x, c) k(x, c'), (M, M); in blocks of rows."""
     total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
-    for block in torch.split(table, max(1, GRAM_BLOCK // len(centres))):
+    for block in torch.split(table, max(1, BLOCK_VALUES // len(centres))):
         values = gaussian(block, centres, bandwidth)
         total.addmm_(values.T, values)
     return total / len(table)
@@ -191,7 +191,7 @@ def _gaussian_gram(table: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
 def enumerated_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
     """The Gram over all pairs, in blocks of users."""
     total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
-    for block in torch.split(users, max(1, GRAM_BLOCK // (len(items) * len(centres)))):
+    for block in torch.split(users, max(1, BLOCK_VALUES // (len(items) * len(centres)))):
         pairs = torch.cat([block.repeat_interleave(len(items), 0), items.repeat(len(block), 1)], 1)
         values = kernel(pairs, centres)
         total.addmm_(values.T, values)

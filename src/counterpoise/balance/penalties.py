@@ -1,4 +1,4 @@
-"""What the dual pays for its prices: the hinge of the paper, and the quadratic form of the worst case."""
+"""Penalties of the dual problem: the conjugate of the paper's hinge, and of the quadratic form of the worst case."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from counterpoise.threads import one_blas_thread
 
 Vector = NDArray[np.float64]
 
-HARD = 1e6  # a price (for one standard deviation of a function) that no feasible problem needs: exp(1e6) overflows
-DIGITS = 1e-13  # of the size of a function: its imbalance is not known better than this
-RELATIVE = 1e-9  # nor the penalty better than this share of it
-RISE = 10.0  # of the gap in a step that is too long
-PATH = 10.0  # from one strength to the next on the way to a large one
-RANK = 1e-12  # eigenvalues below this share of the largest count as zero
+HINGE_STRENGTH = 100.0  # default gamma_j, per population standard deviation of a function
+WORST_CASE_STRENGTH = 1e4  # default strength of the quadratic penalty
+MAX_HARD_DUAL = 1e6  # |l_j| per standard deviation under hard constraints; feasible problems stay below: exp overflows
+IMBALANCE_ROUNDING = 1e-13  # share of the size of a function to which float64 gives its imbalance
+PENALTY_ROUNDING = 1e-9  # share of the penalty to which float64 gives it
+MAX_GAP_RISE = 10.0  # factor by which the gap may grow in a step of the quadratic problem; more: the step is too long
+PATH_FACTOR = 10.0  # from one strength to the next on the way to a large one
+MIN_EIGENVALUE_SHARE = 1e-12  # eigenvalues below this share of the largest count as zero
 
 
 class Penalty(Protocol):
@@ -39,14 +41,14 @@ class Penalty(Protocol):
     def gap(self, dual: Vector, imbalance: Vector) -> float:
         """The duality gap at `dual`: how far the objective is from its least value, at most."""
 
-    def astray(self, before: float, after: float) -> bool:
-        """Whether a step that changed the gap like this should have been shorter, though the objective fell."""
+    def diverging(self, before: float, after: float) -> bool:
+        """Whether a step that changed the gap like this should be shortened, though the objective fell."""
 
     def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
-        """Penalties that lead from an easy problem at `dual` to this one, which comes last."""
+        """Penalties from an easy problem at `dual` to this one, which comes last."""
 
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
-        """Whether the certificate is good enough; once it no longer improves, also up to what rounding may leave."""
+        """Whether the gap is small enough; once it no longer improves (`halted`), rounding is allowed for."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,12 @@ class Hinge:
 
     tolerance: Vector
     strength: Vector
-    size: Vector  # of each function, mean and deviation, for its rounding
+    size: Vector  # |mean| + deviation of each function, to which its rounding is relative
 
     @property
     def bound(self) -> Vector:
         """The box: |l_j| <= gamma_j, and a large number where gamma_j is infinite."""
-        return np.where(np.isinf(self.strength), HARD, self.strength)
+        return np.where(np.isinf(self.strength), MAX_HARD_DUAL, self.strength)
 
     def value(self, dual: Vector) -> float:
         """sum_j C_j |l_j|."""
@@ -84,32 +86,32 @@ class Hinge:
         excess = (abs(imbalance) - self.tolerance).clip(min=0)
         return float(np.sum(strength * excess - dual * imbalance + self.tolerance * abs(dual)))
 
-    def astray(self, before: float, after: float) -> bool:
-        """Never: its box keeps steps short."""
+    def diverging(self, before: float, after: float) -> bool:
+        """Never: the box keeps steps short."""
         return False
 
     def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
-        """No other."""
+        """Itself alone."""
         return [self]
 
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
         """gap <= accuracy; with hard constraints (infinite gamma_j), <= accuracy * (1 + the sum of their |l_j|).
 
-        These must also hold to `accuracy`, unless given up: |l_j| at HARD.
+        These must also hold to `accuracy`, unless relaxed: |l_j| at MAX_HARD_DUAL.
         Once halted, `_rounding` is added.
         """
         hard = np.isinf(self.strength)
         excess = abs(imbalance) - self.tolerance
-        if (excess > accuracy)[hard & (abs(dual) < HARD)].any():
+        if (excess > accuracy)[hard & (abs(dual) < MAX_HARD_DUAL)].any():
             return False
         allowed = accuracy * (1 + float(abs(dual[hard]).sum())) + halted * self._rounding(dual, imbalance)
         return self.gap(dual, imbalance) <= allowed
 
     def _rounding(self, dual: Vector, imbalance: Vector) -> float:
-        """The last digits of each tau_j at its price, gamma_j DIGITS size_j, and RELATIVE of the penalty."""
+        """gamma_j times the rounding of each tau_j, and the rounding of the penalty."""
         strength = np.where(np.isinf(self.strength), abs(dual), self.strength)
         excess = (abs(imbalance) - self.tolerance).clip(min=0)
-        return float(DIGITS * (strength @ self.size) + RELATIVE * (strength @ excess))
+        return float(IMBALANCE_ROUNDING * (strength @ self.size) + PENALTY_ROUNDING * (strength @ excess))
 
 
 @dataclass(frozen=True)
@@ -139,12 +141,12 @@ class Quadratic:
         difference = imbalance - dual / (2 * self.strength)
         return self.strength * float(difference @ difference)
 
-    def astray(self, before: float, after: float) -> bool:
-        """after > RISE before. The gap is strength times the squared gradient, so that short steps do lower it.
+    def diverging(self, before: float, after: float) -> bool:
+        """after > MAX_GAP_RISE before. The gap is strength times the squared gradient, so that short steps lower it.
 
-        A long one may put all weight on a row, where the covariance, and with it what is known of the others, vanishes.
+        A long step may put all weight on one row, where the covariance vanishes.
         """
-        return after > RISE * before
+        return after > MAX_GAP_RISE * before
 
     def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
         """The same with strengths that grow up to this one, from 1 / |v|^2 + |l| / (2 |v|) on: first steps are short.
@@ -153,12 +155,12 @@ class Quadratic:
         """
         size = float(np.linalg.norm(imbalance))
         first = 1 / max(size**2, 1e-300) + float(np.linalg.norm(dual)) / max(2 * size, 1e-300)
-        count = math.ceil(max(0.0, math.log(self.strength / first, PATH)))
-        return [*(Quadratic(self.strength * PATH**-step) for step in range(count, 0, -1)), self]
+        count = math.ceil(max(0.0, math.log(self.strength / first, PATH_FACTOR)))
+        return [*(Quadratic(self.strength * PATH_FACTOR**-step) for step in range(count, 0, -1)), self]
 
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
-        """gap <= accuracy; once halted, plus RELATIVE of the penalty."""
-        rounding = RELATIVE * self.strength * float(imbalance @ imbalance)
+        """gap <= accuracy; once halted, the rounding of the penalty is added."""
+        rounding = PENALTY_ROUNDING * self.strength * float(imbalance @ imbalance)
         return self.gap(dual, imbalance) <= accuracy + halted * rounding
 
 
@@ -178,6 +180,6 @@ def whitening(matrix: Vector) -> Vector:
         values, vectors = np.linalg.eigh(matrix)
     if values[-1] <= 0 or values[0] < -1e-8 * values[-1]:
         raise DataError("`matrix` must be positive definite. Add a multiple of the identity or drop columns.")
-    kept = values > RANK * values[-1]
+    kept = values > MIN_EIGENVALUE_SHARE * values[-1]
     whitened: Vector = vectors[:, kept] / np.sqrt(values[kept])
     return whitened

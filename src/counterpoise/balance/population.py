@@ -1,127 +1,21 @@
-"""Where functions are averaged: a sample of rows, or all user-item pairs as two tables; never |D| rows at once."""
+"""Points with features and populations of them: a sample of rows, or all user-item pairs D as two tables.
+
+Means over D are exact and never hold |D| rows at once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from counterpoise.balance.exponential_family import Rows, pair_rows
 from counterpoise.balance.kernels import Gaussian, Kernel, pair_gram, pair_means, pair_tables
 
-# Balancing functions at the observed rows, block by block, so that they need never lie in memory at once.
-
-CPU_BLOCK = 2**19  # values of a block that are computed: 4 MB of float64, between cache misses and call overhead
-MATRIX_BLOCK = 2**20  # values that lie in memory already
-DEVICE_BLOCK = 2**26  # an accelerator wants few, large blocks
-CHUNKS = 64  # parts of the rows that threads work on
-KEPT_VALUES = 2**23  # functions x rows, 64 MB, that are computed once
-
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Rows:
-    """n rows of J functions; `take(rows)` gives the values (rows, J) for a slice or a tensor of row numbers.
-
-    Everything the solver needs is a sum over rows, added up block by block in a fixed order. A matrix is the
-    trivial case; two kernel tables and the log's codes are another; a shard of a larger log is a third.
-    """
-
-    n_rows: int
-    n_functions: int
-    device: torch.device
-    take: Callable[[slice | Tensor], Tensor]
-    width: int = 0  # values that `take` holds for one row, where more than J
-    cpu_block: int = CPU_BLOCK
-
-    def blocks(self, first: int = 0, last: int | None = None) -> Iterator[tuple[slice, Tensor]]:
-        """Rows `first` to `last` in order: (the slice, its values in float64)."""
-        last, step = self.n_rows if last is None else last, self._block_rows
-        for start in range(first, last, step):
-            part = slice(start, min(start + step, last))
-            yield part, self.take(part).double()
-
-    def each_chunk(self, work: Callable[[Iterator[tuple[slice, Tensor]]], Result]) -> list[Result]:
-        """`work` on the blocks of every chunk, in order. The chunks do not depend on the number of threads.
-
-        On the CPU as many chunks at a time as torch has threads, each with one: threads inside operations on such
-        tall and narrow blocks gain little, and lose a lot where other programs want the cores too.
-        """
-        block = self._block_rows
-        step = block * max(1, -(-self.n_rows // (block * CHUNKS)))
-        chunks = [self.blocks(start, min(start + step, self.n_rows)) for start in range(0, self.n_rows, step)]
-        workers = torch.get_num_threads() if self.device.type == "cpu" else 1
-        if workers == 1:
-            return [work(chunk) for chunk in chunks]
-        torch.set_num_threads(1)
-        try:
-            if len(chunks) == 1:
-                return [work(chunks[0])]
-            with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                return list(pool.map(work, chunks))
-        finally:
-            torch.set_num_threads(workers)
-
-    def kept(self) -> Rows:
-        """The same, in memory where they are few: who sums over them does so a dozen times."""
-        if self.n_rows * self.n_functions > KEPT_VALUES:
-            return self
-        return matrix_rows(torch.cat([values for _, values in self.blocks()]))
-
-    def at(self, numbers: Tensor) -> Rows:
-        """The rows with these numbers."""
-        return replace(self, n_rows=len(numbers), take=lambda rows: self.take(numbers[rows]))
-
-    @property
-    def _block_rows(self) -> int:
-        size = self.cpu_block if self.device.type == "cpu" else DEVICE_BLOCK
-        return max(64, size // max(1, self.width, self.n_functions))
-
-
-@dataclass(frozen=True)
-class ShardedRows:
-    """Rows of J functions in shards that are never together in one place.
-
-    `each(work, *arguments)` calls `work(source, shard, *arguments)` for every shard, wherever it lies, and gives the
-    results in the order of shards; `source.rows(shard)` there are its `Rows`. Sums over shards are sums over rows.
-    """
-
-    n_rows: int
-    n_functions: int
-    each: Callable[..., list[Any]]
-    column: Callable[[str], Any]  # what all shards have written under a name
-
-
-def matrix_rows(matrix: Tensor) -> Rows:
-    """The rows of a matrix (n, J) in memory."""
-
-    def take(rows: slice | Tensor) -> Tensor:
-        return matrix[rows] if isinstance(rows, slice) else matrix.index_select(0, rows)
-
-    return Rows(len(matrix), matrix.shape[1], matrix.device, take, cpu_block=MATRIX_BLOCK)
-
-
-def pair_rows(
-    user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor, mixing: Tensor | None = None
-) -> Rows:
-    """h(x_ui) = user_table[u] * item_table[i], and its product with `mixing` (candidates, J) if that is given.
-
-    For functions that factorise over users and items, such as Gaussian kernels of x_ui = [user row; item row].
-    """
-
-    def take(rows: slice | Tensor) -> Tensor:
-        values = user_table.index_select(0, users[rows]).mul_(item_table.index_select(0, items[rows]))
-        return values if mixing is None else values @ mixing
-
-    count = user_table.shape[1]
-    return Rows(len(users), count if mixing is None else mixing.shape[1], user_table.device, take, width=2 * count)
-
-
-BLOCK = 2**20  # values held at once while averaging over a population
+MEAN_BLOCK_VALUES = 2**20  # values held at once while averaging over a population: 8 MB of float64
 
 
 class Points(Protocol):
@@ -140,7 +34,7 @@ class Points(Protocol):
 
 
 class Population(Protocol):
-    """What the weighted rows should resemble."""
+    """The rows that the weighted rows should resemble."""
 
     @property
     def n_columns(self) -> int:
@@ -153,7 +47,7 @@ class Population(Protocol):
         """The mean in float64 of `function` (features -> (rows, functions)), which holds `width` values a row."""
 
     def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """The mean in float64 of a `function` that acts on each column by itself; it is told which columns it gets."""
+        """The mean in float64 of a `function` that acts on each column by itself, given which columns it gets."""
 
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """The mean of k(x, c) for every centre."""
@@ -184,7 +78,7 @@ class Sample:
 
     @property
     def device(self) -> torch.device:
-        """The matrix's."""
+        """Where the matrix lies."""
         return self.matrix.device
 
     def features(self, rows: slice | Tensor) -> Tensor:
@@ -201,7 +95,7 @@ class Sample:
         return self.matrix[chosen.to(self.device)]
 
     def _blocks(self, width: int) -> Iterator[tuple[Tensor, Tensor]]:
-        step = max(1, BLOCK // max(1, width))
+        step = max(1, MEAN_BLOCK_VALUES // max(1, width))
         if self.weights is None:
             share = torch.full((self.n_rows,), 1 / self.n_rows, dtype=torch.float64, device=self.device)
         else:
@@ -226,17 +120,13 @@ class Sample:
         return self.mean(lambda x: kernel(x, centres.double()), len(centres))
 
     def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """From the same values."""
-        return self.moments(lambda x: kernel(x, centres.double()), len(centres))
-
-    def moments(self, function: Callable[[Tensor], Tensor], width: int) -> tuple[Tensor, Tensor]:
-        """The means of `width` functions and of their squares."""
+        """The weighted means of every kernel and of its square."""
 
         def both(x: Tensor) -> Tensor:
-            values = function(x)
+            values = kernel(x, centres.double())
             return torch.cat([values, values.square()], 1)
 
-        mean, mean_square = self.mean(both, 2 * width).chunk(2)
+        mean, mean_square = self.mean(both, 2 * len(centres)).chunk(2)
         return mean, mean_square
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
@@ -285,7 +175,7 @@ class Pairs:
 
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """Over all pairs, a few users at a time."""
-        step = max(1, BLOCK // max(1, width * len(self.items)))
+        step = max(1, MEAN_BLOCK_VALUES // max(1, width * len(self.items)))
         total = torch.zeros((), dtype=torch.float64, device=self.users.device)
         for start in range(0, len(self.users), step):
             part = self.users[start : start + step].double()
@@ -331,7 +221,7 @@ class ObservedPairs:
 
     @property
     def device(self) -> torch.device:
-        """The tables'."""
+        """Where the tables lie."""
         return self.pairs.users.device
 
     def features(self, rows: slice | Tensor) -> Tensor:

@@ -1,9 +1,7 @@
-"""Functions that are the worst in turn: each is the most imbalanced one under weights that balance those before it.
+"""Rules that choose balancing functions among candidate kernels, one pure function each.
 
-Over f = k'alpha with |alpha| = 1, k the kernels at candidates, the bias of f under weights w is alpha'v with
-v = sum_i w_i k(x_i) - mean of k over the population. The largest is |v|, at alpha = v / |v|: the witness of all that
-is left. A random sample of the population has |v|^2 = trace(covariance of k) / size on average, so a fraction of that,
-at the effective size 1 / sum_i w_i^2 of the weights, says when nothing worth balancing is left.
+`spectral`, `adaptive`, `worst_case_matrix` and `greedy_worst_case`; "random" takes the first candidates, which are
+drawn at random. k are the kernels at M candidates, `gram` is the population mean of k k', `mean` that of k.
 """
 
 from __future__ import annotations
@@ -15,26 +13,37 @@ from torch import Tensor
 
 from counterpoise.balance.arguments import base_shares
 from counterpoise.balance.box_qp import solve_positive
-from counterpoise.balance.exponential_family import weighted_sum
-from counterpoise.balance.fitted_functions import HINGE_STRENGTH
-from counterpoise.balance.population import Rows
+from counterpoise.balance.exponential_family import Rows, weighted_sum
+from counterpoise.balance.penalties import HINGE_STRENGTH
 from counterpoise.balance.solver import entropy_balance
 from counterpoise.errors import ConvergenceWarning
 from counterpoise.threads import one_blas_thread
 
-# How balancing functions are chosen among candidates: regressions, the worst function, eigenfunctions.
+MIN_EIGENVALUE_SHARE = 1e-10  # eigenvalues below this share of the largest are rounding, not functions
+MAX_CHANCE_SHARE = 0.1  # of the imbalance of a random sample of the population, at which the greedy rule stops; chosen
+# among 1, 0.3, 0.1 and 0.03 on seeds 300 to 315 of benchmarks/selection.py --worlds
+MIN_NEW_VARIANCE = 1e-10  # share of a function's mean square that those before it and a constant must leave unexplained
 
-RANK = 1e-10  # eigenvalues below this share of the largest are rounding, not functions
 
+def spectral(gram: Tensor, mean: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(mixing (M, J), relative strengths (J,)) of the leading eigenfunctions, J <= `count`.
 
-def spectral_basis(gram: Tensor, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """((M, R), eigenvalues S): psi = k V S^-1/2 is orthonormal over the population, leading first; gram = V S V'."""
+    psi = k V S^-1/2 is orthonormal over the population, with gram = V S V'; strengths are sqrt(s_j / s_0).
+    """
     values, vectors = torch.linalg.eigh(gram)
     values, vectors = values.flip(0), vectors.flip(1)
-    kept = values > RANK * values[0]
-    basis = vectors[:, kept] / values[kept].sqrt()
-    signed: Tensor = basis * torch.where(mean @ basis < 0, -1.0, 1.0)  # a sign that does not depend on the library
-    return signed, values[kept]
+    kept = values > MIN_EIGENVALUE_SHARE * values[0]
+    values, basis = values[kept], vectors[:, kept] / values[kept].sqrt()
+    basis = basis * torch.where(mean @ basis < 0, -1.0, 1.0)  # a sign that does not depend on the library
+    return basis[:, :count].contiguous(), (values / values[0]).sqrt()[:count]
+
+
+def adaptive(
+    rows: Rows, errors: Tensor, norm: Tensor, ridge: float, count: int, weights: Tensor | None = None
+) -> Tensor:
+    """The positions of the `count` kernels with the largest |alpha| of `ridge_coefficients`, largest first."""
+    alpha = ridge_coefficients(rows, errors, norm, ridge, weights)
+    return alpha.abs().argsort(descending=True, stable=True)[:count]
 
 
 def ridge_coefficients(rows: Rows, errors: Tensor, norm: Tensor, ridge: float, weights: Tensor | None = None) -> Tensor:
@@ -50,31 +59,23 @@ def ridge_coefficients(rows: Rows, errors: Tensor, norm: Tensor, ridge: float, w
         weighted = values.T * share[part]
         left.addmm_(weighted, values)
         right.addmv_(weighted, errors[part])
-    return _solve_and_lose(left.addcmul_(norm, ridge * left.trace() / len(right)), right)
+    return _solve_in_place(left.addcmul_(norm, ridge * left.trace() / len(right)), right)
 
 
-def worst_function(rows: Rows, mean: Tensor, norm: Tensor, weights: Tensor | None = None) -> Tensor:
-    """The most biased function k'alpha for its norm alpha' norm alpha: alpha = norm^-1 (sum_i w_i k(x_i) - mean)."""
-    share = torch.full((rows.n_rows,), 1.0, device=rows.device) if weights is None else weights.to(rows.device)
-    share = share.double() / share.double().sum()
-    return solve(norm, weighted_sum(rows, share) - mean)
-
-
-def largest(coefficients: Tensor, count: int) -> Tensor:
-    """The positions of the `count` largest |coefficient|, largest first."""
-    return coefficients.abs().argsort(descending=True, stable=True)[:count]
+def worst_case_matrix(gram: Tensor, between: Tensor, ridge: float) -> Tensor:
+    """A = G + ridge * mean(diag G) * K: the squared norm alpha'A alpha of k'alpha in L2 plus an RKHS penalty."""
+    return gram + ridge * gram.diagonal().mean() * between
 
 
 def solve(matrix: Tensor, right: Tensor) -> Tensor:
     """matrix^-1 right, for a positive semi-definite matrix that may be singular up to rounding."""
-    return _solve_and_lose(matrix.clone(), right)
+    return _solve_in_place(matrix.clone(), right)
 
 
-def _solve_and_lose(matrix: Tensor, right: Tensor) -> Tensor:
-    """The same for a matrix that nobody needs any more."""
+def _solve_in_place(matrix: Tensor, right: Tensor) -> Tensor:
     matrix.diagonal().add_(1e-12 / len(right) * matrix.trace())
-    plain = matrix.device.type == "cpu" and not right.requires_grad
-    if plain and matrix.dtype == right.dtype == torch.float64:
+    on_cpu = matrix.device.type == "cpu" and not right.requires_grad
+    if on_cpu and matrix.dtype == right.dtype == torch.float64:
         with one_blas_thread():
             values = solve_positive(matrix.numpy().T, right.numpy())
         if values is not None:
@@ -83,17 +84,19 @@ def _solve_and_lose(matrix: Tensor, right: Tensor) -> Tensor:
     return solution
 
 
-ENOUGH = 0.1  # of the imbalance that chance leaves in a random sample of the population
-INDEPENDENT_SHARE = (
-    1e-10  # a witness that earlier ones and a constant explain but for this share of its square is one of them
-)
+def greedy_worst_case(
+    rows: Rows, mean: Tensor, covariance: Tensor, count: int, base: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(mixing (M, J), relative strengths (J,)) of functions, each the worst under weights balancing those before.
 
+    Over f = k'alpha with |alpha| = 1 the bias of f under weights w is alpha'v, v = sum_i w_i k(x_i) - mean of k over
+    the population; the largest is |v|, at alpha = v / |v|. That function is made uncorrelated with those before it and
+    of variance 1, it is balanced together with them, and v is taken again under the new weights, `count` times at most.
+    A random sample of the population has |v|^2 = trace(covariance of k) / size on average; the rule stops when
+    MAX_CHANCE_SHARE of that is left at the effective size 1 / sum_i w_i^2.
 
-def greedy_worst_case(rows: Rows, mean: Tensor, covariance: Tensor, count: int, base: Tensor | None = None) -> Tensor:
-    """(M, J) mixtures of the M kernels in `rows`: uncorrelated over the population, of variance 1, J <= `count`.
-
-    `mean` and `covariance` are those of the kernels over the population, `base` the weights to start from.
-    Where nothing is left from the start, the one function is the sum of the kernels, each by its mean.
+    `mean` and `covariance` are those of the kernels over the population, `base` the weights to start from. Where no
+    function is left from the start, the one function is the sum of the kernels, each by its mean.
     """
     start = base_shares(base, rows.n_rows, rows.device)
     share = mean.new_full((rows.n_rows,), 1 / rows.n_rows) if start is None else start
@@ -101,26 +104,29 @@ def greedy_worst_case(rows: Rows, mean: Tensor, covariance: Tensor, count: int, 
     for _ in range(count):
         left = weighted_sum(rows, share) - mean
         direction = _uncorrelated(left, mixing, mean, covariance)
-        if direction is None or (mixing.shape[1] and is_near(left, covariance, share)):
+        if direction is None or (mixing.shape[1] and below_chance(left, covariance, share)):
             break
         mixing = torch.cat([mixing, direction[:, None]], 1)
         values = torch.cat([values, _mixed(rows, direction)[:, None]], 1)
-        share = _balanced(values, mean @ mixing, worth(mixing), start)
-    return mixing if mixing.shape[1] else _anything(mean, covariance)
+        share = _balanced(values, mean @ mixing, smoothness(mixing), start)
+    if not mixing.shape[1]:
+        direction = _uncorrelated(mean, mixing, mean, covariance)
+        mixing = (mean / mean.norm() if direction is None else direction)[:, None]  # None: the population is one point
+    return mixing, smoothness(mixing)
 
 
-def is_near(left: Tensor, covariance: Tensor, share: Tensor) -> bool:
-    """|v|^2 <= a tenth of trace(covariance) sum_i w_i^2, what chance would leave."""
-    return bool(left @ left <= ENOUGH * covariance.trace() * share.square().sum())
+def below_chance(left: Tensor, covariance: Tensor, share: Tensor) -> bool:
+    """|v|^2 <= MAX_CHANCE_SHARE trace(covariance) sum_i w_i^2, a share of what a random sample has."""
+    return bool(left @ left <= MAX_CHANCE_SHARE * covariance.trace() * share.square().sum())
 
 
-def worth(mixing: Tensor) -> Tensor:
-    """|a_1| / |a_j|, at most 1: a function of variance 1 that needs larger coefficients is rougher, and worth less."""
+def smoothness(mixing: Tensor) -> Tensor:
+    """|a_1| / |a_j|, at most 1: a function of variance 1 that needs larger coefficients is rougher."""
     norms = mixing.square().sum(0).sqrt()
     return (norms[0] / norms).clamp(max=1)
 
 
-def drawn_rows(rows: Rows, weights: Tensor | None, count: int, generator: torch.Generator) -> Tensor:
+def draw_rows(rows: Rows, weights: Tensor | None, count: int, generator: torch.Generator) -> Tensor:
     """The numbers of `count` rows, drawn by their weights, so that each counts the same from then on."""
     shares = base_shares(weights, rows.n_rows, rows.device)
     if shares is None:
@@ -130,19 +136,13 @@ def drawn_rows(rows: Rows, weights: Tensor | None, count: int, generator: torch.
     return torch.searchsorted(levels, places, right=True).clamp(max=rows.n_rows - 1)
 
 
-def _anything(mean: Tensor, covariance: Tensor) -> Tensor:
-    """(M, 1) alpha = the kernels' means: of variance 1, or of length 1 where the population is one point."""
-    direction = _uncorrelated(mean, mean.new_empty(len(mean), 0), mean, covariance)
-    return (mean / mean.norm() if direction is None else direction)[:, None]
-
-
 def _uncorrelated(direction: Tensor, mixing: Tensor, mean: Tensor, covariance: Tensor) -> Tensor | None:
-    """What earlier mixtures do not explain of this one, with variance 1; None where that is nothing but rounding."""
+    """What earlier mixtures do not explain of this one, with variance 1; None where that is only rounding."""
     square = direction @ covariance @ direction + (direction @ mean) ** 2
-    for _ in range(2):  # the second time takes away the rounding of the first
+    for _ in range(2):  # the second time removes the rounding of the first
         direction = direction - mixing @ (mixing.T @ (covariance @ direction))
     variance = direction @ covariance @ direction
-    return direction / variance.sqrt() if bool(variance > INDEPENDENT_SHARE * square) else None
+    return direction / variance.sqrt() if bool(variance > MIN_NEW_VARIANCE * square) else None
 
 
 def _mixed(rows: Rows, direction: Tensor) -> Tensor:
@@ -151,10 +151,10 @@ def _mixed(rows: Rows, direction: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-def _balanced(values: Tensor, targets: Tensor, worths: Tensor, base: Tensor | None) -> Tensor:
-    """The weights that balance the functions so far. Whether they can be balanced is said of the last ones alone."""
+def _balanced(values: Tensor, targets: Tensor, relative: Tensor, base: Tensor | None) -> Tensor:
+    """The weights that balance the functions so far; only the final balancing warns."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        result = entropy_balance(values, targets, 0.0, HINGE_STRENGTH * worths.cpu(), base)
+        result = entropy_balance(values, targets, 0.0, HINGE_STRENGTH * relative.cpu(), base)
     weights: Tensor = result.weights
     return weights

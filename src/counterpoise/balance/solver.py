@@ -1,8 +1,9 @@
-"""Entropy balancing: the weights nearest to the base weights whose means match given targets. No recommender in sight.
+"""Entropy balancing: the weights nearest to the base weights whose means match given targets.
 
     min over the simplex   KL(w || q) + sum_j gamma_j max(0, |tau_j(w)| - C_j),     tau_j = sum_i w_i h_j(x_i) - mu_j
 
-solved by its dual in as many dimensions as there are functions, to a duality gap that is always reported.
+solved by its dual in as many dimensions as there are functions, to a duality gap that is always reported. Start with
+`entropy_balance`; `_balance` is the way that it shares with `worst_case_balance`.
 """
 
 from __future__ import annotations
@@ -24,15 +25,20 @@ from counterpoise.balance.arguments import (
     finite_vector,
     positive_vector,
 )
-from counterpoise.balance.exponential_family import ExponentialFamily, InMemoryFamily
+from counterpoise.balance.exponential_family import ExponentialFamily, FunctionRows
 from counterpoise.balance.newton import DualProblem, Solution, change_coordinates
 from counterpoise.balance.penalties import Hinge, Penalty, Quadratic, Vector, whitening
-from counterpoise.balance.population import Rows, ShardedRows
-from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_number
-from counterpoise.out_of_core.family import ShardedFamily
+from counterpoise.errors import ConvergenceWarning, DataError, check_number
 from counterpoise.threads import one_blas_thread, one_thread
 
-# What balancing reached: the weights, and everything that certifies them.
+SAMPLE_DIVISOR = 16  # a sixteenth of the rows, solved first, leaves few passes over all of them (benchmarks/solver.py)
+MIN_SAMPLE_ROWS = 2**12  # a smaller sample saves no time
+MIN_ROWS_PER_FUNCTION = 50  # in a sample: with fewer its solution is far from that of all rows
+SAMPLE_MAX_PASSES = 50
+MIN_THREADED_VALUES = 1 << 22  # rows x functions: below, changing the number of threads takes longer than it saves
+MAX_FLOAT32_CONDITION = 1e3  # condition number of a covariance up to which float32 is enough for a Newton step
+MAX_ASYMMETRY = 1e-5  # of a matrix, relative to its largest value: rounding in float32
+CONSTANT_SHARE = 1e-12  # a standard deviation below this share of the mean is rounding: the function is constant
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +46,7 @@ class BalanceResult:
     """Weights on the observed rows with their certificate. Vectors have one value for each function.
 
     `weights`: (n,), sum 1; numpy, or a tensor on the device of the rows where those came as a tensor.
-    `dual`: the price l of each function; w(x) ~ q(x) exp(-dual'h(x)), so that new rows can be weighted.
+    `dual`: the dual values l; w(x) ~ q(x) exp(-dual'h(x)), so that new rows can be weighted.
     `gap`: the objective is at most this far above the least possible one.
     """
 
@@ -54,7 +60,7 @@ class BalanceResult:
     scale: Vector  # the standard deviations in which violations are reported
     tolerance: Vector
     strength: Vector
-    relaxed: NDArray[np.bool_]  # functions whose balance cost more than their strength
+    relaxed: NDArray[np.bool_]  # functions left out of balance because their dual value reached their strength
     offset: float  # log w(x) = log q(x) - dual'h(x) - offset
     passes: int
     status: str  # "solved", "passes spent" or "stalled"
@@ -76,53 +82,6 @@ class BalanceResult:
         """The largest violation in standard deviations."""
         return float(self.violation_sd.max())
 
-    @classmethod
-    def of(
-        cls,
-        solution: Solution,
-        penalty: Penalty,
-        transform: Vector,
-        scale: Vector,
-        tolerance: Vector,
-        strength: Vector,
-        before: Vector,
-        as_tensor: bool,
-    ) -> BalanceResult:
-        """From what the solver reached in the coordinates of `transform`."""
-        point, tilting = solution.point, solution.point.tilting
-        weights, log_base = point.weights, tilting.log_base
-        if log_base is not None:
-            weights = weights.masked_fill(log_base < np.log(1e-299), 0.0)
-        imbalance = point.imbalance.numpy()
-        divergence = -point.smooth - float(point.dual.numpy() @ imbalance)
-        relaxed, worst, worst_before = np.zeros(len(before), dtype=bool), None, None
-        if isinstance(penalty, Hinge):
-            excess = (abs(imbalance) - tolerance).clip(min=0)
-            relaxed = (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess * transform > 1e-9)
-            soft = np.isfinite(strength)
-            cost = float(strength[soft] @ excess[soft])
-        elif isinstance(penalty, Quadratic):
-            worst, worst_before = (float(np.linalg.norm(change_coordinates(transform, v))) for v in (imbalance, before))
-            cost = penalty.strength * worst**2
-        return cls(
-            weights=weights if as_tensor else weights.cpu().numpy(),
-            dual=point.dual.numpy(),
-            gap=solution.gap,
-            objective=divergence + cost,
-            divergence=divergence,
-            imbalance=imbalance,
-            imbalance_before=before,
-            scale=scale,
-            tolerance=tolerance,
-            strength=strength,
-            relaxed=relaxed,
-            offset=point.offset,
-            passes=solution.passes,
-            status=solution.status,
-            worst_case_bias=worst,
-            worst_case_bias_before=worst_before,
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """The certificate as JSON-able values, without the weights."""
         vectors = {
@@ -137,22 +96,16 @@ class BalanceResult:
 
     def __repr__(self) -> str:
         """Status, size and certificate."""
-        lost = int(self.relaxed.sum())
+        relaxed = int(self.relaxed.sum())
         return (
             f"<BalanceResult: {self.status} in {self.passes} passes, {len(self.weights):,} weights, "
-            f"{len(self.dual)} functions ({lost} given up), gap {self.gap:.1e}, violation {self.max_violation:.1e} SD>"
+            f"{len(self.dual)} functions ({relaxed} relaxed), gap {self.gap:.1e}, "
+            f"violation {self.max_violation:.1e} SD>"
         )
 
 
-SAMPLE_ROWS, SAMPLE_SHARE = 2**12, 16  # a sixteenth of the rows, solved first, leaves few passes over all of them
-
-THREADS_PAY = 1 << 22  # values from which a second thread pays: it takes longer to change their number than to sum less
-WELL_CONDITIONED = 1e3
-SYMMETRIC = 1e-5
-
-
 def entropy_balance(
-    H: ArrayLike | Tensor | Rows | ShardedRows,
+    H: ArrayLike | Tensor | FunctionRows,
     targets: ArrayLike | Tensor,
     tolerance: ArrayLike = 0.0,
     strength: ArrayLike = np.inf,
@@ -165,28 +118,28 @@ def entropy_balance(
 ) -> BalanceResult:
     """Weights (sum 1) on the rows of `H` (n, J) whose column means are within `tolerance` of `targets` (J,).
 
-    `tolerance` (the paper's C) and `strength` (gamma) are numbers or one number for each function. A function whose
-    balance would cost more than `strength` is given up, and the result says which and by how much; an infinite
-    strength asks for hard constraints. The problem always has a solution.
+    `tolerance` (the paper's C) and `strength` (gamma) are numbers or one number for each function, in its own units. A
+    function whose dual value would exceed its `strength` is relaxed: it stays out of balance, and the result says which
+    and by how much. An infinite strength asks for hard constraints. The problem always has a solution.
     `base_weights` (n,) are where the weights start from (default: uniform); `max_weight` caps every weight.
     `scale` (J,): the standard deviations in which violations are reported; by default those under the base weights.
-    Solved is a duality gap of at most `accuracy`. With hard constraints (infinite strengths only), these must hold to
-    `accuracy` standard deviations, and the gap may be `accuracy` times 1 + the sum of their prices |l_j| (per standard
+    Solved means a duality gap of at most `accuracy`. With hard constraints (infinite strengths only), these must hold
+    to `accuracy` standard deviations, and the gap may be `accuracy` times 1 + the sum of their |l_j| (per standard
     deviation). Where steps no longer halve the gap, what float64 may leave of it counts as solved too: the sum over j
     of 1e-13 strength_j (standard deviation_j + |mean_j|), and 1e-9 of the penalty. Everything else warns.
-    `H` may be a numpy array, a frame, a torch tensor on any device, `Rows` that are computed when needed, or
-    `ShardedRows` that lie elsewhere; with these there is no cap, base weights are uniform, and weights stay in shards.
+    `H` may be a numpy array, a frame, a torch tensor on any device, or `FunctionRows`: `Rows` that are computed when
+    needed, or rows in shards; with these there is no cap, base weights are uniform, and weights stay in shards.
     """
-    tilting = _tilting(H, targets, base_weights, max_weight)
-    count = tilting.n_functions
+    family = _family(H, targets, base_weights, max_weight)
+    count = family.rows.n_functions
     allowed = each_function("tolerance", tolerance, count)
-    price = each_function("strength", strength, count, infinite=True)
-    with one_thread(tilting.n_rows * count < THREADS_PAY):
-        return _balance(tilting, allowed, price, None, scale, accuracy, max_passes, not _is_array(H))
+    limits = each_function("strength", strength, count, infinite=True)
+    with one_thread(family.rows.n_rows * count < MIN_THREADED_VALUES):
+        return _balance(family, allowed, limits, None, scale, accuracy, max_passes, not _is_array(H))
 
 
 def worst_case_balance(
-    H: ArrayLike | Tensor | Rows | ShardedRows,
+    H: ArrayLike | Tensor | FunctionRows,
     targets: ArrayLike | Tensor,
     matrix: ArrayLike | Tensor,
     strength: float = 1.0,
@@ -205,44 +158,37 @@ def worst_case_balance(
     The result carries `worst_case_bias`, the root of v'A^-1 v, before and after. Other arguments: `entropy_balance`.
     """
     check_number("strength", strength, above=0, advice="Small values keep the base weights.")
-    tilting = _tilting(H, targets, base_weights, max_weight)
-    count = tilting.n_functions
+    family = _family(H, targets, base_weights, max_weight)
+    count = family.rows.n_functions
     square = as_float64(matrix, "matrix")
     if square.shape != (count, count) or not np.isfinite(square).all() or not _symmetric(square):
         raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
-    nothing = np.zeros(count)
-    problem = Quadratic(float(strength)), whitening(square)
-    with one_thread(tilting.n_rows * count < THREADS_PAY):
-        return _balance(tilting, nothing, nothing, problem, scale, accuracy, max_passes, not _is_array(H))
+    unused = np.zeros(count)
+    quadratic = Quadratic(float(strength)), whitening(square)
+    with one_thread(family.rows.n_rows * count < MIN_THREADED_VALUES):
+        return _balance(family, unused, unused, quadratic, scale, accuracy, max_passes, not _is_array(H))
 
 
 def _symmetric(matrix: Vector) -> bool:
-    """Up to rounding in float32, relative to the largest value."""
-    return bool(abs(matrix - matrix.T).max() <= SYMMETRIC * abs(matrix).max())
+    return bool(abs(matrix - matrix.T).max() <= MAX_ASYMMETRY * abs(matrix).max())
 
 
 def _is_array(H: Any) -> bool:
-    return not isinstance(H, Tensor | Rows | ShardedRows)
+    return not isinstance(H, Tensor | FunctionRows)
 
 
-def _tilting(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> InMemoryFamily | ShardedFamily:
-    if isinstance(H, ShardedRows):
-        if base_weights is not None or max_weight is not None:
-            raise ConfigError(
-                "`base_weights` and `max_weight` need all rows in one place; leave them out for a log in shards."
-            )
-        return ShardedFamily(H, torch.from_numpy(finite_vector("targets", targets, H.n_functions)))
+def _family(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> ExponentialFamily:
     rows = as_rows(H)
     mu = torch.from_numpy(finite_vector("targets", targets, rows.n_functions))
     if max_weight is not None:
         advice = f"No weights on {rows.n_rows} rows that sum to 1 stay below it."
         check_number("max_weight", max_weight, at_least=1 / rows.n_rows, advice=advice)
         max_weight = min(float(max_weight), 1.0)
-    return InMemoryFamily(rows, mu, base_log_weights(base_weights, rows), max_weight)
+    return rows.family(mu, base_log_weights(base_weights, rows), max_weight)
 
 
 def _balance(
-    tilting: InMemoryFamily | ShardedFamily,
+    family: ExponentialFamily,
     tolerance: Vector,
     strength: Vector,
     quadratic: tuple[Quadratic, Vector] | None,
@@ -251,21 +197,21 @@ def _balance(
     max_passes: int,
     as_tensor: bool,
 ) -> BalanceResult:
-    """Measure, scale, solve, report: the way that both problems share."""
+    """Measure, scale, solve and report. `quadratic`: penalty and whitening of the worst case; None for the hinge."""
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
-    given_scale = None if scale is None else positive_vector("scale", scale, tilting.n_functions)
-    mean, spread = (moment.numpy() for moment in tilting.base_moments())
+    given_scale = None if scale is None else positive_vector("scale", scale, family.rows.n_functions)
+    mean, spread = (moment.numpy() for moment in family.base_moments())
     if not np.isfinite([mean, spread]).all():
-        raise _bad_value(tilting.rows)
-    before = mean - tilting.targets.numpy()
-    unit = np.where(spread > 1e-12 * (1e-300 + abs(mean)), spread, 1.0)
-    stuck = (spread <= 1e-12 * abs(mean)) & (abs(before) > tolerance + 1e-12 * abs(mean)) & np.isinf(strength)
+        raise _invalid_value(family.rows)
+    before = mean - family.targets.numpy()
+    unit = np.where(spread > CONSTANT_SHARE * (1e-300 + abs(mean)), spread, 1.0)
+    rounding = CONSTANT_SHARE * abs(mean)
+    stuck = (spread <= rounding) & (abs(before) > tolerance + rounding) & np.isinf(strength)
     if stuck.any():
-        names = np.flatnonzero(stuck).tolist()
         raise DataError(
-            f"functions {names} are constant over the observed rows but not on target, so no weights can balance them. "
-            "Drop them, or give them a finite `strength`."
+            f"functions {np.flatnonzero(stuck).tolist()} are constant over the observed rows but not on target, so no "
+            "weights can balance them. Drop them, or give them a finite `strength`."
         )
     penalty: Penalty
     if quadratic is None:
@@ -273,53 +219,93 @@ def _balance(
     else:
         penalty, transform = quadratic
     with one_blas_thread():
-        start, covariance = _warm_start(tilting, penalty, transform)
-        in_memory = isinstance(tilting, InMemoryFamily)  # in float32 the borders of shards would show
-        rough = in_memory and covariance is not None and np.linalg.cond(covariance) < WELL_CONDITIONED
-        problem = DualProblem(tilting, penalty, transform, passes=1, rough=rough)
+        start, covariance = _warm_start(family, penalty, transform)
+        well_conditioned = covariance is not None and np.linalg.cond(covariance) < MAX_FLOAT32_CONDITION
+        float32 = family.float32_covariance and well_conditioned
+        problem = DualProblem(family, penalty, transform, passes=1, float32=float32)
         solution = problem.solve(start, accuracy, max_passes, covariance)
-    reported = unit if given_scale is None else given_scale
-    result = BalanceResult.of(solution, penalty, transform, reported, tolerance, strength, before, as_tensor)
+    weights = solution.point.final_weights
+    result = BalanceResult(
+        weights=weights if as_tensor else weights.cpu().numpy(),
+        dual=solution.point.dual.numpy(),
+        gap=solution.gap,
+        imbalance=solution.point.imbalance.numpy(),
+        imbalance_before=before,
+        scale=unit if given_scale is None else given_scale,
+        tolerance=tolerance,
+        strength=strength,
+        offset=solution.point.offset,
+        passes=solution.passes,
+        status=solution.status,
+        **_objective(solution, penalty, transform, before, tolerance, strength),
+    )
     _warn(result, accuracy)
     return result
 
 
-def _warm_start(tilting: ExponentialFamily, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
-    """The solution and the covariance on a sample of the rows, which itself starts from a smaller sample.
+def _warm_start(family: ExponentialFamily, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:
+    """(dual, covariance) solved on a sample of the rows, which itself starts from a smaller sample.
 
-    Nothing is lost where the sample cannot be balanced: zeros, and no covariance.
+    Zeros and no covariance where there are too few rows, or where the sample cannot be balanced.
     """
-    nothing = np.zeros(transform.shape[-1])
-    size = tilting.n_rows // SAMPLE_SHARE
-    if size < max(SAMPLE_ROWS, 50 * tilting.n_functions):
-        return nothing, None
-    sample = tilting.sample(size)
+    cold = np.zeros(transform.shape[-1])
+    size = family.rows.n_rows // SAMPLE_DIVISOR
+    if size < max(MIN_SAMPLE_ROWS, MIN_ROWS_PER_FUNCTION * family.rows.n_functions):
+        return cold, None
+    sample = family.sample(size)
     start, covariance = _warm_start(sample, penalty, transform)
-    solution = DualProblem(sample, penalty, transform).solve(start, 0.5 / sample.n_rows**0.5, 50, covariance)
-    return (solution.dual, solution.covariance) if solution.status == "solved" else (nothing, None)
+    accuracy = 0.5 / sample.rows.n_rows**0.5  # the sampling error of its means
+    solution = DualProblem(sample, penalty, transform).solve(start, accuracy, SAMPLE_MAX_PASSES, covariance)
+    return (solution.dual, solution.covariance) if solution.status == "solved" else (cold, None)
 
 
-def _bad_value(rows: Rows | ShardedRows) -> DataError:
-    """Where the first value is that is no number."""
-    for part, values in rows.blocks() if isinstance(rows, Rows) else ():
-        bad = ~values.isfinite()
-        if bool(bad.any()):
-            row, column = (int(index) for index in bad.nonzero()[0])
-            value = float(values[row, column])
-            return DataError(f"`H` must be finite, got {value} in row {part.start + row}, function {column}.")
-    return DataError("`H` holds values too large to average. Scale its columns.")
+def _objective(
+    solution: Solution, penalty: Penalty, transform: Vector, before: Vector, tolerance: Vector, strength: Vector
+) -> dict[str, Any]:
+    """Divergence, objective, relaxed functions and the worst-case bias, in the units of the functions."""
+    point = solution.point
+    imbalance = point.imbalance.numpy()
+    divergence = -point.smooth - float(point.dual.numpy() @ imbalance)
+    if isinstance(penalty, Hinge):
+        excess = (abs(imbalance) - tolerance).clip(min=0)
+        soft = np.isfinite(strength)
+        return {
+            "divergence": divergence,
+            "objective": divergence + float(strength[soft] @ excess[soft]),
+            "relaxed": (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess * transform > 1e-9),
+        }
+    assert isinstance(penalty, Quadratic)
+    worst, worst_before = (float(np.linalg.norm(change_coordinates(transform, v))) for v in (imbalance, before))
+    return {
+        "divergence": divergence,
+        "objective": divergence + penalty.strength * worst**2,
+        "relaxed": np.zeros(len(before), dtype=bool),
+        "worst_case_bias": worst,
+        "worst_case_bias_before": worst_before,
+    }
+
+
+def _invalid_value(rows: FunctionRows) -> DataError:
+    found = rows.invalid_value()
+    if found is None:
+        return DataError("`H` holds values too large to average. Scale its columns.")
+    row, column, value = found
+    return DataError(f"`H` must be finite, got {value} in row {row}, function {column}.")
 
 
 def _warn(result: BalanceResult, accuracy: float) -> None:
     reached = f"duality gap {result.gap:.2e}, largest violation {result.max_violation:.2e} standard deviations"
+    infeasible = np.flatnonzero(result.relaxed & np.isinf(result.strength)).tolist()
     if result.status != "solved":
         message = (
             f"balancing stopped after {result.passes} passes ({result.status}) with {reached}, asked {accuracy:.0e}."
+            " Raise `max_passes`, `tolerance` or `accuracy`."
         )
-        warnings.warn(message + " Raise `max_passes`, `tolerance` or `accuracy`.", ConvergenceWarning, stacklevel=4)
-    elif (result.relaxed & np.isinf(result.strength)).any():
-        names = np.flatnonzero(result.relaxed & np.isinf(result.strength)).tolist()
-        message = f"no weights balance all functions: {names} were given up with {reached}."
-        warnings.warn(
-            message + " Use a finite `strength` to say what balance is worth.", ConvergenceWarning, stacklevel=4
+    elif infeasible:
+        message = (
+            f"no weights balance all functions: {infeasible} were relaxed with {reached}."
+            " Use a finite `strength` to bound what balance may cost."
         )
+    else:
+        return
+    warnings.warn(message, ConvergenceWarning, stacklevel=4)

@@ -1,10 +1,13 @@
-"""The paper's generalization bounds (Theorem 2), term by term."""
+"""The paper's generalization bounds (Theorem 2), term by term.
+
+`GeneralizationBound` is the formula; `predictor_bound` measures its constants for a predictor, with `predictor_norm`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -20,7 +23,13 @@ from counterpoise.balance.population import ObservedPairs, Pairs, kernel_rows
 from counterpoise.balance.selection import ridge_coefficients
 from counterpoise.errors import ConfigError, DataError, check_flag, check_number
 
-LOG_LOSS = {"lipschitz": 1.0, "error_at_zero": math.log(2)}  # |sigmoid(f) - r| <= 1, and log(1 + e^0) for both labels
+Codes = NDArray[np.int64]
+PairValues = Callable[[Codes, Codes], Any] | Any  # of (user codes, item codes), or a |U| x |I| table
+
+MAX_INTERPOLATED_PAIRS = 2_000  # up to this many pairs, D is interpolated; beyond, a regression on centres
+MAX_ENUMERATED_PAIRS = 200_000  # beyond, means over D are means over so many uniform pairs
+LOG_LOSS_LIPSCHITZ = 1.0  # |d loss / d logit| = |sigmoid(f) - r| <= 1
+LOG_LOSS_AT_ZERO = math.log(2)  # log(1 + e^0), for both labels
 
 
 @dataclass(frozen=True)
@@ -37,28 +46,75 @@ class PredictorNorm:
     residual_max: float
     residual_weighted: float | None = None  # (1/|D|) sum over O of w |f - g|; None without observed pairs
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able values."""
-        return asdict(self)
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GeneralizationBound:
-    """A bound on the ideal loss with everything it is made of; `value` is the sum of `terms`."""
+    """Theorem 2 as printed, with everything it is made of; `value`, the bound, is the sum of `terms`.
+
+    With probability 1 - eta, for f in the ball of radius M of the kernel's space,
+
+        ideal <= KBIPS + |Bias| + 2 C L M B / sqrt(|D|) + 5 C (E0 + L M B) sqrt(log(4 / eta) / (2 |D|))
+        ideal <= KBDR  + |Bias| + (1 + 2 C) (2 L M B / sqrt(|D|) + 5 (E0 + L M B) sqrt(log(4 / eta) / (2 |D|)))
+
+    `risk`: (1/|D|) sum over O of w e, or the doubly robust risk (1/|D|) sum over D of [imputed + o w (e - imputed)].
+    `bias`: risk - ideal loss; its absolute value counts. The paper defines Bias as a square and uses it unsquared.
+    `largest_weight`: C, of weights that sum to |D| over the log: |D| times the largest simplex weight, or ratio /
+    density. It is at least 1 / density. (In the balancing problem the paper's C is the tolerance, another thing, and
+    its weights sum to 1 there; only the scale used here makes KBIPS an estimate of the ideal loss.)
+    `norm`: M. `kernel_bound`: B, the largest sqrt k(x, x); 1 for our kernels. `lipschitz`: L, of the loss in the
+    prediction; `error_at_zero`: E0, the largest loss of the prediction 0. The defaults are those of the log loss of a
+    logit. `eta`: the probability that the bound fails.
+
+    `residual`, `weighted_residual`: a predictor f is rarely in the space, only near some g that is. The mean a over D
+    of |f - g| and the weighted mean b = (1/|D|) sum over O of w |f - g| change the ideal loss by at most L a, the risk
+    by L b (the imputed errors stay), and so |risk - ideal| by L (a + b). The theorem for g then bounds f with
+    2 L (a + b) added: the term `approximation`. (For the bias of the expected risk one of the two b is an expectation.)
+
+    What we found in the proof:
+    - With the bias of the sample at hand, as the paper defines it, risk + |bias| alone is at least the ideal loss,
+      always. The other terms have a meaning only if Bias is that of the expected risk, as the first line of the proof
+      has it; its last lines put one for the other.
+    - The weights must be fixed before O is drawn: with weights solved from the log one pair changes all of them, and
+      with AKB they change with f too, so that neither the differences of McDiarmid's inequality nor the contraction
+      hold as stated. Likewise M and C should be fixed beforehand; measured ones are plugged in.
+    - The pairs of D share users and items and are not independent draws; given features and labels, whether each is
+      observed may be, and that suffices. The doubly robust bound also asks for imputed errors in [0, E0 + L M B].
+    - The constants are right and loose. The complexity is bounded for every sample, so nothing is gained by going from
+      its expectation to the sample and back: 1 and log(1 / eta) could stand for 5 and log(4 / eta). With imputed
+      errors that do not depend on f, C could stand for 1 + 2 C in the complexity.
+    """
 
     risk: float
     bias: float
     largest_weight: float
     norm: float
     n_pairs: int
-    kernel_bound: float
-    lipschitz: float
-    error_at_zero: float
-    eta: float
-    doubly_robust: bool
-    residual: float
-    weighted_residual: float
+    kernel_bound: float = 1.0
+    lipschitz: float = LOG_LOSS_LIPSCHITZ
+    error_at_zero: float = LOG_LOSS_AT_ZERO
+    eta: float = 0.05
+    doubly_robust: bool = False
+    residual: float = 0.0
+    weighted_residual: float = 0.0
     predictor: PredictorNorm | None = None
+
+    def __post_init__(self) -> None:
+        """Raise `ConfigError` for constants outside their range; keep the others as Python's own numbers."""
+        check_number("risk", self.risk)
+        check_number("bias", self.bias)
+        advice = "It is |D| times the largest weight of a log whose weights sum to 1."
+        check_number("largest_weight", self.largest_weight, at_least=1, advice=advice)
+        check_number("n_pairs", self.n_pairs, at_least=1, integer=True)
+        check_number("kernel_bound", self.kernel_bound, above=0)
+        check_number("lipschitz", self.lipschitz, above=0)
+        check_number("eta", self.eta, above=0, at_most=1, advice="It is the probability that the bound fails.")
+        check_flag("doubly_robust", self.doubly_robust)
+        for name in ("norm", "error_at_zero", "residual", "weighted_residual"):
+            check_number(name, getattr(self, name), at_least=0)
+        for field in fields(self):
+            if field.type in ("float", "int"):
+                convert = float if field.type == "float" else int
+                object.__setattr__(self, field.name, convert(getattr(self, field.name)))
 
     @property
     def multiplier(self) -> float:
@@ -90,7 +146,7 @@ class GeneralizationBound:
         """The summands."""
         return {
             "risk": self.risk,
-            "|bias|": self.bias,
+            "|bias|": abs(self.bias),
             "complexity": self.complexity,
             "confidence": self.confidence,
             "approximation": self.approximation,
@@ -141,89 +197,6 @@ class GeneralizationBound:
         return f"The bound is below {self.error_at_zero:.4g}, the largest loss of the prediction 0."
 
 
-def generalization_bound(
-    *,
-    risk: float,
-    bias: float,
-    largest_weight: float,
-    norm: float,
-    n_pairs: int,
-    kernel_bound: float = 1.0,
-    lipschitz: float = LOG_LOSS["lipschitz"],
-    error_at_zero: float = LOG_LOSS["error_at_zero"],
-    eta: float = 0.05,
-    doubly_robust: bool = False,
-    residual: float = 0.0,
-    weighted_residual: float = 0.0,
-    predictor: PredictorNorm | None = None,
-) -> GeneralizationBound:
-    """Theorem 2 as printed: with probability 1 - eta, for f in the ball of radius M of the kernel's space,
-
-        ideal <= KBIPS + |Bias| + 2 C L M B / sqrt(|D|) + 5 C (E0 + L M B) sqrt(log(4 / eta) / (2 |D|))
-        ideal <= KBDR  + |Bias| + (1 + 2 C) (2 L M B / sqrt(|D|) + 5 (E0 + L M B) sqrt(log(4 / eta) / (2 |D|)))
-
-    `risk`: (1/|D|) sum over O of w e, or the doubly robust risk (1/|D|) sum over D of [imputed + o w (e - imputed)].
-    `bias`: risk - ideal loss; its absolute value counts. The paper defines Bias as a square and uses it unsquared.
-    `largest_weight`: C, of weights that sum to |D| over the log: |D| times the largest simplex weight, or ratio /
-    density. It is at least 1 / density. (In the balancing problem the paper's C is the tolerance, another thing, and
-    its weights sum to 1 there; only the scale used here makes KBIPS an estimate of the ideal loss.)
-    `norm`: M. `kernel_bound`: B, the largest sqrt k(x, x); 1 for our kernels. `lipschitz`: L, of the loss in the
-    prediction; `error_at_zero`: E0, the largest loss of the prediction 0. The defaults are those of the log loss of a
-    logit. `eta`: the probability that the bound fails.
-
-    `residual`, `weighted_residual`: a predictor f is rarely in the space, only near some g that is. The mean a over D
-    of |f - g| and the weighted mean b = (1/|D|) sum over O of w |f - g| change the ideal loss by at most L a, the risk
-    by L b (the imputed errors stay), and so |risk - ideal| by L (a + b). The theorem for g then bounds f with
-    2 L (a + b) added: the term `approximation`. (For the bias of the expected risk one of the two b is an expectation.)
-
-    What we found in the proof:
-    - With the bias of the sample at hand, as the paper defines it, risk + |bias| alone is at least the ideal loss,
-      always. The other terms have a meaning only if Bias is that of the expected risk, as the first line of the proof
-      has it; its last lines put one for the other.
-    - The weights must be fixed before O is drawn: with weights solved from the log one pair changes all of them, and
-      with AKB they change with f too, so that neither the differences of McDiarmid's inequality nor the contraction
-      hold as stated. Likewise M and C should be fixed beforehand; measured ones are plugged in.
-    - The pairs of D share users and items and are not independent draws; given features and labels, whether each is
-      observed may be, and that suffices. The doubly robust bound also asks for imputed errors in [0, E0 + L M B].
-    - The constants are right and loose. The complexity is bounded for every sample, so nothing is gained by going from
-      its expectation to the sample and back: 1 and log(1 / eta) could stand for 5 and log(4 / eta). With imputed
-      errors that do not depend on f, C could stand for 1 + 2 C in the complexity.
-    """
-    check_number("risk", risk)
-    check_number("bias", bias)
-    advice = "It is |D| times the largest weight of a log whose weights sum to 1."
-    check_number("largest_weight", largest_weight, at_least=1, advice=advice)
-    check_number("n_pairs", n_pairs, at_least=1, integer=True)
-    check_number("kernel_bound", kernel_bound, above=0)
-    check_number("lipschitz", lipschitz, above=0)
-    check_number("eta", eta, above=0, at_most=1, advice="It is the probability that the bound fails.")
-    check_flag("doubly_robust", doubly_robust)
-    sizes = {"norm": norm, "error_at_zero": error_at_zero, "residual": residual, "weighted_residual": weighted_residual}
-    for name, size in sizes.items():
-        check_number(name, size, at_least=0)
-    return GeneralizationBound(
-        risk=float(risk),
-        bias=abs(float(bias)),
-        largest_weight=float(largest_weight),
-        n_pairs=int(n_pairs),
-        kernel_bound=float(kernel_bound),
-        lipschitz=float(lipschitz),
-        eta=float(eta),
-        doubly_robust=doubly_robust,
-        predictor=predictor,
-        **{name: float(size) for name, size in sizes.items()},
-    )
-
-
-# The constants of Theorem 2's bounds, measured for a predictor: its norm in a kernel's space, its risk, its bias.
-
-Codes = NDArray[np.int64]
-PairValues = Callable[[Codes, Codes], Any] | Any  # of (user codes, item codes), or a |U| x |I| table
-
-INTERPOLATED = 2_000  # up to this many pairs, D is interpolated; beyond, a regression on centres
-MEASURED = 200_000  # beyond this many pairs, means over D are means over so many uniform pairs
-
-
 def predictor_norm(
     logits: PairValues,
     pairs: Pairs,
@@ -233,7 +206,7 @@ def predictor_norm(
     weights: Any = None,
     n_centres: int = 500,
     ridge: float = 1e-6,
-    interpolate_up_to: int = INTERPOLATED,
+    interpolate_up_to: int = MAX_INTERPOLATED_PAIRS,
     seed: int = 0,
 ) -> PredictorNorm:
     """The norm of a predictor f, given by its logits on pairs, in the space of a kernel over pair features.
@@ -248,7 +221,9 @@ def predictor_norm(
     `logits`: a function of (user codes, item codes), or a |U| x |I| table. With `observed` pairs and their `weights`
     (any scale) the weighted residual is measured too.
     """
-    _check_settings(n_centres, ridge, interpolate_up_to)
+    check_number("n_centres", n_centres, at_least=1, integer=True)
+    check_number("ridge", ridge, above=0)
+    check_number("interpolate_up_to", interpolate_up_to, at_least=0, integer=True)
     if weights is not None and observed is None:
         raise ConfigError("`observed` must be given with `weights`, got None. The weights belong to those pairs.")
     pairs = Pairs(pairs.users.double(), pairs.items.double())
@@ -298,7 +273,7 @@ def predictor_bound(
     `labels` and `weights` (any scale, from balancing or inverse propensities) belong to the `observed` pairs; `logits`
     and `options` are those of `predictor_norm`. With `imputed_errors`, in the form of the logits, the risk and the
     bound are the doubly robust ones. `ideal_loss` gives the bias: the truth of a simulation, or an estimate from
-    uniformly collected ratings. Nothing in a biased log alone tells it.
+    uniformly collected ratings. It cannot be estimated from a biased log alone.
     """
     check_number("ideal_loss", ideal_loss, at_least=0)
     found = predictor_norm(logits, observed.pairs, kernel, observed=observed, weights=weights, **options)
@@ -310,11 +285,11 @@ def predictor_bound(
     if imputed_errors is not None:
         population = _all_pairs(observed.pairs, torch.Generator().manual_seed(0))
         everywhere = _at(imputed_errors, population, "imputed_errors")
-        _check_imputed(everywhere, LOG_LOSS["error_at_zero"] + found.norm)
+        _check_imputed(everywhere, LOG_LOSS_AT_ZERO + found.norm)
         risk += float(everywhere.mean() - shares @ _at(imputed_errors, observed, "imputed_errors"))
-    return generalization_bound(
+    return GeneralizationBound(
         risk=risk,
-        bias=risk - ideal_loss,
+        bias=abs(risk - ideal_loss),
         largest_weight=found.n_pairs * float(shares.max()),
         norm=found.norm,
         n_pairs=found.n_pairs,
@@ -324,12 +299,6 @@ def predictor_bound(
         weighted_residual=found.residual_weighted or 0.0,
         predictor=found,
     )
-
-
-def _check_settings(n_centres: int, ridge: float, interpolate_up_to: int) -> None:
-    check_number("n_centres", n_centres, at_least=1, integer=True)
-    check_number("ridge", ridge, above=0)
-    check_number("interpolate_up_to", interpolate_up_to, at_least=0, integer=True)
 
 
 def _check_imputed(errors: Tensor, largest: float) -> None:
@@ -342,9 +311,9 @@ def _check_imputed(errors: Tensor, largest: float) -> None:
 
 
 def _all_pairs(pairs: Pairs, generator: torch.Generator) -> ObservedPairs:
-    """All of D, or so many uniform pairs of it as are measured."""
-    total = len(pairs.users) * len(pairs.items)
-    chosen = torch.arange(total) if total <= MEASURED else torch.randint(total, (MEASURED,), generator=generator)
+    """All of D, or a uniform sample of it."""
+    total, count = len(pairs.users) * len(pairs.items), MAX_ENUMERATED_PAIRS
+    chosen = torch.arange(total) if total <= count else torch.randint(total, (count,), generator=generator)
     chosen = chosen.to(pairs.users.device)
     return pairs.at(chosen // len(pairs.items), chosen % len(pairs.items))
 

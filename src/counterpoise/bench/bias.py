@@ -1,7 +1,12 @@
-"""How far is each estimator's risk from the ideal loss? Known selection, repeated draws of the log, known answers.
+"""The bias of risk estimators: how far each estimate of the ideal loss is from the truth, where the truth is known.
 
-`study` estimates the error of six fixed prediction matrices (Schnabel et al. 2016; Wang et al. 2019), `fitted` the
-ideal loss of trained predictors on simulated logs. Both give one `Row` a measurement; `summary` makes a table of them.
+`study` follows Schnabel et al. 2016 (Recommendations as Treatments, section 6): a completed rating matrix, propensities
+that depend on the rating itself, repeated draws of the log, and six fixed prediction matrices whose mean error over all
+pairs is estimated. `fitted` estimates the ideal loss of trained predictors on simulated logs. Both give one `Row` for
+each estimate; `summary` and the sheets make tables of them.
+
+The file goes through it in order: prediction matrices, known selection, estimators, the study, trained predictors,
+tables.
 """
 
 from __future__ import annotations
@@ -21,10 +26,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise import risks
-from counterpoise.bench.kept_rows import KeptRows
-from counterpoise.bench.tables import Sheet
-from counterpoise.data.datasets import load
+from counterpoise import __version__, risks
+from counterpoise.bench.store import Store, hash_facts
+from counterpoise.bench.tables import Sheet, Value
+from counterpoise.data.datasets import load_dataset
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.simulation import simulate
@@ -39,40 +44,46 @@ from counterpoise.weights.balancing import Balancing
 from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
 from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity
 
-# Six predictions of a known rating matrix, each wrong in its own way: what estimators of the error are tried on.
-#
-# Schnabel et al. 2016 (Recommendations as Treatments, section 6) have ONE, FOUR, ROTATE, SKEW and CRS; THREE, between
-# the first two, came with Wang et al. 2019 (Doubly Robust Joint Learning). Sources differ in two details. Here SKEW is
-# clipped to the scale of the ratings, and CRS says 3 up to a true 3 and 4 above.
-
+Floats = NDArray[np.float64]
 Ratings = NDArray[np.int64]  # (users, items), 1 to 5
-Predictions = NDArray[np.float64]  # (users, items)
+Features = NDArray[np.float64] | NDArray[np.float32] | None
+Data = FeedbackLog | str | Path | None
+Names = str | Sequence[str]  # one, several, or "all"
+Progress = Callable[[int, int], None]  # (done, total)
+MARGINALS = (0.526, 0.242, 0.144, 0.062, 0.026)  # P(1) .. P(5) over all pairs (Marlin and Zemel 2009; Schnabel et al.)
+MAX_PAIRS = 20_000_000  # the whole matrix is held in memory
+WEIGHTED, OWN = "weighted error", "own risk"  # the two estimates of `measure_fit`
 
 
-def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Predictions:
-    """The truth, but as many ratings of `stars`, drawn at random, as there are of 5 are predicted as 5 (or all)."""
+# Prediction matrices: ONE, FOUR, ROTATE, SKEW and CRS of Schnabel et al. 2016, and THREE of Wang et al. 2019 (Doubly
+# Robust Joint Learning). Sources differ in two details: here SKEW is clipped to the scale of the ratings, and CRS
+# predicts 3 for ratings up to 3 and 4 above.
+
+
+def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Floats:
+    """The truth, except that ratings of `stars` are predicted as 5: as many as there are of 5, drawn at random."""
     predicted, places = ratings.astype(np.float64), np.flatnonzero(ratings == stars)
     count = min(int((ratings == 5).sum()), len(places))
     predicted.flat[rng.choice(places, count, replace=False)] = 5
     return predicted
 
 
-def rotated(ratings: Ratings, rng: np.random.Generator) -> Predictions:
+def rotated(ratings: Ratings, rng: np.random.Generator) -> Floats:
     """rating - 1, and 5 where the rating is 1."""
     return np.where(ratings >= 2, ratings - 1.0, 5.0)
 
 
-def skewed(ratings: Ratings, rng: np.random.Generator) -> Predictions:
-    """Normal around the rating with standard deviation (6 - rating) / 2, clipped to [1, 5]: surest of what is liked."""
+def skewed(ratings: Ratings, rng: np.random.Generator) -> Floats:
+    """Normal around the rating with standard deviation (6 - rating) / 2, clipped to [1, 5]."""
     return np.clip(rng.normal(ratings, (6 - ratings) / 2), 1, 5)
 
 
-def coarsened(ratings: Ratings, rng: np.random.Generator) -> Predictions:
+def coarsened(ratings: Ratings, rng: np.random.Generator) -> Floats:
     """3 where the rating is at most 3, else 4."""
     return np.where(ratings <= 3, 3.0, 4.0)
 
 
-MATRICES: dict[str, Callable[[Ratings, np.random.Generator], Predictions]] = {
+MATRICES: dict[str, Callable[[Ratings, np.random.Generator], Floats]] = {
     "one": lambda ratings, rng: flipped(ratings, 1, rng),
     "three": lambda ratings, rng: flipped(ratings, 3, rng),
     "four": lambda ratings, rng: flipped(ratings, 4, rng),
@@ -82,25 +93,17 @@ MATRICES: dict[str, Callable[[Ratings, np.random.Generator], Predictions]] = {
 }
 
 
-# A complete rating matrix and the chance of every rating of being observed: a log whose truth is known.
-#
-# The design of Schnabel et al. 2016: complete a matrix, give it the rating distribution that was measured on items
-# drawn at random, and let people rate what they like. So selection depends on the rating itself.
-
-MARGINALS = (0.526, 0.242, 0.144, 0.062, 0.026)  # P(1) .. P(5) over all pairs (Marlin and Zemel 2009; Schnabel et al.)
-PAIRS_LIMIT = 20_000_000  # pairs of which the whole matrix is held
-Floats = NDArray[np.float64]
-Features = NDArray[np.float64] | NDArray[np.float32] | None
-Data = FeedbackLog | str | Path | None
+# Known selection: the design of Schnabel et al. 2016. A completed matrix gets the rating distribution that was measured
+# on items drawn at random, and high ratings are observed more often.
 
 
 def random_numbers(seed: int, *purpose: str | int) -> np.random.Generator:
-    """A generator of its own for each purpose: what one draws does not depend on who else draws."""
+    """A generator for each purpose, so that a draw does not depend on what else is drawn."""
     return np.random.default_rng([seed, *(crc32(str(word).encode()) for word in purpose)])
 
 
 class Draw(NamedTuple):
-    """One log that might have been observed, and a small uniform sample beside it; their ratings lie in [0, 1]."""
+    """A log drawn by the known propensities and a uniform probe; ratings are scaled to [0, 1]."""
 
     log: FeedbackLog
     probe: FeedbackLog
@@ -108,7 +111,7 @@ class Draw(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class KnownSelection:
-    """Every rating and every propensity, and the side features where there are any."""
+    """Every rating and every propensity, and side features if there are any."""
 
     ratings: Ratings
     propensity: Floats  # (users, items)
@@ -117,17 +120,17 @@ class KnownSelection:
 
     @property
     def has_side_features(self) -> bool:
-        """Whether there is anything to balance without learning it."""
+        """Whether users or items have features."""
         return self.user_features is not None or self.item_features is not None
 
     def fingerprint(self) -> str:
-        """A hash of all that is known."""
+        """A hash of all arrays."""
         arrays = (self.ratings, self.propensity, self.user_features, self.item_features)
         parts = (b"none" if array is None else str(array.shape).encode() + array.tobytes() for array in arrays)
         return hashlib.sha256(b"|".join(parts)).hexdigest()
 
     def observe(self, rng: np.random.Generator) -> Draw:
-        """Every pair is observed with its propensity; the probe has as many uniform pairs as there are users."""
+        """Observe every pair with its propensity; the probe has as many uniform pairs as there are users."""
         observed = rng.random(self.ratings.shape) < self.propensity
         probed = rng.choice(self.ratings.size, min(len(self.ratings), self.ratings.size), replace=False)
         if not observed.any():
@@ -156,31 +159,27 @@ def known_selection(
     n_users: int = 500,
     n_items: int = 400,
 ) -> KnownSelection:
-    """The design on `data`: a log of ratings, the name of a dataset or a file; None for a simulated preference.
+    """The design on `data`: a log of ratings, the name of a dataset or a file; None for simulated preferences.
 
-    A log is completed by matrix factorisation (`completed`); of the simulated one (`n_users` x `n_items`) the
-    preference of every pair is known, and side features are what it is made of.
+    A log is completed by matrix factorisation (`completed`). In the simulation (`n_users` x `n_items`) the preference
+    of every pair is known, and depends on the side features.
     """
-    scores, users, items = _simulated(n_users, n_items, seed) if data is None else _from_log(data, seed)
+    features: tuple[Features, Features]
+    if data is None:
+        simulated = simulate(n_users, n_items, seed=seed)
+        scores, features = np.asarray(simulated.preference), (simulated.user_features, simulated.item_features)
+    else:
+        log = data if isinstance(data, FeedbackLog) else load_dataset(data).train
+        scores, features = completed(log, seed), (log.user_features, log.item_features)
     ratings = ratings_by_rank(scores)
-    return KnownSelection(ratings, selective_propensity(ratings, density, alpha), users, items)
-
-
-def _simulated(n_users: int, n_items: int, seed: int) -> tuple[Floats, Features, Features]:
-    world = simulate(n_users, n_items, seed=seed)
-    return np.asarray(world.preference), world.user_features, world.item_features
-
-
-def _from_log(data: FeedbackLog | str | Path, seed: int) -> tuple[Floats, Features, Features]:
-    log = data if isinstance(data, FeedbackLog) else load(data).train
-    return completed(log, seed), log.user_features, log.item_features
+    return KnownSelection(ratings, selective_propensity(ratings, density, alpha), *features)
 
 
 def completed(log: FeedbackLog, seed: int = 0) -> Floats:
     """A score for every pair, from matrix factorisation of the ratings. Only the order of the scores is used."""
-    if log.n_pairs > PAIRS_LIMIT:
+    if log.n_pairs > MAX_PAIRS:
         raise DataError(
-            f"the study holds all pairs in memory and takes {PAIRS_LIMIT:,} at most, got {log.n_pairs:,}. "
+            f"the study holds all pairs in memory and takes {MAX_PAIRS:,} at most, got {log.n_pairs:,}. "
             "Give it a log of fewer users or items."
         )
     low, high = float(log.ratings.min()), float(log.ratings.max())
@@ -225,29 +224,24 @@ def noisy_propensity(propensity: Floats, rng: np.random.Generator) -> Floats:
     return noisy
 
 
-# Every estimator of the ideal loss that needs no trained predictor: weights x risk, by its name.
-#
-# `naive` is the mean over the log, `eib` imputes all that was not observed. The others are called `risk-weights`
-# (`snips-logistic`) and, with the weights of a balancing method, `method-features` (`skb-dr-side`).
+# Estimators of the ideal loss: weights x risk. `naive` is the mean over the log, `eib` imputes all pairs that were not
+# observed. The others are called `risk-weights` (`snips-logistic`) or, with the weights of a balancing method,
+# `method-features` (`skb-dr-side`).
 
 RULES = ("mb", "rkb", "wkb", "akb", "skb")
-BALANCED = {
-    "side": RULES,
-    "exposure": RULES,
-    "embeddings": ("akb", "skb"),
-}  # features: rules
-FOLDS = {"learned": 1, "cross-fitted": 2}  # of the log, each imputed by a model of the others where there are several
+BALANCED = {"side": RULES, "exposure": RULES, "embeddings": ("akb", "skb")}  # features: rules
+FOLDS = {"learned": 1, "cross-fitted": 2}  # folds of the log; two or more are imputed by a model of the others
 IMPUTATIONS = ("constant", *FOLDS)
 Builder = Callable[[KnownSelection, np.random.Generator], Weights]
-RatioOf = Callable[[Tensor], Tensor]  # the ratio of every row of the log, for residuals = error - imputed error
+RatioOf = Callable[[Tensor], Tensor]  # residuals (error - imputed error) of the log -> ratio of every row
 
 
 @dataclass
 class RatingBayes(Weights):
-    """`NaiveBayes` with one class for each rating: ratio = P(rating) / P(rating | observed), from probe and log."""
+    """`NaiveBayes` with a class for each rating: ratio = P(rating) / P(rating | observed), from probe and log."""
 
     def init(self, context: FitContext) -> FittedWeights:
-        """For every rating that occurs, the weight that naive Bayes gives it against all others."""
+        """For every rating that occurs, the weight of naive Bayes for that rating against all others."""
         probe = context.need_probe("naive Bayes weights", "Or leave them out.")
         ratio = torch.ones(len(context.log))
         for rating in np.unique(context.log.ratings):
@@ -261,7 +255,7 @@ class RatingBayes(Weights):
 
 
 def _balancing(rule: str, features: str) -> Builder:
-    """The weights of a named method, in some of its features."""
+    """The weights of a named method on these features."""
     return lambda known, rng: make(f"{rule}-ips", features=features).weights
 
 
@@ -285,11 +279,11 @@ class Estimator(NamedTuple):
     risk: str
 
 
-PLAIN = ("true", "noisy", "naive-bayes", "logistic", "propensity", "popularity")
+PROPENSITIES = ("true", "noisy", "naive-bayes", "logistic", "propensity", "popularity")
 ESTIMATORS: dict[str, Estimator] = {
     "naive": Estimator("uniform", "ips"),
     "eib": Estimator("unit", "dr"),
-    **{f"{risk}-{weights}": Estimator(weights, risk) for weights in PLAIN for risk in ("ips", "snips", "dr")},
+    **{f"{risk}-{weights}": Estimator(weights, risk) for weights in PROPENSITIES for risk in ("ips", "snips", "dr")},
     **{
         f"{rule}-{risk}-{features}": Estimator(f"{rule}-{features}", risk)
         for features, rules in BALANCED.items()
@@ -300,7 +294,7 @@ ESTIMATORS: dict[str, Estimator] = {
 
 
 class Errors(NamedTuple):
-    """Of one prediction matrix: on the rows of a log, and what is imputed there and on all pairs."""
+    """The errors of one prediction matrix on the rows of a log, and the imputed errors there and on all pairs."""
 
     on_log: Tensor
     imputed: Tensor
@@ -317,26 +311,26 @@ def estimate(risk: str, errors: Errors, ratio_of: RatioOf) -> float:
 
 
 def ratios(weights: str, known: KnownSelection, draw: Draw, rng: np.random.Generator) -> RatioOf:
-    """Learn the weights from a draw. Rules that choose functions by the error choose anew for each error."""
+    """Learn the weights from a draw. Rules that choose functions by the residuals choose again for each matrix."""
     part = WEIGHTS[weights](known, rng)
-    begun = part.init(_problem(draw, rng))
+    initial = part.init(_fit_context(draw, rng))
 
     def ratio_of(residuals: Tensor) -> Tensor:
-        fitted_weights = deepcopy(begun)  # with its generator: what was solved before makes no difference
+        fitted_weights = deepcopy(initial)  # with its generator, so that calls do not depend on each other
         fitted_weights.refresh(1, lambda: residuals.float())
         return fitted_weights.ratio.double()
 
     if isinstance(part, Balancing) and part.functions.adaptive:
         return ratio_of
-    same = ratio_of(torch.zeros(len(draw.log)))
-    return lambda residuals: same
+    constant = ratio_of(torch.zeros(len(draw.log)))
+    return lambda residuals: constant
 
 
 class ImputedRatings(NamedTuple):
-    """What pairs are taken to be rated, from 1 to 5."""
+    """Ratings from 1 to 5 that imputed errors are computed against."""
 
     on_log: Floats  # (rows,)
-    on_pairs: Floats  # (models, users, items): all pairs, by every model that imputes some rows
+    on_pairs: Floats  # (models, users, items)
 
 
 def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> ImputedRatings:
@@ -350,7 +344,7 @@ def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> Im
         mean = 1 + 4 * log.ratings.mean()
         return ImputedRatings(np.full(len(log), mean), np.full((1, *log.shape), mean))
     on_log, on_pairs = np.empty(len(log)), []
-    for rows, others in _problem(draw, rng).k_fold(FOLDS[imputation]):
+    for rows, others in _fit_context(draw, rng).k_fold(FOLDS[imputation]):
         scorer, own = others.fit_labels(MatrixFactorization(dim=4)), rows.numpy()
         ratings = 1 + 4 * torch.sigmoid(scorer.grid(torch.arange(log.shape[0]))).double().numpy()
         on_log[own] = ratings[log.users[own], log.items[own]]
@@ -358,19 +352,19 @@ def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> Im
     return ImputedRatings(on_log, np.stack(on_pairs))
 
 
-def _problem(draw: Draw, rng: np.random.Generator) -> FitContext:
+def _fit_context(draw: Draw, rng: np.random.Generator) -> FitContext:
     generator, device = torch.Generator().manual_seed(int(rng.integers(2**62))), torch.device("cpu")
     return FitContext(draw.log, draw.probe, MatrixFactorization(), Training(device="cpu"), device, generator)
 
 
-ErrorOf = Callable[[Any, Floats], Floats]  # of (ratings, predictions), pair by pair
+# The study
+
+
+ErrorOf = Callable[[Any, Floats], Floats]  # (ratings, predictions) -> the error of every pair
 ERRORS: dict[str, ErrorOf] = {
     "absolute": lambda ratings, predicted: np.abs(ratings - predicted),
     "squared": lambda ratings, predicted: np.square(ratings - predicted),
 }
-WEIGHTED, OWN = "weighted error", "own risk"  # what `fitted` measures of a predictor
-Progress = Callable[[int, int], None]  # (done, total)
-Names = str | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -398,15 +392,15 @@ def study(
     *,
     error: str = "absolute",
     imputation: str = "constant",
-    kept: KeptRows | None = None,
+    store: Store | None = None,
 ) -> list[Row]:
     """Every estimator on every matrix, for `repeats` draws of the log.
 
-    `data`: see `known_selection`, or one that was made by it. `estimators`: names of `ESTIMATORS`; "all" leaves those
-    of side features out where there are none. `error`: "absolute" or "squared" difference to the rating.
-    `imputation`: the rating that imputed errors are taken against, "constant", "learned" or "cross-fitted", see
-    `imputed_ratings`. `kept`: a folder of what was measured before.
-    A result depends on `seed`, its repeat and its own names alone, not on what else was asked for.
+    `data`: a `KnownSelection`, or what `known_selection` takes. `estimators`: names of `ESTIMATORS`; "all" leaves out
+    those on side features if there are none. `error`: "absolute" or "squared" difference to the rating. `imputation`:
+    the rating that imputed errors are taken against, "constant", "learned" or "cross-fitted", see `imputed_ratings`.
+    `store`: draws that it has are not measured again.
+    A result depends only on `seed`, its repeat and its own names, not on the other estimators and matrices.
     """
     check_number("repeats", repeats, at_least=1, integer=True)
     check_number("seed", seed, at_least=0, integer=True)
@@ -416,14 +410,30 @@ def study(
     known = data if isinstance(data, KnownSelection) else known_selection(data, seed)
     if estimators == "all" and not known.has_side_features:
         chosen = [name for name in chosen if not name.endswith("-side")]
-    rows, how = [], (chosen, predictions, seed, error, imputation)
-    facts = {} if kept is None else {"data": known.fingerprint(), "how": how}
+    rows, options = [], (chosen, predictions, seed, error, imputation)
+    facts = {} if store is None else {"data": known.fingerprint(), "options": options}
     for repeat in range(repeats):
-        work = partial(measure, repeat, known, *how)
-        rows += work() if kept is None else _kept(kept, "draw", facts | {"repeat": repeat}, work)
+        rows += _stored(store, f"draw{repeat}", facts, partial(measure, repeat, known, *options))
         if progress is not None:
             progress(repeat + 1, repeats)
     return rows
+
+
+@dataclass(frozen=True)
+class _Measurement:
+    file_name: str
+
+
+def _stored(store: Store | None, name: str, facts: Mapping[str, Any], measure: Callable[[], list[Row]]) -> list[Row]:
+    """The rows that the store has by this name and these facts; else those of `measure`, which are then stored."""
+    if store is None:
+        return measure()
+    job = _Measurement(f"bias.{name}.{hash_facts({'version': __version__, **facts})}")
+    found = store.read_or_measure(job, lambda: {"rows": [row.to_dict() for row in measure()]})
+    try:
+        return [Row(**row) for row in found["rows"]]
+    except (KeyError, TypeError):
+        raise DataError(f"{store.path(job)} holds other rows. Delete it, and it is measured again.") from None
 
 
 def measure(
@@ -435,7 +445,7 @@ def measure(
     error: str = "absolute",
     imputation: str = "constant",
 ) -> list[Row]:
-    """One draw of the log: the unit of work, a function of its arguments alone."""
+    """All estimates on one draw of the log; depends on nothing but its arguments."""
     draw = known.observe(random_numbers(seed, "log", repeat))
     ideals, errors = {}, {}
     with one_thread(), one_blas_thread():
@@ -466,58 +476,54 @@ def _estimates(
 def errors_of(
     predicted: Floats, ratings: Ratings, imputed: ImputedRatings, draw: Draw, error: ErrorOf
 ) -> tuple[Errors, float]:
-    """The errors that estimators see, and the mean error over all pairs that they do not."""
+    """The errors that estimators see, and the mean error over all pairs, which they do not see."""
     whole, rows = error(ratings, predicted), (draw.log.users, draw.log.items)
     if not whole.any():
         raise DataError("a prediction matrix has no error on so few ratings. Take a larger matrix.")
-    guessed = error(imputed.on_log, predicted[rows]), error(imputed.on_pairs, predicted).ravel()
-    return Errors(*map(torch.from_numpy, (whole[rows], *guessed))), float(whole.mean())
+    imputed_errors = error(imputed.on_log, predicted[rows]), error(imputed.on_pairs, predicted).ravel()
+    return Errors(*map(torch.from_numpy, (whole[rows], *imputed_errors))), float(whole.mean())
+
+
+# Trained predictors
 
 
 def fitted(
     methods: Names = "all",
     seeds: int | Iterable[int] = 4,
     progress: Progress | None = None,
-    kept: KeptRows | None = None,
-    **world: Any,
+    store: Store | None = None,
+    **simulation: Any,
 ) -> list[Row]:
-    """Named methods, each fitted to the same simulated logs; `seeds`: how many, or which. `world`: see `simulate`.
+    """Named methods fitted to the same simulated logs; `seeds`: how many logs, or which. `simulation`: see `simulate`.
 
-    Two rows for each: "weighted error", of the method's weights alone (`SimulatedData.selection_bias`), and "own risk",
-    the estimate that it minimised, made on the labels it learned from.
+    Two rows for each fit: "weighted error", of the method's weights alone (`SimulatedData.selection_bias`), and "own
+    risk", the estimate that it minimised, made on the labels it was trained on.
     """
     chosen = list(METHODS) if methods == "all" else [canonical_name(name) for name in _listed(methods)]
     if isinstance(seeds, int):
         check_number("seeds", seeds, at_least=1, integer=True)
         seeds = range(seeds)
-    worlds = list(seeds)
-    rows = []
-    for done, (seed, method) in enumerate(((seed, method) for seed in worlds for method in chosen), 1):
-        work = partial(measure_fit, method, seed, **world)
-        facts = {"method": make(method).to_config(), "seed": seed, "world": world}
-        rows += work() if kept is None else _kept(kept, f"fit-{method}", facts, work)
+    fits, rows = list(product(seeds, chosen)), []
+    for done, (seed, method) in enumerate(fits, 1):
+        facts = {"method": make(method).to_config(), "simulation": simulation}
+        rows += _stored(store, f"{method}.seed{seed}", facts, partial(measure_fit, method, seed, **simulation))
         if progress is not None:
-            progress(done, len(worlds) * len(chosen))
+            progress(done, len(fits))
     return rows
 
 
-def _kept(kept: KeptRows, name: str, facts: Mapping[str, Any], work: Callable[[], list[Row]]) -> list[Row]:
-    """The rows that a folder has, or those of the work."""
-    try:
-        return [Row(**row) for row in kept.get(name, facts, lambda: [row.to_dict() for row in work()])]
-    except TypeError:
-        raise DataError(f"{kept.path(name, facts)} holds other rows. Delete it, and it is measured again.") from None
-
-
-def measure_fit(method: str, seed: int, **world: Any) -> list[Row]:
-    """One method on one simulated log: the unit of work, a function of its arguments alone."""
-    truth = simulate(seed=seed, **world)
-    model = make(method, seed=seed, device="cpu").fit(truth.dataset.train, probe=truth.dataset.probe)
-    ideal = truth.ideal_risk(model)
+def measure_fit(method: str, seed: int, **simulation: Any) -> list[Row]:
+    """One method on one simulated log; depends on nothing but its arguments."""
+    simulated = simulate(seed=seed, **simulation)
+    model = make(method, seed=seed, device="cpu").fit(simulated.dataset.train, probe=simulated.dataset.probe)
+    ideal = simulated.ideal_risk(model)
     return [
-        Row(WEIGHTED, method, seed, ideal, truth.selection_bias(model, model.ratio_)),
+        Row(WEIGHTED, method, seed, ideal, simulated.selection_bias(model, model.ratio_)),
         Row(OWN, method, seed, ideal, model.facts_["risk"] / ideal - 1),
     ]
+
+
+# Tables
 
 
 def summary(rows: Iterable[Row]) -> list[dict[str, Any]]:
@@ -529,11 +535,11 @@ def summary(rows: Iterable[Row]) -> list[dict[str, Any]]:
     for row in rows:
         groups.setdefault((row.matrix, row.estimator), []).append(row.deviation)
     return [
-        {"matrix": matrix, "estimator": name} | _facts(np.array(values)) for (matrix, name), values in groups.items()
+        {"matrix": matrix, "estimator": name} | _moments(np.array(values)) for (matrix, name), values in groups.items()
     ]
 
 
-def _facts(deviations: Floats) -> dict[str, Any]:
+def _moments(deviations: Floats) -> dict[str, Any]:
     absolute, several = np.abs(deviations), len(deviations) > 1
     return {
         "repeats": len(deviations),
@@ -562,18 +568,13 @@ def _names(argument: str, names: Names, known: dict[str, Any]) -> list[str]:
     return chosen
 
 
-# The bias study as tables to read: an estimator in each row, a predictor in each column.
-
-CELLS = "|estimate - ideal| / ideal: mean (standard deviation) over {repeats} {draws}; then its mean with sign."
-
-
 def study_sheet(rows: Sequence[Row], data: str) -> Sheet:
-    """The six matrices side by side."""
+    """An estimator in each row, the prediction matrices side by side."""
     return _sheet(rows, f"Estimates of the error of six predictions, {data}", "draws of the log")
 
 
 def fitted_sheet(rows: Sequence[Row]) -> Sheet:
-    """What the weights of trained predictors say of their ideal loss, and what their own risks say."""
+    """A method in each row: the estimate by its weights alone, and its own risk."""
     notes = (
         f"{WEIGHTED}: of the weights alone, on errors that were to be expected. {OWN}: the estimate that the method "
         "minimised, on the labels that it learned from.",
@@ -584,10 +585,11 @@ def fitted_sheet(rows: Sequence[Row]) -> Sheet:
 def _sheet(rows: Sequence[Row], title: str, draws: str, notes: tuple[str, ...] = ()) -> Sheet:
     facts = summary(rows)
     matrices = list(dict.fromkeys(fact["matrix"] for fact in facts))
-    cells: dict[str, dict[str, str | float | int | None]] = {}
+    cells: dict[str, dict[str, Value]] = {}
     for fact in facts:
         spread = "" if fact["std"] is None else f" ({fact['std']:.3f})"
         row = cells.setdefault(fact["estimator"], {"estimator": fact["estimator"]})
         row[fact["matrix"]] = f"{fact['mean']:.3f}{spread} {fact['bias']:+.3f}"
-    how = CELLS.format(repeats=max(fact["repeats"] for fact in facts), draws=draws)
-    return Sheet(title, ("estimator", *matrices), list(cells.values()), (how, *notes), facts)
+    repeats = max(fact["repeats"] for fact in facts)
+    note = f"|estimate - ideal| / ideal: mean (standard deviation) over {repeats} {draws}; then its mean with sign."
+    return Sheet(title, ("estimator", *matrices), list(cells.values()), (note, *notes), facts)

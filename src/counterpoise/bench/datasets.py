@@ -1,4 +1,4 @@
-"""The datasets of a table, real and simulated, with what the paper fixes for each: K and the batch size."""
+"""The datasets of an experiment, real and simulated, with what the paper fixes for each: K and the batch size."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import Protocol
-from counterpoise.data.datasets import SOURCES, load, search_folders
+from counterpoise.data.datasets import SOURCES, load_dataset, search_folders
 from counterpoise.data.log import Dataset, hash_logs
 from counterpoise.data.simulation import simulate
 from counterpoise.errors import ConfigError, DataError
@@ -17,41 +17,52 @@ from counterpoise.evaluation.evaluate import binary_labels
 
 @dataclass(frozen=True)
 class BenchDataset:
-    """Where methods meet: the length of the evaluated lists, and the paper's batches (rows, uniform pairs a row)."""
+    """A dataset by name or path, the length k of the evaluated lists, and the paper's batches.
+
+    `read_options` of its methods: columns, duplicates and separator, for files of the user's own.
+    """
 
     name: str
     k: int = 5
-    batch_size: int = 2048
-    pairs: int = 4
-    shape: Mapping[str, Any] = field(default_factory=dict)  # of a simulated one
+    batch_size: int = 2048  # rows of the log
+    pairs: int = 4  # uniform pairs for each row
+    shape: Mapping[str, Any] = field(default_factory=dict)  # arguments of `simulate`; empty for real data
 
     def load(
-        self, protocol: Protocol, seed: int, threshold: float | None = None, reading: Mapping[str, Any] | None = None
+        self,
+        protocol: Protocol,
+        seed: int,
+        threshold: float | None = None,
+        read_options: Mapping[str, Any] | None = None,
     ) -> Dataset:
-        """The split of this seed; the seed of a simulated one draws its world too. `reading`: of files of one's own."""
+        """The split of this seed. For simulated data the seed draws the whole dataset."""
         if self.shape:
-            if protocol != "honest":
-                raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
+            self._check_simulated(protocol)
             return simulate(seed=seed, **self.shape).dataset
-        columns = (reading or {}) if self.name not in BENCH_DATASETS else {}
-        dataset = load(self.name, protocol=protocol, seed=seed, threshold=threshold, **columns)
+        own = (read_options or {}) if self.name not in BENCH_DATASETS else {}
+        dataset = load_dataset(self.name, protocol=protocol, seed=seed, threshold=threshold, **own)
         if dataset.test is None:
             raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
         for log in (dataset.train, dataset.test):
-            binary_labels(log)  # an error now, not in every fit
+            binary_labels(log)  # raises now instead of in every fit
         return dataset
 
     def fingerprint(
-        self, protocol: Protocol, threshold: float | None = None, reading: Mapping[str, Any] | None = None
+        self, protocol: Protocol, threshold: float | None = None, read_options: Mapping[str, Any] | None = None
     ) -> str:
-        """A hash of the data and of how it is evaluated; of a simulated one, of its shape."""
+        """A hash of k and the data; of simulated data, of k and their shape."""
         if self.shape:
+            self._check_simulated(protocol)
             return hash_logs(f"{self.k} {sorted(self.shape.items())}")
-        dataset = self.load(protocol, 0, threshold, reading)
+        dataset = self.load(protocol, 0, threshold, read_options)
         return hash_logs(str(self.k), dataset.train, dataset.probe, dataset.test)
 
+    def _check_simulated(self, protocol: Protocol) -> None:
+        if protocol != "honest":
+            raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
+
     def missing(self) -> str | None:
-        """How to get the dataset where it is not there."""
+        """How to get the dataset, if it is not found; else None."""
         source = SOURCES.get(self.name)
         if source is None or not source.readers or any(map(source.find, search_folders(self.name))):
             return None
@@ -59,8 +70,8 @@ class BenchDataset:
 
 
 BENCH_DATASETS = {
-    ground.name: ground
-    for ground in (
+    dataset.name: dataset
+    for dataset in (
         BenchDataset("coat", batch_size=128, pairs=5),
         BenchDataset("yahoo-r3"),
         BenchDataset("kuairec", k=20),
@@ -74,8 +85,8 @@ BENCH_DATASETS = {
 }
 
 
-def ground(name: str) -> BenchDataset:
-    """By its name, or the path to files of your own."""
+def find_dataset(name: str) -> BenchDataset:
+    """The dataset of this name, or at this path."""
     if name in BENCH_DATASETS:
         return BENCH_DATASETS[name]
     if not Path(name).exists():

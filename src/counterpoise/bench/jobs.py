@@ -1,40 +1,41 @@
-"""One fit of a table: what decides its result, and the row that it gives."""
+"""The fits of an experiment: which there are, what decides the result of each, and the row of results that it gives."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import platform
+import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.metadata import version
+from itertools import product
+from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 
 from counterpoise import __version__
-from counterpoise.bench.datasets import BenchDataset, ground
-from counterpoise.bench.methods import BenchMethod, entries
+from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_dataset
+from counterpoise.bench.methods import BenchMethod, find_methods
+from counterpoise.bench.store import hash_facts
 from counterpoise.config import BenchBackbone, Protocol
-from counterpoise.data.log import Dataset, hash_logs
-from counterpoise.errors import ConfigError, CounterpoiseError, check_choice
+from counterpoise.data.log import Dataset
+from counterpoise.errors import ConfigError, CounterpoiseError, check_choice, check_number
 from counterpoise.evaluation.evaluate import metrics_by_rule
 from counterpoise.methods import configure
 from counterpoise.models.matrix_factorization import MatrixFactorization
-from counterpoise.parallel import fit_models
 from counterpoise.recommender import DebiasedRecommender
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
-Reading = tuple[tuple[str, Any], ...]
 RESAMPLED = ("auc", "ndcg_one", "ndcg_skip", "f1_one", "f1_skip")
+ReadOptions = tuple[tuple[str, Any], ...]  # the items of `Job.read_options`: hashable
 
 
 @dataclass(frozen=True)
 class Job:
-    """A method on a split of a dataset. The seed draws probe, start and batches; of simulated data also the world."""
+    """One fit: a method on a split of a dataset. The seed draws probe, start and batches, and any simulated data."""
 
     dataset: str
     method: str
@@ -43,118 +44,156 @@ class Job:
     protocol: Protocol = "honest"
     threshold: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    reading: Mapping[str, Any] = field(default_factory=dict)  # columns of files of one's own
+    read_options: Mapping[str, Any] = field(default_factory=dict)  # for files of the user's own
 
     @cached_property
-    def ground(self) -> BenchDataset:
-        """Where it is fitted."""
-        return ground(self.dataset)
+    def bench_dataset(self) -> BenchDataset:
+        """The dataset by its name."""
+        return find_dataset(self.dataset)
 
     @cached_property
-    def entry(self) -> BenchMethod:
-        """What is fitted."""
-        return entries([self.method])[0]
+    def bench_method(self) -> BenchMethod:
+        """The method by its name."""
+        return find_methods([self.method])[0]
 
     def load(self) -> Dataset:
-        """The split that it is fitted and evaluated on."""
-        return _load(self.dataset, self.protocol, self.seed, self.threshold, tuple(self.reading.items()))
+        """The split to fit and evaluate on."""
+        return _load(self.dataset, self.protocol, self.seed, self.threshold, tuple(self.read_options.items()))
 
     def model(self) -> Any:
         """A fresh model with the settings of this job."""
         try:
-            model = self.entry.build(self.seed)
+            model = self.bench_method.build(self.seed)
         except Exception as error:
-            if self.entry.group != "own":
+            if self.bench_method.group != "own":
                 raise
             reason = f"{type(error).__name__}: {error}"
             raise ConfigError(f"{self.method!r} must build a model from a seed, and raised {reason}.") from error
         if not isinstance(model, DebiasedRecommender):
             if self.settings:
-                raise ConfigError(f"{self.method!r} is no recommender of counterpoise: settings do not reach it.")
+                raise ConfigError(f"{self.method!r} is no recommender of counterpoise: settings do not apply to it.")
             return model
-        settings = {"device": "cpu"} | backbone_settings(self.backbone, self.ground)  # the same on every machine
+        settings = {"device": "cpu"} | backbone_settings(self.backbone, self.bench_dataset)  # the same everywhere
         return configure(model, **settings | dict(self.settings))
 
     def configuration(self) -> dict[str, Any]:
-        """JSON-able: everything that decides the result but for the seed and the versions of other packages."""
+        """Everything that decides the result except the seed and the versions of other packages; JSON-able."""
         model = self.model()
         own = _without_seed(model.to_config()) if isinstance(model, DebiasedRecommender) else None
         names = ("dataset", "method", "backbone", "protocol", "threshold")
         facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
-        data = _fingerprint(self.dataset, self.protocol, self.threshold, tuple(self.reading.items()))
-        return facts | {"source": self.entry.source(), "data": data, "version": __version__, "replicates": REPLICATES}
+        data = _fingerprint(self.dataset, self.protocol, self.threshold, tuple(self.read_options.items()))
+        source = self.bench_method.source()
+        return facts | {"source": source, "data": data, "version": __version__, "replicates": REPLICATES}
 
     @cached_property
     def config_hash(self) -> str:
-        """A short name of the configuration."""
-        text = json.dumps(self.configuration(), sort_keys=True, default=str)
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        """A short hash of the configuration."""
+        return hash_facts(self.configuration())
+
+    @property
+    def file_name(self) -> str:
+        """The name of its result in a store."""
+        words = (Path(self.dataset).name, self.method, self.backbone, self.protocol, self.config_hash)
+        return ".".join(re.sub(r"[^\w-]+", "_", word) for word in (*words, f"seed{self.seed}"))
 
 
-def backbone_settings(backbone: BenchBackbone, where: BenchDataset) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Experiment:
+    """Every method on every dataset under every protocol and backbone, with seeds 0, 1, ..."""
+
+    datasets: Sequence[str]
+    methods: Sequence[str]
+    seeds: int
+    backbones: Sequence[BenchBackbone] = ("strong",)
+    protocols: Sequence[Protocol] = ("honest",)
+    threshold: float | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    read_options: Mapping[str, Any] = field(default_factory=dict)
+
+    def plan(self) -> tuple[list[Job], list[dict[str, str]]]:
+        """The fits, and the datasets that were not found with the way to get them.
+
+        Fits come seed by seed, so that an interrupted experiment has all methods with fewer seeds. Every model is
+        built and every dataset read here, so that a mistake costs no fit.
+        """
+        check_number("seeds", self.seeds, at_least=1, integer=True)
+        datasets, methods = [find_dataset(name) for name in dict.fromkeys(self.datasets)], find_methods(self.methods)
+        if not datasets or not methods:
+            raise ConfigError("`datasets` and `methods` must name at least one each.")
+        if self.read_options and all(dataset.name in BENCH_DATASETS for dataset in datasets):
+            named = ", ".join(f"`{name}`" for name in self.read_options)
+            raise ConfigError(f"{named}: only for files of your own, and `datasets` names none.")
+        missing = {dataset.name: advice for dataset in datasets if (advice := dataset.missing())}
+        found = [dataset for dataset in datasets if dataset.name not in missing]
+        common = self.threshold, self.settings, self.read_options
+        jobs = [
+            Job(dataset.name, method.name, seed, backbone, protocol, *common)
+            for seed, dataset, protocol, backbone, method in product(
+                range(self.seeds), found, self.protocols, self.backbones, methods
+            )
+        ]
+        for job in jobs[: len(jobs) // self.seeds]:
+            job.config_hash  # noqa: B018  builds the model and reads the data
+        return jobs, [{"dataset": name, "missing": advice} for name, advice in missing.items()]
+
+
+def backbone_settings(backbone: BenchBackbone, dataset: BenchDataset) -> dict[str, Any]:
     """Nothing for "strong", our defaults; for "paper" its matrix factorisation and batches.
 
-    The paper tells dimension and batch size, and grids for the rest. Learning rate and L2 are the same for all methods,
-    chosen for `mf` inside logs (`benchmarks/defaults.py --backbone paper`): within 0.0005 of the least excess loss,
-    the smaller learning rate.
+    The paper states dimension and batch size, and grids for the rest. Learning rate and L2 are the same for all
+    methods, chosen for `mf` inside logs (`benchmarks/defaults.py --backbone paper`): the smallest learning rate within
+    0.0005 of the least excess loss.
     """
     check_choice("backbone", backbone, get_args(BenchBackbone))
     if backbone == "strong":
         return {}
     model = MatrixFactorization(dim=4, biases=False, l2=3.0)
-    batches = {"batch_size": where.batch_size, "pairs": where.pairs}
+    batches = {"batch_size": dataset.batch_size, "pairs": dataset.pairs}
     return {"backbone": model, "epochs": 30, "learning_rate": 0.05, **batches}
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Fit and evaluate: the row of this job. A fit that fails gives a row that says why."""
+    """Fit and evaluate a job: its row of results. If the fit fails, `failed` is the reason."""
     dataset, started = job.load(), time.perf_counter()
     try:
         model = job.model().fit(dataset.train, probe=dataset.probe)
-        return _row(job) | _results(job, model, dataset, time.perf_counter() - started)
+        return _description(job) | _results(job, model, dataset, time.perf_counter() - started)
     except Exception as error:
         reason = str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
-        return _row(job) | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
+        return _description(job) | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
 
 
-def measure_together(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """The rows of several jobs, fitted side by side if they share a log and nothing goes wrong, else one by one."""
-    datasets = [job.load() for job in jobs]
-    log, started = datasets[0].train, time.perf_counter()
-    try:
-        models = [job.model() for job in jobs]
-        if len({hash_logs("", dataset.train) for dataset in datasets}) > 1:
-            raise ConfigError("these jobs have different logs")
-        models = fit_models(models, log, [dataset.probe for dataset in datasets])
-        seconds = (time.perf_counter() - started) / len(jobs)
-        found = zip(jobs, models, datasets, strict=True)
-        return [_row(job) | _results(job, model, dataset, seconds) for job, model, dataset in found]
-    except Exception:  # the one that fails is found, and says why, when it is fitted alone
-        return [measure(job) for job in jobs]
+def describe_failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A line with the reason for every fit that failed."""
+    return [
+        f"{row['method']}, seed {row['seed']}, {row['settings']}: {row['failed']}"
+        for row in rows
+        if row["failed"] is not None
+    ]
 
 
-def _row(job: Job) -> dict[str, Any]:
-    """What there is to say of a job before it is fitted."""
-    where, entry = job.ground, job.entry
+def _description(job: Job) -> dict[str, Any]:
+    method = job.bench_method
     return {
         "dataset": job.dataset,
         "method": job.method,
-        "title": entry.title,
-        "group": entry.group,
-        "family": entry.family,
+        "title": method.title,
+        "group": method.group,
+        "family": method.family,
         "backbone": job.backbone,
         "protocol": job.protocol,
         "seed": job.seed,
         "settings": dict(job.settings),
-        "k": where.k,
+        "k": job.bench_dataset.k,
         "config_hash": job.config_hash,
-        "versions": versions(),
+        "versions": _versions(),
     }
 
 
 def _results(job: Job, model: Any, dataset: Dataset, seconds: float) -> dict[str, Any]:
-    """How good a fitted model is."""
-    metrics, replicates = metrics_by_rule(model, dataset.test, job.ground.k, REPLICATES)  # type: ignore[arg-type]
+    k = job.bench_dataset.k
+    metrics, replicates = metrics_by_rule(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
     return {
         "failed": None,
         "seconds": round(seconds, 3),
@@ -164,20 +203,20 @@ def _results(job: Job, model: Any, dataset: Dataset, seconds: float) -> dict[str
 
 
 @lru_cache(maxsize=1)
-def versions() -> dict[str, str]:
-    """Of everything that may change a number."""
+def _versions() -> dict[str, str]:
+    """The versions of everything that may change a number."""
     packages = {name: version(name) for name in ("torch", "numpy", "scipy")}
     return {"counterpoise": __version__, "python": platform.python_version(), **packages}
 
 
 @lru_cache(maxsize=32)
-def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None, reading: Reading) -> str:
-    return ground(dataset).fingerprint(protocol, threshold, dict(reading))
+def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None, read_options: ReadOptions) -> str:
+    return find_dataset(dataset).fingerprint(protocol, threshold, dict(read_options))
 
 
 @lru_cache(maxsize=16)
-def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None, reading: Reading) -> Dataset:
-    return ground(dataset).load(protocol, seed, threshold, dict(reading))
+def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None, read_options: ReadOptions) -> Dataset:
+    return find_dataset(dataset).load(protocol, seed, threshold, dict(read_options))
 
 
 def _without_seed(config: dict[str, Any]) -> dict[str, Any]:

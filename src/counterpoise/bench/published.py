@@ -1,4 +1,4 @@
-"""The paper's Table 1: what was published, to stand beside what was measured."""
+"""The published numbers: the paper's Table 1."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ class Published:
 
 
 def published(title: str, dataset: str, metric: str) -> Published | None:
-    """What the paper's table has for a method by its title there ("AKBDR-Gau"), a dataset by our name, and a metric.
+    """The paper's result for a method by its title there ("AKBDR-Gau"), a dataset by our name, and a metric.
 
-    `metric`: "auc", "ndcg" or "f1", both by the paper's rule for users without a positive label. None for others.
+    `metric`: "auc", "ndcg" or "f1", both by the paper's rule for users without a positive label. None if the
+    paper has none.
     """
     return _table().get((OTHER_TITLES.get(title, title), dataset, metric))
 

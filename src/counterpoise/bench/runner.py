@@ -1,4 +1,4 @@
-"""Work through the fits of a table, alone or in several processes; every one may be stopped at any moment."""
+"""Make the fits that a store lacks, in this process, in several, or as tasks of Ray; interruptible at any moment."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any, get_args
 
-from counterpoise.bench.jobs import Job, measure, measure_together
+from counterpoise.bench.jobs import Job, measure
 from counterpoise.bench.store import Store
 from counterpoise.config import EngineName
 from counterpoise.errors import CounterpoiseError, check_choice, check_number
-from counterpoise.out_of_core.executors import connected, results
+from counterpoise.out_of_core.engines import connected, results
 from counterpoise.threads import one_blas_thread, one_thread
 
-Watch = Callable[[int, int], None]  # (fits done, fits in all)
-Tell = Callable[[int], None]  # (fits done by this run)
+Progress = Callable[[int, int], None]  # (fits done, fits in all)
 PAUSE = 0.2  # seconds between two looks at the folder
 
 
@@ -26,16 +25,14 @@ def run(
     jobs: Sequence[Job],
     store: Store,
     processes: int = 1,
-    watch: Watch | None = None,
-    stack: bool = False,
+    progress: Progress | None = None,
     engine: EngineName = "local",
     address: str | None = None,
 ) -> None:
-    """Fit what the store does not have. A result depends neither on the number of processes nor on the order.
+    """Make the fits that the store lacks. A result depends neither on the number of processes nor on the order.
 
-    `stack`: fit all jobs of a method on one log at once. It is faster, and a result then depends in its last digits on
-    what it was fitted beside. `engine`: processes of this machine, or tasks of Ray (see `RayEngine`), of which
-    `processes` is the number at a time on an instance of its own.
+    `engine`: "local", processes of this machine; or "ray", one task a fit, on the cluster at `address` or on an
+    instance of its own that runs `processes` tasks at a time.
     """
     check_choice("engine", engine, get_args(EngineName))
     check_number("jobs", processes, at_least=1, integer=True)
@@ -43,107 +40,84 @@ def run(
     todo = [job for job in jobs if not store.has(job)]
     done = len(jobs) - len(todo)
 
-    def tell(fitted: int) -> None:
-        if watch is not None:
-            watch(done + fitted, len(jobs))
+    def report(fitted: int) -> None:
+        if progress is not None:
+            progress(done + fitted, len(jobs))
 
-    tell(0)
+    report(0)
     processes = min(processes, len(todo))
     if engine == "ray":
-        _run_on_ray(_groups(todo, stack), store, processes, address, tell)
+        _run_on_ray(todo, store, processes, address, report)
     elif processes <= 1:
-        work(todo, store, tell=tell, stack=stack)
+        work(todo, store, report=report)
     else:
-        _run_in_processes(todo, store, processes, tell, stack)
-    store.tidy(jobs)
+        _run_in_processes(todo, store, processes, report)
+    store.delete_stale_locks(jobs)
 
 
 def work(
-    jobs: Sequence[Job], store: Store, parent: int | None = None, tell: Tell | None = None, stack: bool = False
+    jobs: Sequence[Job], store: Store, parent: int | None = None, report: Callable[[int], None] | None = None
 ) -> None:
-    """Fit whatever nobody else fits, until all is done; or until the parent process is gone.
+    """Make the fits that no other process makes, until all are done or the parent process is gone.
 
-    On one thread, always: sums in another order would make results depend on the machine's load.
+    Always on one thread: sums in another order would make results depend on the machine's load.
     """
-    left = _groups(jobs, stack)
+    left = list(jobs)
     with one_thread(), one_blas_thread():
         while left:
-            busy = []
-            for group in left:
+            for job in left:
                 if parent is not None and os.getppid() != parent:
                     return
-                with ExitStack() as claims:
-                    free = [job for job in group if claims.enter_context(store.claim(job))]
-                    for job, row in zip(free, _measured(free), strict=True):
-                        store.write(job, row)
-                taken = [job for job in group if not store.has(job)]
-                busy += [taken] if taken else []  # another process is at them: it may die
-                if tell is not None:
-                    tell(sum(map(store.has, jobs)))
-            left = busy
+                with store.claim(job) as free:
+                    if free:
+                        store.write(job, measure(job))
+                if report is not None:
+                    report(sum(map(store.has, jobs)))
+            left = [job for job in left if not store.has(job)]  # another process works on these, and may die
             time.sleep(PAUSE if left else 0)
 
 
-def _groups(jobs: Sequence[Job], stack: bool) -> list[list[Job]]:
-    """Every job by itself; in stacks those that may share a log: seeds and settings of one method.
-
-    Every seed of a simulated dataset is another log.
-    """
-    groups: dict[Any, list[Job]] = {}
-    for number, job in enumerate(jobs):
-        seed = job.seed if job.ground.shape else None
-        shared = (job.dataset, job.method, job.backbone, job.protocol, job.threshold, seed)
-        groups.setdefault(shared if stack else number, []).append(job)
-    return list(groups.values())
-
-
-def _measured(jobs: Sequence[Job]) -> list[dict[str, Any]]:
-    """The rows of a group."""
-    return measure_together(jobs) if len(jobs) > 1 else [measure(job) for job in jobs]
-
-
-def _run_on_ray(groups: Sequence[list[Job]], store: Store, workers: int, address: str | None, tell: Tell) -> None:
-    """A task for each group; rows come back to this process, which alone writes to the folder."""
-    if not groups:
+def _run_on_ray(
+    jobs: Sequence[Job], store: Store, workers: int, address: str | None, report: Callable[[int], None]
+) -> None:
+    """One task a fit; rows come back to this process, which alone writes to the folder."""
+    if not jobs:
         return
-    done = 0
     with connected(address, max(1, workers)) as ray:
-        task = ray.remote(num_cpus=1)(_measured_on_one_thread)
-        waiting = {task.remote(group): group for group in groups}
+        task = ray.remote(num_cpus=1)(_measure_on_one_thread)
+        waiting = {task.remote(job): job for job in jobs}
         while waiting:
             ready = ray.wait(list(waiting))[0][0]
-            for job, row in zip(waiting.pop(ready), results(ray, [ready])[0], strict=True):
-                store.write(job, row)
-                done += 1
-            tell(done)
+            store.write(waiting.pop(ready), results(ray, [ready])[0])
+            report(len(jobs) - len(waiting))
 
 
-def _measured_on_one_thread(jobs: Sequence[Job]) -> list[dict[str, Any]]:
+def _measure_on_one_thread(job: Job) -> dict[str, Any]:
     with one_thread(), one_blas_thread():
-        return _measured(jobs)
+        return measure(job)
 
 
-def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, tell: Tell, stack: bool) -> None:
+def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, report: Callable[[int], None]) -> None:
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
-    workers = [context.Process(target=_worker, args=(jobs, store, os.getpid(), stack)) for _ in range(processes)]
+    workers = [context.Process(target=_worker, args=(jobs, store, os.getpid())) for _ in range(processes)]
     try:
         for worker in workers:
             worker.start()
         while any(worker.is_alive() for worker in workers):
-            tell(sum(map(store.has, jobs)))
+            report(sum(map(store.has, jobs)))
             time.sleep(PAUSE)
     finally:
         for worker in workers:
             worker.terminate()
             worker.join()
-    tell(sum(map(store.has, jobs)))
+    report(sum(map(store.has, jobs)))
     if not all(map(store.has, jobs)):
-        raise CounterpoiseError("a worker stopped before the end (see above). What is done is kept: start again.")
+        raise CounterpoiseError("a worker stopped before the end (see above). Results so far are kept: start again.")
 
 
-def _worker(jobs: Sequence[Job], store: Store, parent: int, stack: bool) -> None:
-    with suppress(KeyboardInterrupt):  # the parent says so
+def _worker(jobs: Sequence[Job], store: Store, parent: int) -> None:
+    with suppress(KeyboardInterrupt):  # the parent reports it
         try:
-            work(jobs, store, parent, stack=stack)
+            work(jobs, store, parent)
         except (CounterpoiseError, OSError) as error:
             sys.exit(f"error: {error}")

@@ -1,4 +1,4 @@
-"""Comparisons over seeds and over users: pure functions of arrays. What is not defined is nan, never an error."""
+"""Comparisons over seeds and over users: pure functions of arrays that return nan where a value is not defined."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from counterpoise.evaluation.evaluate import percentile_interval
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
-DECIMALS = 12  # differences that agree so far differ by rounding
+DECIMALS = 12  # metrics that differ by less are equal up to rounding
 
 
 def mean_and_deviation(values: ArrayLike) -> tuple[float, float]:
-    """Mean m and sqrt(sum (x - m)^2 / (n - 1)). Of no value both are nan, of a single one the deviation is."""
+    """Mean m and sqrt(sum (x - m)^2 / (n - 1)). Without values both are nan, with a single one the deviation is."""
     x = np.asarray(values, np.float64)
     if not x.size:
         return math.nan, math.nan
@@ -26,20 +26,20 @@ def mean_and_deviation(values: ArrayLike) -> tuple[float, float]:
 def paired_t_test(first: ArrayLike, second: ArrayLike) -> float:
     """Two-sided p of t = mean(d) / (sd(d) / sqrt(n)) with n - 1 degrees of freedom, d = first - second.
 
-    See `_settled` for differences that are all equal.
+    See `_untested` for differences that are all equal.
     """
     d = _differences(first, second)
-    known = _settled(d)
+    known = _untested(d)
     return float(stats.ttest_1samp(d, 0.0).pvalue) if known is None else known
 
 
 def wilcoxon_test(first: ArrayLike, second: ArrayLike) -> float:
     """Two-sided p of Wilcoxon's signed-rank test; pairs that are equal are left out, ties share their mean rank.
 
-    See `_settled` for differences that are all equal.
+    See `_untested` for differences that are all equal.
     """
     d = _differences(first, second)
-    known = _settled(d)
+    known = _untested(d)
     return float(stats.wilcoxon(d[d != 0]).pvalue) if known is None else known
 
 
@@ -47,10 +47,10 @@ def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
     return np.round(np.asarray(first, np.float64) - np.asarray(second, np.float64), DECIMALS)
 
 
-def _settled(differences: Floats) -> float | None:
-    """The p that needs no test: nan for fewer than 2 pairs, 1 where all pairs are equal, nan for one same difference.
+def _untested(differences: Floats) -> float | None:
+    """p without a test: nan for fewer than 2 pairs, 1 if all differences are 0, nan if they are all the same number.
 
-    Seeds that all give the same difference are one seed: there is no spread to judge it by, and p = 0 would be a lie.
+    Equal differences have no spread to judge them by; p = 0 would be wrong.
     """
     if len(differences) < 2:
         return math.nan
@@ -60,7 +60,7 @@ def _settled(differences: Floats) -> float | None:
 
 
 def holm(p_values: ArrayLike) -> Floats:
-    """Holm's (1979) correction: of m tests the i-th smallest p becomes max over j <= i of min(1, (m - j + 1) p_(j)).
+    """Holm's (1979) correction for m tests: the i-th smallest p becomes max over j <= i of min(1, (m - j + 1) p_(j)).
 
     nan stays nan, and does not count as a test.
     """

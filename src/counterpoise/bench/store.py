@@ -1,34 +1,36 @@
-"""A folder of results, one file a fit: it can be interrupted at any moment, resumed, and shared by processes.
+"""A folder of results with one file for each fit: it can be interrupted, resumed, and shared by processes.
 
-A result is written beside and renamed, so it is there whole or not at all. Who works on a fit holds a lock on a file
-of its own, which the system lets go when the process dies.
+Files are written beside and renamed, so a result is there whole or not at all. A process that works on a fit holds a
+lock on a file beside it, which the system releases when the process dies.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from filelock import FileLock, Timeout
 
-from counterpoise.bench.jobs import Job
 from counterpoise.errors import DataError
 from counterpoise.storage import write_file
 
 
-def failures(jobs: Iterable[Job], store: Store) -> list[str]:
-    """A line for every fit that failed, with its reason."""
-    rows = [(job, store.read(job)) for job in jobs]
-    return [
-        f"{job.method}, seed {job.seed}, {dict(job.settings)}: {row['failed']}"
-        for job, row in rows
-        if row is not None and row["failed"] is not None
-    ]
+class Measurement(Protocol):
+    """A unit of work whose file name tells it from every other: it contains a hash of all that decides the result."""
+
+    @property
+    def file_name(self) -> str:
+        """Without the ending."""
+
+
+def hash_facts(facts: Mapping[str, Any]) -> str:
+    """A short hash of JSON-able facts, for file names."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
 
 @dataclass(frozen=True)
@@ -44,17 +46,16 @@ class Store:
         except OSError as error:
             raise DataError(f"{self.folder} cannot be a folder of results: {error.strerror}. Choose another.") from None
 
-    def path(self, job: Job) -> Path:
-        """Where the row of a job is kept; the name says what it is."""
-        words = (Path(job.dataset).name, job.method, job.backbone, job.protocol, job.config_hash, f"seed{job.seed}")
-        return self.folder / "fits" / (".".join(re.sub(r"[^\w-]+", "_", word) for word in words) + ".json")
+    def path(self, job: Measurement) -> Path:
+        """The file of a job's result."""
+        return self.folder / "fits" / f"{job.file_name}.json"
 
-    def has(self, job: Job) -> bool:
-        """Whether the fit is done."""
+    def has(self, job: Measurement) -> bool:
+        """Whether the job is done."""
         return self.path(job).exists()
 
-    def read(self, job: Job) -> dict[str, Any] | None:
-        """The row of a job, None where it was not fitted yet."""
+    def read(self, job: Measurement) -> dict[str, Any] | None:
+        """The result of a job; None if there is none yet."""
         path = self.path(job)
         if path.is_symlink():
             raise DataError(f"{path} is a link, and a folder of results holds none: it is not read. Delete it.")
@@ -68,32 +69,51 @@ class Store:
             raise DataError(f"{path} is no row of results. Delete it, and the fit is made again.")
         return row
 
-    def write(self, job: Job, row: dict[str, Any]) -> None:
-        """Keep the row of a job."""
+    def read_all(self, jobs: Iterable[Measurement]) -> list[dict[str, Any]]:
+        """The results of jobs that are all done."""
+        rows = []
+        for job in jobs:
+            row = self.read(job)
+            if row is None:
+                raise DataError(f"{self.path(job)} was deleted in the meantime. Start the same command again.")
+            rows.append(row)
+        return rows
+
+    def write(self, job: Measurement, row: Mapping[str, Any]) -> None:
+        """Store the result of a job."""
         try:
             write_file(self.path(job), (json.dumps(row, default=str) + "\n").encode())
         except OSError as error:
             reason = error.strerror or error
-            raise DataError(f"{self.folder} cannot be written: {reason}. Make room: what is done is kept.") from None
+            raise DataError(f"{self.folder} cannot be written: {reason}. Make room: results so far are kept.") from None
 
-    def forget_failures(self, jobs: Iterable[Job]) -> None:
+    def read_or_measure(self, job: Measurement, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The stored result; where there is none, that of `measure`, which is then stored."""
+        row: Mapping[str, Any] | None = self.read(job)
+        if row is None:
+            row = measure()
+            self.open()
+            self.write(job, row)
+        return row
+
+    def delete_failures(self, jobs: Iterable[Measurement]) -> None:
         """Delete the rows of fits that failed, so that they are made again."""
         for job in jobs:
             row = self.read(job)
             if row is not None and row["failed"] is not None:
                 self.path(job).unlink(missing_ok=True)
 
-    def tidy(self, jobs: Iterable[Job]) -> None:
-        """Remove the locks of processes that were killed when their fits were done."""
+    def delete_stale_locks(self, jobs: Iterable[Measurement]) -> None:
+        """Remove the locks of processes that were killed after their fits were stored."""
         for job in jobs:
             if self.path(job).with_suffix(".lock").exists() and self.has(job):
                 with self.claim(job):
                     pass
 
     @contextmanager
-    def claim(self, job: Job) -> Iterator[bool]:
-        """Whether this process may fit the job: nobody else is at it, and it is not done."""
-        self.open()  # also where somebody removed the folder meanwhile
+    def claim(self, job: Measurement) -> Iterator[bool]:
+        """Whether this process may do the job: no other process is at it, and it is not done."""
+        self.open()  # again, in case the folder was removed in the meantime
         lock = FileLock(self.path(job).with_suffix(".lock"))
         try:
             lock.acquire(timeout=0)
@@ -103,5 +123,5 @@ class Store:
         try:
             yield not self.has(job)
         finally:
-            Path(lock.lock_file).unlink(missing_ok=True)  # whoever waits for this one finds the result
+            Path(lock.lock_file).unlink(missing_ok=True)  # a process that waits for this lock finds the result
             lock.release()

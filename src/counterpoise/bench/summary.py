@@ -1,24 +1,27 @@
-"""From fits to facts: means over seeds, intervals over users, and comparisons with the best baseline.
+"""From fits to the facts of a table: means over seeds, intervals over users, comparisons with the best baseline.
 
-As in the paper's Table 1, methods stand in two blocks, IPS-based (MF included) and DR-based; the best two of a block
-and its best baseline are marked, and every method that is no baseline is tested against the latter. Methods of other
-families stand in a block of their own, and are held against all.
+As in the paper's Table 1, methods stand in two blocks, IPS-based (MF included) and DR-based. The best two methods and
+the best baseline of a block are marked, and every method that is no baseline is tested against the latter. Methods of
+other families stand in a block of their own and are compared with all.
 """
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, get_args
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from counterpoise.bench.published import DATASETS, Published, published
-from counterpoise.bench.records import Cell, Comparison, Fit, Runs, Section, Series, Table
+from counterpoise.bench.published import CITATION, DATASETS, Published, places, published
 from counterpoise.bench.statistics import (
     Floats,
+    Interval,
     holm,
     interval_over_users,
     mean_and_deviation,
@@ -26,13 +29,171 @@ from counterpoise.bench.statistics import (
     wilcoxon_test,
 )
 from counterpoise.config import EmptyUsers
-from counterpoise.errors import ConfigError, check_choice, check_number
-from counterpoise.evaluation.evaluate import NAMES, RULED
+from counterpoise.errors import ConfigError, DataError, check_choice, check_number, short_repr
+from counterpoise.evaluation.metrics import EMPTY_USER_METRICS, LOWER_IS_BETTER, METRIC_NAMES
 
+Block = Literal["IPS", "DR", "other"]
+BLOCKS: dict[str, Block] = {"naive": "IPS", "ips": "IPS", "dr": "DR", "imputation": "DR"}  # by family
+GROUPS = ("baseline", "ours", "own")
 METRICS = ("auc", "ndcg_one", "f1_one")  # the paper's, with its rule for users without a positive label
-CHOICES = [name for name in NAMES if name not in RULED] + [f"{m}_{r}" for m in RULED for r in get_args(EmptyUsers)]
-SIGNIFICANT = 0.05
-DIGITS = 3  # as printed: what looks equal is marked alike
+CHOICES = [name for name in METRIC_NAMES if name not in EMPTY_USER_METRICS] + [
+    f"{m}_{r}" for m in EMPTY_USER_METRICS for r in get_args(EmptyUsers)
+]
+SIGNIFICANCE = 0.05  # the paper's level of p
+DIGITS = 3  # as printed: methods that look equal are marked alike
+REQUIRED = ("dataset", "method", "title", "group", "family", "backbone", "protocol", "seed", "k")
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """One method on one dataset with one seed: done, failed, or not yet run."""
+
+    dataset: str
+    method: str
+    title: str
+    group: str  # baseline, ours, own
+    family: str
+    backbone: str
+    protocol: str
+    seed: int
+    k: int
+    seconds: float | None
+    failed: str | None
+    metrics: Mapping[str, float | None]  # empty: not yet run
+    replicates: Mapping[str, list[float | None]]
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Fit:
+        """From a row of results; one without `metrics` and without `failed` is not yet run."""
+        absent = [name for name in REQUIRED if row.get(name) is None]
+        if absent:
+            shown = short_repr({name: row[name] for name in REQUIRED if name in row})
+            raise DataError(f"a row of results must have {', '.join(map(repr, absent))}, got {shown}.")
+        wrong = [name for name, is_valid in CHECKS.items() if not is_valid(row.get(name))]
+        if wrong:
+            raise DataError(
+                f"a row of results has an unusable {wrong[0]!r}: {short_repr(row.get(wrong[0]))}. Fit it again."
+            )
+        return cls(
+            **{name: row[name] for name in REQUIRED},
+            seconds=row.get("seconds"),
+            failed=row.get("failed"),
+            metrics=row.get("metrics") or {},
+            replicates=row.get("replicates") or {},
+        )
+
+    @property
+    def done(self) -> bool:
+        """Whether it has results."""
+        return self.failed is None and bool(self.metrics)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    """Finite, or None or nan where a metric is not defined."""
+    if value is None or isinstance(value, bool):
+        return value is None
+    return isinstance(value, float | int) and (value != value or abs(value) <= sys.float_info.max)
+
+
+def _are_numbers(value: Any) -> bool:
+    return value is None or (isinstance(value, Mapping) and all(map(_is_number, value.values())))
+
+
+def _are_lists(value: Any) -> bool:
+    lists = value.values() if isinstance(value, Mapping) else []
+    valid = all(isinstance(one, list) and all(map(_is_number, one)) for one in lists)
+    return value is None or (isinstance(value, Mapping) and valid)
+
+
+CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(REQUIRED, _is_text),
+    **{"seed": _is_integer, "k": _is_integer, "seconds": _is_number},
+    **{"metrics": _are_numbers, "replicates": _are_lists},
+    "failed": lambda value: value is None or isinstance(value, str),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A method against the best baseline of its block, paired over the seeds that both have."""
+
+    against: str  # the baseline's title
+    seeds: int
+    difference: float  # ours - theirs, the mean over these seeds
+    interval: Interval  # of the difference, over users
+    t_p: float
+    wilcoxon_p: float
+    better: bool
+    t_p_holm: float
+    wilcoxon_p_holm: float
+    starred: bool  # better, and t_p <= SIGNIFICANCE
+    starred_holm: bool  # better, and t_p_holm <= SIGNIFICANCE
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One metric of one method."""
+
+    seeds: int  # those in which the metric is defined
+    mean: float
+    std: float
+    interval: Interval  # of the mean, over users
+    published: Published | None
+    published_difference: float  # ours - published
+    best: bool  # one of the best two of its block, as printed
+    best_baseline: bool  # as printed, so that there may be two
+    comparison: Comparison | None  # None for baselines, and where there is none to compare with
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method on one dataset."""
+
+    method: str
+    title: str
+    group: str
+    family: str
+    block: Block
+    done: list[int]  # seeds
+    failed: dict[int, str]  # seed -> message
+    pending: list[int]  # seeds that other methods of the section have, and this one has not yet
+    seconds: float  # of a fit, the mean
+    cells: dict[str, Cell]  # by metric
+
+
+@dataclass(frozen=True)
+class Section:
+    """One dataset under one backbone and one protocol."""
+
+    dataset: str
+    backbone: str
+    protocol: str
+    k: int
+    seeds: list[int]
+    lines: list[Line]
+
+
+@dataclass(frozen=True)
+class Table:
+    """All sections, and the datasets that were not found with the way to get them."""
+
+    metrics: list[str]
+    level: float
+    sections: list[Section]
+    missing: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything in types that JSON has; None for nan."""
+        facts = json.dumps(asdict(self) | {"published": CITATION})
+        return dict(json.loads(facts, parse_constant=lambda nan: None))
 
 
 def summarise(
@@ -43,21 +204,21 @@ def summarise(
 ) -> Table:
     """The facts of a table; the order of rows does not matter.
 
-    `rows`: one for each fit (see `Fit`). One without `metrics` and without `failed` is planned, and counts as pending,
+    `rows`: one for each fit (see `Fit`). One without `metrics` and without `failed` is planned and counts as pending,
     as does every seed that another method of the same section has.
-    `missing`: {"dataset": ..., "missing": how to get it} for each dataset that is not there.
+    `missing`: {"dataset": ..., "missing": how to get it} for each dataset that was not found.
     """
     chosen = check_metrics(metrics)
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     sections = defaultdict(list)
     for fit in map(Fit.of, rows):
-        sections[_order(fit)].append(fit)
-    absent = sorted(missing, key=lambda entry: _place(entry["dataset"]))
+        sections[_section_order(fit)].append(fit)
+    absent = sorted(missing, key=lambda one: _dataset_order(one["dataset"]))
     return Table(
         metrics=chosen,
         level=float(level),
         sections=[_section(sections[order], chosen, level) for order in sorted(sections)],
-        missing={entry["dataset"]: entry["missing"] for entry in absent},
+        missing={one["dataset"]: one["missing"] for one in absent},
     )
 
 
@@ -73,67 +234,144 @@ def check_metrics(metrics: Sequence[str]) -> list[str]:
 def split_metric(metric: str) -> tuple[str, str | None]:
     """("ndcg", "one") of "ndcg_one"; the rule is None for a metric that needs none."""
     name, _, rule = metric.rpartition("_")
-    return (name, rule) if name in RULED else (metric, None)
+    return (name, rule) if name in EMPTY_USER_METRICS else (metric, None)
 
 
-def _order(fit: Fit) -> tuple[Any, ...]:
-    """What a section has in common, and where it stands: the default backbone and protocol first."""
-    return fit.backbone != "strong", fit.backbone, fit.protocol, *_place(fit.dataset), fit.k
+def line_order(line: Line | Fit) -> tuple[int, int, int, str, str]:
+    """By block, baselines first, then as in the paper's table, then by title."""
+    block = get_args(Block).index(_block(line))
+    group = GROUPS.index(line.group) if line.group in GROUPS else len(GROUPS)
+    return block, group, places().get(line.title, len(places())), line.title, line.method
 
 
-def _place(dataset: str) -> tuple[int, str]:
+def _block(line: Line | Fit) -> Block:
+    return BLOCKS.get(line.family, "other")
+
+
+def _section_order(fit: Fit) -> tuple[Any, ...]:
+    """The key of a section, which sorts the default backbone and protocol first."""
+    return fit.backbone != "strong", fit.backbone, fit.protocol, *_dataset_order(fit.dataset), fit.k
+
+
+def _dataset_order(dataset: str) -> tuple[int, str]:
     """The paper's datasets come first, in its order."""
     return list(DATASETS).index(dataset) if dataset in DATASETS else len(DATASETS), dataset
 
 
 def _section(fits: Sequence[Fit], metrics: Sequence[str], level: float) -> Section:
     by_method = defaultdict(list)
-    for fit in fits:
+    for fit in sorted(fits, key=lambda fit: fit.seed):
         by_method[fit.method].append(fit)
-    runs = sorted(map(Runs.of, by_method.values()), key=Runs.order)
+    methods = sorted(by_method.values(), key=lambda fits: line_order(fits[0]))
+    for own in methods:
+        _check_seeds_differ(own)
     seeds = sorted({fit.seed for fit in fits})
-    columns = {metric: _column(runs, metric, level) for metric in metrics}
-    lines = [run.line(seeds, {metric: columns[metric][run.method] for metric in metrics}) for run in runs]
+    columns = {metric: _column(methods, metric, level) for metric in metrics}
+    lines = [_line(own, seeds, {metric: columns[metric][own[0].method] for metric in metrics}) for own in methods]
     return Section(fits[0].dataset, fits[0].backbone, fits[0].protocol, fits[0].k, seeds, lines)
 
 
-def _column(runs: Sequence[Runs], metric: str, level: float) -> dict[str, Cell]:
+def _check_seeds_differ(fits: Sequence[Fit]) -> None:
+    for fit, following in pairwise(fits):
+        if fit.seed == following.seed:
+            where = f"{fit.method!r} on {fit.dataset!r} (backbone {fit.backbone!r}, protocol {fit.protocol!r})"
+            raise DataError(f"{where} has two rows with seed {fit.seed}. Keep one row for each fit.")
+
+
+def _line(fits: Sequence[Fit], seeds: Sequence[int], cells: dict[str, Cell]) -> Line:
+    """One method in a section that has these seeds."""
+    first, done = fits[0], [fit for fit in fits if fit.done]
+    failed = {fit.seed: fit.failed for fit in fits if fit.failed is not None}
+    seconds, _ = mean_and_deviation([fit.seconds for fit in done if fit.seconds is not None])
+    settled = {fit.seed for fit in done} | set(failed)
+    return Line(
+        *(first.method, first.title, first.group, first.family, _block(first)),
+        done=[fit.seed for fit in done],
+        failed=failed,
+        pending=[seed for seed in seeds if seed not in settled],
+        seconds=seconds,
+        cells=cells,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Series:
+    """One metric of one method: its values by seed, where the fit is done and the metric defined."""
+
+    fits: Sequence[Fit]
+    metric: str
+    values: dict[int, float]
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, fits: Sequence[Fit], metric: str) -> _Series:
+        found = {fit.seed: fit.metrics.get(metric) for fit in fits if fit.done}
+        values = {seed: float(value) for seed, value in found.items() if value is not None and not math.isnan(value)}
+        return cls(fits, metric, values, *mean_and_deviation(list(values.values())))
+
+    @property
+    def method(self) -> str:
+        return self.fits[0].method
+
+    @property
+    def block(self) -> Block:
+        return _block(self.fits[0])
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.fits[0].group == "baseline"
+
+    @property
+    def sign(self) -> float:
+        return -1.0 if self.metric in LOWER_IS_BETTER else 1.0
+
+    @property
+    def score(self) -> float:
+        """The mean, with the sign by which higher is better."""
+        return self.sign * self.mean
+
+    def replicates(self, seeds: Iterable[int]) -> Floats:
+        """(seeds, replicates); empty if one of the seeds has none, or another number of them."""
+        wanted = set(seeds)
+        found = [fit.replicates.get(self.metric) or [] for fit in self.fits if fit.seed in wanted]
+        return np.array(found if len({len(one) for one in found}) == 1 else [], np.float64)
+
+
+def _column(methods: Sequence[Sequence[Fit]], metric: str, level: float) -> dict[str, Cell]:
     """One metric of all methods."""
-    column = [Series.of(run, metric) for run in runs]
+    column = [_Series.of(fits, metric) for fits in methods]
     measured = [series for series in column if series.values]
     comparisons = _comparisons(measured, level)
-    return {s.runs.method: _cell(s, measured, level, comparisons.get(s.runs.method)) for s in column}
+    return {s.method: _cell(s, measured, level, comparisons.get(s.method)) for s in column}
 
 
-def _cell(series: Series, measured: Sequence[Series], level: float, comparison: Comparison | None) -> Cell:
-    known, peers = _published(series.runs.fits[0], series.metric), _peers(series, measured)
+def _cell(series: _Series, measured: Sequence[_Series], level: float, comparison: Comparison | None) -> Cell:
+    known = _published(series.fits[0], series.metric)
     interval = interval_over_users(series.replicates(series.values), level)
     return Cell(
         *(len(series.values), series.mean, series.std, interval),
         published=known,
         published_difference=series.mean - known.mean if known else math.nan,
-        best=_is_among(series, peers, places=2),
-        best_baseline=_is_among(series, _complete(_baselines(peers)), places=1),
+        best=_is_among(series, _peers(series, measured), places=2),
+        best_baseline=_is_among(series, _baselines(series, measured), places=1),
         comparison=comparison,
     )
 
 
-def _peers(series: Series, measured: Sequence[Series]) -> list[Series]:
-    """The methods of the same block; all, where a method has none of the paper's blocks."""
-    return [other for other in measured if series.runs.block in (other.runs.block, "other")]
+def _peers(series: _Series, measured: Sequence[_Series]) -> list[_Series]:
+    """The methods of the same block; all methods, for one outside of the paper's blocks."""
+    return [other for other in measured if series.block in (other.block, "other")]
 
 
-def _baselines(peers: Sequence[Series]) -> list[Series]:
-    return [peer for peer in peers if peer.runs.is_baseline]
-
-
-def _complete(baselines: Sequence[Series]) -> list[Series]:
-    """Those with the most seeds: one that failed on most may look best by luck, and leaves nothing to compare."""
+def _baselines(series: _Series, measured: Sequence[_Series]) -> list[_Series]:
+    """The baselines with the most seeds: one that failed on most may look best by luck, and has nothing to pair."""
+    baselines = [peer for peer in _peers(series, measured) if peer.is_baseline]
     most = max((len(baseline.values) for baseline in baselines), default=0)
     return [baseline for baseline in baselines if len(baseline.values) == most]
 
 
-def _is_among(series: Series, peers: Sequence[Series], places: int) -> bool:
+def _is_among(series: _Series, peers: Sequence[_Series], places: int) -> bool:
     """Whether a method, as printed, is as good as the one that has the last of these places."""
     best = sorted((round(peer.score, DIGITS) for peer in peers), reverse=True)[:places]
     return series in peers and round(series.score, DIGITS) >= best[-1]
@@ -146,43 +384,43 @@ def _published(fit: Fit, metric: str) -> Published | None:
     return known if known is None or known.k in (None, fit.k) else None
 
 
-def _comparisons(measured: Sequence[Series], level: float) -> dict[str, Comparison]:
+def _comparisons(measured: Sequence[_Series], level: float) -> dict[str, Comparison]:
     """Each method that is no baseline against the best baseline of its block; p corrected over all of them."""
     found = {}
     for series in measured:
-        baselines = _complete(_baselines(_peers(series, measured)))
-        if baselines and not series.runs.is_baseline:
+        baselines = _baselines(series, measured)
+        if baselines and not series.is_baseline:
             best = max(baselines, key=lambda baseline: baseline.score)
-            found[series.runs.method] = _comparison(series, best, level)
+            found[series.method] = _comparison(series, best, level)
     t_ps, wilcoxon_ps = (holm([getattr(one, name) for one in found.values()]) for name in ("t_p", "wilcoxon_p"))
     return {
         method: replace(
             comparison,
             t_p_holm=float(t_p),
             wilcoxon_p_holm=float(wilcoxon_p),
-            starred_holm=bool(comparison.better and t_p <= SIGNIFICANT),
+            starred_holm=bool(comparison.better and t_p <= SIGNIFICANCE),
         )
         for (method, comparison), t_p, wilcoxon_p in zip(found.items(), t_ps, wilcoxon_ps, strict=True)
     }
 
 
-def _comparison(ours: Series, best: Series, level: float) -> Comparison:
+def _comparison(ours: _Series, best: _Series, level: float) -> Comparison:
     """Before the correction for several methods."""
     seeds = sorted(set(ours.values) & set(best.values))
     first, second = (np.array([series.values[seed] for seed in seeds]) for series in (ours, best))
     difference, _ = mean_and_deviation(first - second)
     p, better = paired_t_test(first, second), ours.sign * difference > 0
     return Comparison(
-        *(best.runs.title, len(seeds), difference, interval_over_users(_paired(ours, best, seeds), level)),
+        *(best.fits[0].title, len(seeds), difference, interval_over_users(_paired(ours, best, seeds), level)),
         *(p, wilcoxon_test(first, second), better),
         t_p_holm=math.nan,
         wilcoxon_p_holm=math.nan,
-        starred=better and p <= SIGNIFICANT,
+        starred=better and p <= SIGNIFICANCE,
         starred_holm=False,
     )
 
 
-def _paired(ours: Series, best: Series, seeds: Sequence[int]) -> Floats:
+def _paired(ours: _Series, best: _Series, seeds: Sequence[int]) -> Floats:
     """Differences (seeds, replicates): replicate r of a seed has drawn the same users for both."""
     first, second = ours.replicates(seeds), best.replicates(seeds)
     return first - second if first.shape == second.shape else np.empty(0)

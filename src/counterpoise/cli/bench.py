@@ -1,160 +1,241 @@
-"""`counterpoise bench`: parse, run what is not done yet, print and write."""
+"""`counterpoise bench`: parse, make the fits that the results folder lacks, print and write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from counterpoise.cli.console import counting_bar, say, show_json, show_table
+from counterpoise.cli.console import counting_bar, print_line, show_json, show_table
 from counterpoise.cli.options import (
     Address,
-    EngineWord,
-    ItemCol,
-    Json,
-    PropensityCol,
-    Quiet,
+    LogColumns,
+    OptionGroup,
+    OutputOptions,
+    PairColumns,
     RatingCol,
     Repeated,
-    Separator,
-    Threshold,
     TimestampCol,
-    UserCol,
-    given,
+    with_options,
     words,
 )
 from counterpoise.config import BenchBackbone, EngineName, Protocol
 from counterpoise.errors import GO_ON, ConfigError, check_choice, check_number, stoppable
 
-# From the words of a command to its fits: which there are, and who makes those that the folder does not have.
-
 if TYPE_CHECKING:
-    from counterpoise.bench.jobs import Job
-    from counterpoise.bench.store import Store
-
-READING = ("user_col", "item_col", "rating_col", "timestamp_col", "propensity_col", "duplicates", "separator")
-
-
-def reading_of(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """How files of one's own are read, as far as it was given."""
-    return given(**{name: arguments[name] for name in READING})
-
-
-def plan(
-    datasets: str,
-    methods: str,
-    seeds: int,
-    backbones: Sequence[BenchBackbone],
-    protocols: Sequence[Protocol],
-    threshold: float | None,
-    settings: list[str] | None,
-    reading: Mapping[str, Any],
-) -> tuple[list[Job], list[dict[str, str]]]:
-    """(the fits, seed by seed, so that what is there after an interruption is a table of fewer seeds; what is missing).
-
-    Every method and dataset is tried before the first fit: a mistake costs no time.
-    """
-    from counterpoise.bench.datasets import BENCH_DATASETS, ground
-    from counterpoise.bench.jobs import Job
-    from counterpoise.bench.methods import entries
-    from counterpoise.runs import parse_settings
-
-    check_number("seeds", seeds, at_least=1, integer=True)
-    grounds = [ground(name) for name in dict.fromkeys(words(datasets) or [])]
-    absent = {where.name: text for where in grounds if (text := where.missing())}
-    rows, own = entries(words(methods) or []), parse_settings(settings or [])
-    if not grounds or not rows:
-        raise ConfigError("`datasets` and `methods` must name at least one each.")
-    if reading and all(where.name in BENCH_DATASETS for where in grounds):
-        named = ", ".join(f"`{name}`" for name in reading)
-        raise ConfigError(f"{named}: columns are of files of your own, and `datasets` names none.")
-    jobs = [
-        Job(where.name, row.name, seed, column, protocol, threshold, own, reading)
-        for seed in range(seeds)
-        for where in grounds
-        if where.name not in absent
-        for protocol in protocols
-        for column in backbones
-        for row in rows
-    ]
-    for job in jobs[: len(jobs) // seeds]:
-        job.config_hash  # noqa: B018  builds the model: an unknown setting is an error now
-    for where in grounds:
-        for protocol in protocols:
-            if where.name not in absent and (protocol == "paper" or not where.shape):
-                where.load(protocol, 0, threshold, reading)
-    return jobs, [{"dataset": name, "missing": text} for name, text in absent.items()]
-
-
-def finish(
-    jobs: list[Job],
-    out: Path,
-    processes: int,
-    retry: bool,
-    stack: bool,
-    engine: EngineName | None,
-    address: str | None,
-    visible: bool,
-) -> Store:
-    """Fit what the folder does not have, with a bar that counts."""
-    from counterpoise.bench.runner import run
-    from counterpoise.bench.store import Store
-
-    store = Store(out)
-    if retry:
-        store.forget_failures(jobs)
-    with counting_bar("fitting", visible) as watch, stoppable(f"Fits that are done are in {out}: {GO_ON}"):
-        run(jobs, store, processes, watch, stack, engine or "local", address)
-    return store
-
-
-# Tables of results on the screen and in files.
-
-if TYPE_CHECKING:
+    from counterpoise.bench.jobs import Experiment, Job
     from counterpoise.bench.tables import Sheet
+
+app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
+LISTS = ("--datasets", "--methods", "--values", "--metrics", "--matrices", "--estimators")  # may be written with spaces
+BACKBONES: dict[str, tuple[BenchBackbone, ...]] = {
+    "strong": ("strong",),
+    "paper": ("paper",),
+    "both": ("strong", "paper"),
+}
+Datasets = Annotated[str, typer.Option(help="Names or paths: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
+Methods = Annotated[str, typer.Option(help="Names, all, paper, baselines, balancing, or module:function.")]
+Seeds = Annotated[int, typer.Option(help="How many: each draws probe, start and batches, the same for all methods.")]
+Out = Annotated[Path, typer.Option(help="Folder of results: fits that are there are not made again.")]
+Backbone = Annotated[BenchBackbone, typer.Option(help="Our default, or the paper's: 4 dimensions, no biases.")]
+Name = Annotated[str, typer.Option(help="Name of the files to write.")]
+
+
+@dataclass(frozen=True)
+class RunOptions(OptionGroup):
+    """How fits are made and where their results are stored."""
+
+    panel = "Run"
+    jobs: Annotated[int, typer.Option(help="Number of processes. It changes the time, never the results.")] = 1
+    engine: Annotated[
+        EngineName | None, typer.Option(help="Where fits run: processes here, or tasks of Ray.", show_default="local")
+    ] = None
+    address: Address = None
+    out: Out = Path("results")
+    retry: Annotated[bool, typer.Option("--retry", help="Fit again what failed.")] = False
+
+    def fit(self, jobs: Sequence[Job], visible: bool) -> list[dict[str, Any]]:
+        """The rows of results of all jobs, after the missing fits were made."""
+        from counterpoise.bench.runner import run
+        from counterpoise.bench.store import Store
+
+        store = Store(self.out)
+        if self.retry:
+            store.delete_failures(jobs)
+        with counting_bar("fitting", visible) as bar, stoppable(f"Fits that are done are in {self.out}: {GO_ON}"):
+            run(jobs, store, self.jobs, bar, self.engine or "local", self.address)
+        return store.read_all(jobs)
+
+
+@dataclass(frozen=True)
+class RatingFile(PairColumns):
+    """How the file of the bias study is read."""
+
+    rating_col: RatingCol = None
+    timestamp_col: TimestampCol = None
+    duplicates: Repeated = None
+
+
+@dataclass(frozen=True)
+class FitOptions(LogColumns):
+    """What all fits of an experiment have in common."""
+
+    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of all methods, as name=value.")] = None
+
+    def experiment(
+        self, datasets: str, methods: str, seeds: int, backbones: Sequence[BenchBackbone], protocols: Sequence[Protocol]
+    ) -> Experiment:
+        """Every method on every dataset, both lists separated by commas."""
+        from counterpoise.bench.jobs import Experiment
+        from counterpoise.runs import parse_settings
+
+        own = {name: value for name, value in self.given().items() if name not in ("threshold", "settings")}
+        settings, names = parse_settings(self.settings or []), (words(datasets) or [], words(methods) or [])
+        return Experiment(*names, seeds, backbones, protocols, self.threshold, settings, own)
 
 
 def show_sheets(
     sheets: list[Sheet],
     missing: list[dict[str, str]],
-    out: Path,
-    name: str,
-    as_json: bool,
-    quiet: bool,
+    files: Path,
+    output: OutputOptions,
     pictures: Sequence[Path] = (),
 ) -> None:
-    """Write them, and print them; without any, nothing is written."""
+    """Print sheets and write them to `files`.md, .json and .csv; without any, nothing is written."""
     from counterpoise.bench.tables import write_sheets
 
-    paths = [*write_sheets(sheets, out, name), *pictures] if sheets else []
-    if as_json:
-        show_json({"sheets": [sheet.to_dict() for sheet in sheets], "missing": missing, "files": list(map(str, paths))})
-    elif not quiet:
+    paths = [*write_sheets(sheets, files.parent, files.name), *pictures] if sheets else []
+    if output.as_json:
+        facts = [sheet.to_dict() for sheet in sheets]
+        show_json({"sheets": facts, "missing": missing, "files": list(map(str, paths))})
+    elif output.visible:
         for sheet in sheets:
-            say(sheet.title)
+            print_line(sheet.title)
             show_table(list(sheet.columns), sheet.cells())
-            say("\n".join(sheet.notes))
+            print_line("\n".join(sheet.notes))
         for absent in missing:
-            say(f"{absent['dataset']} is missing. {absent['missing']}")
+            print_line(f"{absent['dataset']} is missing. {absent['missing']}")
         if paths:
-            say(f"Written to {out}: {', '.join(sorted(path.name for path in paths))}")
+            print_line(f"Written to {files.parent}: {', '.join(sorted(path.name for path in paths))}")
 
 
-# `counterpoise bench bias`: parse, measure what is not kept yet, print and write.
+@app.command()
+@with_options
+def table(
+    fits: FitOptions,
+    run: RunOptions,
+    output: OutputOptions,
+    datasets: Datasets = "coat",
+    methods: Methods = "all",
+    seeds: Seeds = 10,
+    backbone: Annotated[
+        str, typer.Option(help="strong (our default), paper (4 dimensions, no biases), both.")
+    ] = "strong",
+    protocol: Annotated[Protocol, typer.Option(help="Of the split of the unbiased ratings.")] = "honest",
+    metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
+    name: Name = "table",
+) -> None:
+    """The paper's Table 1: methods x datasets x seeds, beside the published numbers, with tests of significance.
 
-KEPT = "measurements"  # the folder in OUT of what is done
+    Written to OUT as NAME.md, .tex, .csv and .json. Stop it at any time; the same command resumes.
+    """
+    from counterpoise.bench.summary import check_metrics, summarise
+    from counterpoise.bench.tables import as_csv, as_latex, as_markdown, as_terminal
+    from counterpoise.bench.tables import as_json as to_json
+    from counterpoise.storage import write_text
+
+    chosen = check_metrics(words(metrics) or [])
+    check_choice("backbone", backbone, BACKBONES)
+    planned, missing = fits.experiment(datasets, methods, seeds, BACKBONES[backbone], [protocol]).plan()
+    if not planned:
+        show_sheets([], missing, run.out / name, output)
+        return
+    found = summarise(run.fit(planned, output.visible), missing, chosen)
+    files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
+    for ending, layout in files.items():
+        write_text(run.out / f"{name}.{ending}", layout(found))
+    if output.as_json:
+        show_json(found.to_dict())
+    elif output.visible:
+        for grid in as_terminal(found):
+            print_line(f"\n{grid.title}")
+            if grid.columns:
+                show_table(grid.columns, grid.rows)
+            print_line("\n".join(grid.notes))
+        print_line(f"\nWritten to {run.out}: " + ", ".join(f"{name}.{ending}" for ending in files))
 
 
+@app.command()
+@with_options
+def sweep(
+    fits: FitOptions,
+    run: RunOptions,
+    output: OutputOptions,
+    parameter: Annotated[str, typer.Option(help="n_functions, strength, tolerance, bandwidth, or any setting.")],
+    values: Annotated[str | None, typer.Option(help="What to try.", show_default="a range that suits it")] = None,
+    datasets: Datasets = "product-like",
+    methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
+    seeds: Seeds = 5,
+    backbone: Backbone = "strong",
+    metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
+) -> None:
+    """The paper's Figures 1 and 2: a setting swept over values, as a picture with bands and as a table.
+
+    Methods that do not have the setting are drawn as a horizontal line.
+    """
+    from counterpoise import plots  # raises without matplotlib, before any fit
+    from counterpoise.bench.jobs import describe_failures
+    from counterpoise.bench.summary import check_metrics
+    from counterpoise.bench.sweep import AXES, DEFAULTS, metric_titles, points, sheets, sweep_job
+
+    chosen = numbers("values", values) if values is not None else DEFAULTS.get(parameter)
+    if chosen is None:
+        raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
+    drawn = check_metrics(words(metrics) or [])
+    planned, missing = fits.experiment(datasets, methods, seeds, [backbone], ["honest"]).plan()
+    grid = [pair for job in planned for pair in sweep_job(job, parameter, chosen)]
+    if grid and all(value is None for _, value in grid):
+        raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
+    rows = run.fit([job for job, _ in grid], output.visible)
+    found, failures = points([value for _, value in grid], rows, drawn), describe_failures(rows)
+    if failures and not found:
+        raise ConfigError(f"every fit failed. The first: {failures[0]}")
+    files, pictures = run.out / f"sweep-{parameter}", []
+    for kind in ("png", "svg") if found else ():
+        pictures.append(run.out / f"{files.name}.{kind}")
+        plots.save(plots.sweep(found, AXES.get(parameter, parameter), titles=metric_titles(found)), pictures[-1])
+    show_sheets(sheets(found, parameter, failures), missing, files, output, pictures)
+
+
+@app.command()
+@with_options
+def protocol(
+    fits: FitOptions,
+    run: RunOptions,
+    output: OutputOptions,
+    datasets: Datasets = "coat",
+    methods: Methods = "mf,ips,dr-jl,akb-ips,akb-dr,skb-dr",
+    seeds: Seeds = 10,
+    backbone: Backbone = "strong",
+) -> None:
+    """How much of a published number is protocol: honest and paper splits, and three rules of NDCG."""
+    from counterpoise.bench.jobs import describe_failures
+    from counterpoise.bench.protocol import PROTOCOLS, sheets
+
+    planned, missing = fits.experiment(datasets, methods, seeds, [backbone], PROTOCOLS).plan()
+    rows = run.fit(planned, output.visible)
+    show_sheets(sheets(rows, describe_failures(rows)), missing, run.out / "protocol", output)
+
+
+@app.command()
+@with_options
 def bias(
+    columns: RatingFile,
+    output: OutputOptions,
     data: Annotated[str | None, typer.Option(help="A file of ratings, or coat.", show_default="simulated")] = None,
-    user_col: UserCol = None,
-    item_col: ItemCol = None,
-    rating_col: RatingCol = None,
-    timestamp_col: TimestampCol = None,
-    duplicates: Repeated = None,
-    separator: Separator = None,
     estimators: Annotated[str, typer.Option(help="Names, or all.")] = "all",
     matrices: Annotated[str, typer.Option(help="one, three, four, rotate, skew, crs, or all.")] = "all",
     repeats: Annotated[int, typer.Option(help="Logs drawn from the known propensities.")] = 10,
@@ -164,230 +245,38 @@ def bias(
     seeds: Annotated[int, typer.Option(help="Simulated logs for the trained predictors.")] = 4,
     seed: Annotated[int, typer.Option(help="Draws ratings, logs and probes.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results"),
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
     """How far each estimate of the ideal loss is from the truth, where ratings and propensities of all pairs are known.
 
     Six predictions that are wrong in six ways (Schnabel et al. 2016), then trained predictors on simulated logs.
-    Stop it whenever you like; it goes on from there.
+    Stop it at any time; the same command resumes.
     """
     from counterpoise.bench.bias import fitted, fitted_sheet, study, study_sheet
-    from counterpoise.bench.kept_rows import KeptRows
-    from counterpoise.data.datasets import load
+    from counterpoise.bench.store import Store
+    from counterpoise.data.datasets import load_dataset
     from counterpoise.methods import canonical_name
 
-    visible, names = not (as_json or quiet), _names(methods)
+    names = _names(methods)
     check_number("seeds", seeds, at_least=1, integer=True)
     if names not in ("all", ["none"]):
         names = [canonical_name(name) for name in names]
-    columns = given(user_col=user_col, item_col=item_col, rating_col=rating_col, timestamp_col=timestamp_col)
-    columns |= given(duplicates=duplicates, separator=separator)
-    if columns and data is None:
-        named = ", ".join(f"`{name}`" for name in columns)
-        raise ConfigError(f"{named}: columns are of a file, name it with --data.")
-    log = None if data is None else load(data, **columns).train
-    kept = KeptRows(out / KEPT)
-    with stoppable(f"What is measured is in {kept.folder}: {GO_ON}"):
-        with counting_bar("drawing logs", visible) as watch:
+    if columns.given() and data is None:
+        named = ", ".join(f"`{name}`" for name in columns.given())
+        raise ConfigError(f"{named}: only for a file, and --data names none.")
+    log, store = None if data is None else load_dataset(data, **columns.given()).train, Store(out)
+    with stoppable(f"Measurements that are done are in {out}: {GO_ON}"):
+        with counting_bar("drawing logs", output.visible) as bar:
             what = _names(estimators), _names(matrices), repeats, seed
-            rows = study(log, *what, watch, error=error, imputation=imputation, kept=kept)
+            rows = study(log, *what, bar, error=error, imputation=imputation, store=store)
         found = [study_sheet(rows, data or "simulated preferences")]
         if names != ["none"]:
-            with counting_bar("fitting", visible) as watch:
-                found.append(fitted_sheet(fitted(names, seeds, watch, kept)))
-    show_sheets(found, [], out, "bias" if data is None else f"bias-{Path(data).stem}", as_json, quiet)
+            with counting_bar("fitting", output.visible) as bar:
+                found.append(fitted_sheet(fitted(names, seeds, bar, store)))
+    show_sheets(found, [], out / ("bias" if data is None else f"bias-{Path(data).stem}"), output)
 
 
 def _names(text: str) -> str | list[str]:
     return "all" if text == "all" else words(text) or []
-
-
-if TYPE_CHECKING:
-    from counterpoise.bench.jobs import Job
-    from counterpoise.bench.store import Store
-
-app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
-
-LISTS = (
-    "--datasets",
-    "--methods",
-    "--values",
-    "--metrics",
-    "--matrices",
-    "--estimators",
-)  # `--methods mf ips` is `mf,ips`
-Datasets = Annotated[str, typer.Option(help="Names or paths: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
-Methods = Annotated[str, typer.Option(help="Names, all, paper, baselines, balancing, or module:function.")]
-Seeds = Annotated[int, typer.Option(help="How many: each draws probe, start and batches, the same for all methods.")]
-Jobs = Annotated[int, typer.Option(help="Processes. They change the time, never the results.")]
-Out = Annotated[Path, typer.Option(help="Folder of results: what is there is not fitted again.")]
-Backbone = Annotated[BenchBackbone, typer.Option(help="Our default, or the paper's: 4 dimensions, no biases.")]
-Name = Annotated[str, typer.Option(help="Of the files that are written.")]
-BACKBONES: dict[str, tuple[BenchBackbone, ...]] = {
-    "strong": ("strong",),
-    "paper": ("paper",),
-    "both": ("strong", "paper"),
-}
-Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of all methods, as name=value.")]
-Stack = Annotated[bool, typer.Option("--stack", help="Fit all seeds of a method at once: equal up to rounding.")]
-Retry = Annotated[bool, typer.Option("--retry", help="Fit again what failed.")]
-
-
-@app.command()
-def table(
-    datasets: Datasets = "coat",
-    methods: Methods = "all",
-    seeds: Seeds = 10,
-    backbone: Annotated[
-        str, typer.Option(help="strong (our default), paper (4 dimensions, no biases), both.")
-    ] = "strong",
-    protocol: Annotated[Protocol, typer.Option(help="Of the split of the unbiased ratings.")] = "honest",
-    threshold: Threshold = None,
-    user_col: UserCol = None,
-    item_col: ItemCol = None,
-    rating_col: RatingCol = None,
-    timestamp_col: TimestampCol = None,
-    propensity_col: PropensityCol = None,
-    duplicates: Repeated = None,
-    separator: Separator = None,
-    metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
-    settings: Settings = None,
-    jobs: Jobs = 1,
-    engine: EngineWord = None,
-    address: Address = None,
-    out: Out = Path("results"),
-    name: Name = "table",
-    stack: Stack = False,
-    retry: Retry = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """The paper's Table 1: methods x datasets x seeds, beside the published numbers, with tests of significance.
-
-    Written to OUT as NAME.md, .tex, .csv and .json. Stop it whenever you like; it goes on from there.
-    """
-    reading = reading_of(locals())
-    from counterpoise.bench.summary import check_metrics, summarise
-    from counterpoise.bench.tables import as_csv, as_latex, as_markdown, as_terminal
-    from counterpoise.bench.tables import as_json as to_json
-    from counterpoise.storage import write_text
-
-    chosen = check_metrics(words(metrics) or [])
-    check_choice("backbone", backbone, BACKBONES)
-    planned, missing = plan(datasets, methods, seeds, BACKBONES[backbone], [protocol], threshold, settings, reading)
-    if not planned:
-        show_sheets([], missing, out, name, as_json, quiet)
-        return
-    store = finish(planned, out, jobs, retry, stack, engine, address, not (as_json or quiet))
-    found = summarise([_row(job, store) for job in planned], missing, chosen)
-    files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
-    for ending, layout in files.items():
-        write_text(out / f"{name}.{ending}", layout(found))
-    if as_json:
-        show_json(found.to_dict())
-    elif not quiet:
-        for title, columns, rows, notes in as_terminal(found):
-            say(f"\n{title}")
-            if columns:
-                show_table(columns, rows)
-            say("\n".join(notes))
-        say(f"\nWritten to {out}: " + ", ".join(f"{name}.{ending}" for ending in files))
-
-
-@app.command()
-def sweep(
-    parameter: Annotated[str, typer.Option(help="n_functions, strength, tolerance, bandwidth, or any setting.")],
-    values: Annotated[str | None, typer.Option(help="What to try.", show_default="a range that suits it")] = None,
-    datasets: Datasets = "product-like",
-    methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
-    seeds: Seeds = 5,
-    backbone: Backbone = "strong",
-    threshold: Threshold = None,
-    user_col: UserCol = None,
-    item_col: ItemCol = None,
-    rating_col: RatingCol = None,
-    timestamp_col: TimestampCol = None,
-    propensity_col: PropensityCol = None,
-    duplicates: Repeated = None,
-    separator: Separator = None,
-    metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
-    settings: Settings = None,
-    jobs: Jobs = 1,
-    engine: EngineWord = None,
-    address: Address = None,
-    out: Out = Path("results"),
-    stack: Stack = False,
-    retry: Retry = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """The paper's Figures 1 and 2: a setting swept over values, as a picture with bands and as a table.
-
-    Methods that do not have the setting are drawn as a level.
-    """
-    reading = reading_of(locals())
-    from counterpoise.bench.figures import draw_sweep  # an error without matplotlib: before long work
-    from counterpoise.bench.store import failures
-    from counterpoise.bench.summary import check_metrics
-    from counterpoise.bench.sweep import DEFAULTS, points, sheets, swept
-
-    chosen = numbers("values", values) if values is not None else DEFAULTS.get(parameter)
-    if chosen is None:
-        raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
-    drawn = check_metrics(words(metrics) or [])
-    planned, missing = plan(datasets, methods, seeds, [backbone], ["honest"], threshold, settings, reading)
-    grid = [pair for job in planned for pair in swept(job, parameter, chosen)]
-    if grid and all(value is None for _, value in grid):
-        raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
-    planned_jobs, name = [job for job, _ in grid], f"sweep-{parameter}"
-    store = finish(planned_jobs, out, jobs, retry, stack, engine, address, not (as_json or quiet))
-    found = points(grid, store, drawn)
-    failed = failures(planned_jobs, store)
-    if failed and not found:
-        raise ConfigError(f"every fit failed. The first: {failed[0]}")
-    tables, pictures = sheets(found, parameter, failed), []
-    for kind in ("png", "svg") if found else ():
-        pictures.append(out / f"{name}.{kind}")
-        draw_sweep(found, parameter, pictures[-1])
-    show_sheets(tables, missing, out, name, as_json, quiet, pictures)
-
-
-@app.command()
-def protocol(
-    datasets: Datasets = "coat",
-    methods: Methods = "mf,ips,dr-jl,akb-ips,akb-dr,skb-dr",
-    seeds: Seeds = 10,
-    backbone: Backbone = "strong",
-    threshold: Threshold = None,
-    user_col: UserCol = None,
-    item_col: ItemCol = None,
-    rating_col: RatingCol = None,
-    timestamp_col: TimestampCol = None,
-    propensity_col: PropensityCol = None,
-    duplicates: Repeated = None,
-    separator: Separator = None,
-    settings: Settings = None,
-    jobs: Jobs = 1,
-    engine: EngineWord = None,
-    address: Address = None,
-    out: Out = Path("results"),
-    stack: Stack = False,
-    retry: Retry = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """How much of a published number is protocol: honest and paper splits, and three rules of NDCG."""
-    reading = reading_of(locals())
-    from counterpoise.bench.protocol import PROTOCOLS, sheets
-    from counterpoise.bench.store import failures
-
-    planned, missing = plan(datasets, methods, seeds, [backbone], PROTOCOLS, threshold, settings, reading)
-    store = finish(planned, out, jobs, retry, stack, engine, address, not (as_json or quiet))
-    show_sheets(sheets(planned, store, failures(planned, store)), missing, out, "protocol", as_json, quiet)
-
-
-app.command()(bias)
 
 
 def numbers(name: str, text: str) -> list[float]:
@@ -400,19 +289,13 @@ def numbers(name: str, text: str) -> list[float]:
 
 
 def join_lists(arguments: list[str]) -> list[str]:
-    """`--methods mf ips` as `--methods mf,ips`, the way the command line of a table reads best."""
+    """`--methods mf ips` as `--methods mf,ips`, for every option of `LISTS`."""
     joined: list[str] = []
-    eating = False
+    in_list = False
     for word in arguments:
-        if eating and not word.startswith("-") and joined[-1] not in LISTS:
+        if in_list and not word.startswith("-") and joined[-1] not in LISTS:
             joined[-1] = f"{joined[-1].rstrip(',')},{word}"
         else:
-            eating = word in LISTS or (eating and not word.startswith("-"))
+            in_list = word in LISTS or (in_list and not word.startswith("-"))
             joined.append(word)
     return joined
-
-
-def _row(job: Job, store: Store) -> dict[str, Any]:
-    row = store.read(job)
-    assert row is not None  # all fits are done
-    return row

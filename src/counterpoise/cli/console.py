@@ -1,4 +1,4 @@
-"""What the command line shows: text, tables, JSON and progress bars."""
+"""Printing: text, tables, JSON, plots and progress bars. Nothing else in this package prints."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-LONGEST = 1000  # letters of a complaint
+MAX_ERROR_LENGTH = 1000  # characters; the middle of a longer error is left out
 Update = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
 
 
-def say(text: str) -> None:
-    """A piece of text on standard output."""
+def print_line(text: str) -> None:
+    """Print text on standard output."""
     print(text)
 
 
-def complain(text: str) -> None:
-    """One line on standard error, of bounded length: the way out stands at its end."""
-    line = " ".join(text.split())
-    print(line if len(line) <= LONGEST else f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}", file=sys.stderr)
+def print_error(text: str) -> None:
+    """Print one line on standard error; of a long one the beginning and the end, where the advice stands."""
+    line, half = " ".join(text.split()), MAX_ERROR_LENGTH // 2
+    print(line if len(line) <= MAX_ERROR_LENGTH else f"{line[:half]} ... {line[-half:]}", file=sys.stderr)
 
 
 def show_json(facts: Any) -> None:
-    """One JSON document."""
+    """Print one JSON document."""
     print(json.dumps(facts, indent=2, default=str))
 
 
 def show_table(columns: list[str], rows: list[list[Any]]) -> None:
-    """A table in box-drawing lines; wide where nobody looks at a terminal."""
+    """Print a table with box-drawing lines; 160 columns wide where standard output is no terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -40,7 +40,7 @@ def show_table(columns: list[str], rows: list[list[Any]]) -> None:
 
 
 def canvas() -> tuple[int, bool]:
-    """(columns to draw on, whether more than ASCII can be shown): 72 and no where nobody looks at a terminal."""
+    """(columns to draw on, whether more than ASCII can be shown); (72, False) where standard output is no terminal."""
     if not sys.stdout.isatty():
         return 72, False
     from rich.console import Console
@@ -50,7 +50,7 @@ def canvas() -> tuple[int, bool]:
 
 
 def show_picture(lines: list[str]) -> None:
-    """A picture made of letters; its circles in colours on a terminal."""
+    """Print a plot made of characters; its circles are coloured on a terminal."""
     from rich.console import Console
     from rich.highlighter import RegexHighlighter
     from rich.theme import Theme
@@ -60,7 +60,7 @@ def show_picture(lines: list[str]) -> None:
 
     if not sys.stdout.isatty():
         for line in lines:
-            say(line)
+            print_line(line)
         return
     colours = Theme({"before": "yellow", "after": "bold cyan", "line": "dim"})
     console = Console(theme=colours, highlighter=Circles(), markup=False)
@@ -69,14 +69,14 @@ def show_picture(lines: list[str]) -> None:
 
 
 def show_frame(frame: Any) -> None:
-    """A data frame as a table."""
+    """Print a data frame as a table."""
     show_table(list(frame.columns), [list(row) for row in frame.rows()])
 
 
 @contextmanager
-def working(title: str, wanted: bool = True) -> Iterator[None]:
-    """A sign of life on standard error while the block runs; nothing where nobody looks at it."""
-    if not (wanted and sys.stderr.isatty()):
+def working(title: str, visible: bool = True) -> Iterator[None]:
+    """A spinner on standard error while the block runs, if that is a terminal."""
+    if not (visible and sys.stderr.isatty()):
         yield
         return
     from rich.console import Console
@@ -86,9 +86,9 @@ def working(title: str, wanted: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(title: str, wanted: bool) -> Iterator[Update | None]:
-    """A progress bar on standard error while the block runs; nothing where nobody looks at it."""
-    if not (wanted and sys.stderr.isatty()):
+def progress_bar(title: str, visible: bool) -> Iterator[Update | None]:
+    """A progress bar on standard error while the block runs, with the loss; None if that is no terminal."""
+    if not (visible and sys.stderr.isatty()):
         yield None
         return
     from rich.console import Console
@@ -101,23 +101,22 @@ def progress_bar(title: str, wanted: bool) -> Iterator[Update | None]:
 
 
 @contextmanager
-def counting_bar(title: str, wanted: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on standard error that counts pieces of work, with the time left; nothing where nobody looks at it."""
-    if not (wanted and sys.stderr.isatty()):
+def counting_bar(title: str, visible: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A progress bar on standard error that counts fits, with the time left; None if that is no terminal."""
+    if not (visible and sys.stderr.isatty()):
         yield None
         return
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    left = (TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=True))
-    with Progress(*columns, *left, console=Console(stderr=True), transient=True) as bar:
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeElapsedColumn(),
+        progress.TextColumn("left"),
+        progress.TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

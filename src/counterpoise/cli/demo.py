@@ -1,23 +1,68 @@
-"""The demonstration: a simulated log with a known truth, recommenders trained on it, and how far the log misleads."""
+"""`counterpoise demo`: a simulated log with known preferences, three recommenders, and how far the log misleads."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
+from counterpoise.cli.console import print_line, progress_bar, show_frame, show_json, show_table
+from counterpoise.cli.options import OutputOptions, option, with_options
+from counterpoise.cli.report import report_beside
 
-from counterpoise.data.simulation import SimulatedData, simulate
-from counterpoise.evaluation.evaluate import evaluate
-from counterpoise.methods import make
-from counterpoise.recommender import DebiasedRecommender
-from counterpoise.runs import FitConfig
-from counterpoise.training.loop import Progress
+if TYPE_CHECKING:
+    from counterpoise.data.simulation import SimulatedData
+    from counterpoise.recommender import DebiasedRecommender
+    from counterpoise.runs import FitConfig
+    from counterpoise.training.loop import Progress
+
+
+@with_options
+def demo(
+    output: OutputOptions,
+    out: Annotated[Path, option("Folder to save the run in.", panel="Output")] = Path("runs/demo"),
+    seed: Annotated[int, option("Seed of the simulation and of the training.")] = 0,
+) -> None:
+    """Simulate a biased log with a known truth, fit a recommender, and see how far the log misleads."""
+    from counterpoise.storage import check_folder
+
+    check_folder(out)
+    with progress_bar("training", output.visible) as progress:
+        result = run_demo(seed, progress)
+    result.model.save(out, demo=result.to_dict(), fit=result.configuration.model_dump())
+    page = report_beside(out, result.model, result.data.dataset, result.baseline, visible=output.visible)
+    if output.as_json:
+        show_json({"run": str(out), "report": str(page), **result.to_dict()})
+    if not output.visible:
+        return
+    rates = result.label_rates
+    print_line(f"A simulated log: {result.data.dataset.train}")
+    print_line(
+        f"Users rate what they like: {rates['log']:.0%} of the logged labels are positive, "
+        f"but only {rates['all pairs']:.0%} of all pairs are ({rates['probe']:.0%} in a small uniform probe)."
+    )
+    show_table(
+        ["predictor", "loss on the log", "loss on all pairs (truth)", "AUC, unbiased test", "NDCG@5, unbiased test"],
+        [[row.predictor, row.loss_on_log, row.loss_on_all_pairs, row.auc, row.ndcg] for row in result.rows],
+    )
+    print_line(
+        "mf learns from the log as it is. skb-ips weights the log so that it resembles all pairs. counterpoise, the\n"
+        "default, also models which pairs are observed. No side features are used.\n"
+        "The loss on the log (first column) does not tell which model is best (the other columns).\n"
+    )
+    print_line("Recommendations of counterpoise for five users:")
+    show_frame(result.model.recommend(list(range(5)), k=3))
+    print_line(
+        f"\nSaved in {out}; open {page} in a browser. Try next:\n"
+        f"  counterpoise recommend {out} --k 10 --out recs.csv\n"
+        "  counterpoise fit ratings.csv --threshold 4 --out runs/mine     (columns user_id,item_id,rating)\n"
+        "  counterpoise datasets      counterpoise methods      counterpoise --help"
+    )
 
 
 @dataclass(frozen=True)
 class Row:
-    """One predictor: its loss as the log shows it and as it is, and its ranking on the unbiased test."""
+    """One predictor: its loss on the log and on all pairs, and its ranking on the unbiased test."""
 
     predictor: str
     loss_on_log: float
@@ -28,14 +73,14 @@ class Row:
 
 @dataclass(frozen=True)
 class Demo:
-    """What the demonstration found."""
+    """The results of the demonstration."""
 
-    world: SimulatedData
+    data: SimulatedData
     model: DebiasedRecommender  # of the default method
-    plain: DebiasedRecommender  # matrix factorisation without weights
-    configuration: FitConfig  # of the model, for those who repeat it
+    baseline: DebiasedRecommender  # matrix factorisation without weights
+    configuration: FitConfig  # of the model, so that the fit can be repeated
     rows: list[Row]
-    label_rates: dict[str, float]  # positive labels among the logged pairs, the probe, and all pairs
+    label_rates: dict[str, float]  # share of positive labels among the logged pairs, the probe, and all pairs
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -43,10 +88,19 @@ class Demo:
 
 
 def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
-    """Simulate, fit plain matrix factorisation, a balanced method and the default, and compare with the truth."""
-    world = simulate(seed=seed)
-    data = world.dataset
-    plain = make("mf", seed=seed).fit(data.train)
+    """Simulate, fit matrix factorisation, a balanced method and the default, and compare them with the truth."""
+    import numpy as np
+
+    from counterpoise.data.simulation import simulate
+    from counterpoise.evaluation.evaluate import evaluate
+    from counterpoise.methods import make
+    from counterpoise.runs import FitConfig
+
+    simulated = simulate(seed=seed)
+    data = simulated.dataset
+    assert data.probe is not None
+    assert data.test is not None
+    baseline = make("mf", seed=seed).fit(data.train)
     balanced = make("skb-ips", seed=seed, prior="naive-bayes").fit(data.train, probe=data.probe)
     configuration = FitConfig(data="simulated", seed=seed, settings={"side_features": False})  # as the others
     model = make(configuration.method, seed=seed, **configuration.settings)
@@ -54,25 +108,14 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     rate = float(data.train.labels.mean())
     predictors: dict[str, Any] = {
         "the log's mean label": lambda users, items: np.full(np.shape(users), rate),
-        "mf": plain.predict,
+        "mf": baseline.predict,
         "skb-ips": balanced.predict,
         configuration.method: model.predict,
-        "the true preference": world.preference,
+        "the true preference": simulated.preference,
     }
-    rates = {"log": data.train, "probe": data.probe}
-    return Demo(
-        world=world,
-        model=model,
-        plain=plain,
-        configuration=configuration,
-        rows=[_row(name, predictor, world) for name, predictor in predictors.items()],
-        label_rates={name: float(log.labels.mean()) for name, log in rates.items() if log is not None}
-        | {"all pairs": world.labels.mean()},
-    )
-
-
-def _row(name: str, predictor: Any, world: SimulatedData) -> Row:
-    on_log = evaluate(predictor, world.dataset.train, bootstrap=0)
-    assert world.dataset.test is not None
-    on_test = evaluate(predictor, world.dataset.test, bootstrap=0)
-    return Row(name, on_log.log_loss, world.ideal_risk(predictor), on_test.auc, on_test.ndcg)
+    rows = []
+    for name, predictor in predictors.items():
+        on_log, on_test = (evaluate(predictor, log, bootstrap=0) for log in (data.train, data.test))
+        rows.append(Row(name, on_log.log_loss, simulated.ideal_risk(predictor), on_test.auc, on_test.ndcg))
+    rates = {"log": rate, "probe": float(data.probe.labels.mean()), "all pairs": simulated.labels.mean()}
+    return Demo(simulated, model, baseline, configuration, rows, rates)

@@ -1,4 +1,4 @@
-"""Methods and fitted weights in words: what `counterpoise methods` and `counterpoise fit` print."""
+"""The sentences that `counterpoise methods` and `counterpoise fit` print about methods and fitted models."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from counterpoise.config import Configurable
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.recommender import DebiasedRecommender
 
-WIDTH = 110  # of a paragraph
+WIDTH = 110  # characters in a line of a paragraph
 COLUMNS = ("name", "family", "weights", "risk", "imputation", "needs", "citation")
 WORDS = {kind: word for _, words in PARTS.values() for word, kind in words.items()}
-FLAGS = {"seed": "--seed"}  # settings that are no settings on the command line, but flags
+OWN_OPTIONS = {"seed": "--seed"}  # settings that --set does not take, because the command has an option for them
 
 
 def method_rows() -> list[list[str]]:
-    """A row for each method under `COLUMNS`: parts by their words, of a citation authors and year alone."""
+    """A row for each method under `COLUMNS`; a citation is shortened to authors and year."""
     rows = []
     for method in METHODS.values():
         model = method.build()
-        parts = [_plain(model.weights), model.risk, _plain(model.imputation)]
+        parts = [_short(model.weights), model.risk, _short(model.imputation)]
         rows.append([method.name, method.family, *parts, method.needs, short_citation(method.citation)])
     return rows
 
@@ -38,16 +38,20 @@ def short_citation(citation: str) -> str:
 
 
 def method_facts(name: str) -> dict[str, Any]:
-    """JSON-able: all about one method, by our name or the paper's; `settings` by the names that `--set` takes."""
+    """JSON-able: one method, by our name or the paper's; `settings` has the names that `--set` takes."""
     model, method = make(name), METHODS[canonical_name(name)]
-    settings = {short: _plain(_value(model, full)) for short, full in short_names(model).items()}
+    values = model.get_params()
+    settings = {short: _short(values[full]) for short, full in short_names(model).items()}
     return method.to_dict() | {"asked_for": name, "settings": settings, "configuration": model.to_config()}
 
 
 def method_text(name: str) -> str:
     """One method in a paragraph, with its formula and its settings."""
     model, method = make(name), METHODS[canonical_name(name)]
-    parts = [f"{type(part).__name__}: {_first_line(part)}" for part in (model.weights, model.imputation)]
+    parts = [
+        f"{type(part).__name__}: {(inspect.getdoc(type(part)) or '').partition(chr(10))[0]}"
+        for part in (model.weights, model.imputation)
+    ]
     lines = [
         f"{'' if name == method.name else f'{name}: '}{method.name} ({method.title}), of the family {method.family}",
         "",
@@ -71,35 +75,28 @@ def _labelled(label: str, text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent=f"{label:<12}", subsequent_indent=" " * 12)
 
 
-def _first_line(part: Configurable) -> str:
-    return (inspect.getdoc(type(part)) or "").partition("\n")[0]
-
-
 def _setting_lines(model: DebiasedRecommender) -> list[str]:
-    """A line for each setting, those of a part below it."""
-    names = {full: FLAGS.get(short, short) for short, full in short_names(model).items()}
-    lines = []
-    for full in sorted(names, key=lambda name: _order(model, name)):
-        label = "  " * (1 + full.count("__")) + names[full]
-        lines.append(f"{label:<38} {_as_set(_plain(_value(model, full)))}")
+    """A line for each setting, with those of a part indented below it."""
+    names = {full: OWN_OPTIONS.get(short, short) for short, full in short_names(model).items()}
+    values, lines = model.get_params(), []
+    for full in sorted(names, key=lambda name: _position(model, name)):
+        label, value = "  " * (1 + full.count("__")) + names[full], _short(values[full])
+        shown = "(not set)" if value is None else str(value).lower() if isinstance(value, bool) else value
+        lines.append(f"{label:<38} {shown}")
     return lines
 
 
-def _order(model: Configurable, full: str) -> list[int]:
-    """Where a setting stands: each level in the order of its part's fields, a part's settings right after it."""
-    places, part = [], model
+def _position(model: Configurable, full: str) -> list[int]:
+    """Sort key of a setting: the position of each level among the fields of its part."""
+    position, part = [], model
     for word in full.split("__"):
-        places.append(list(part.get_params(deep=False)).index(word))
+        position.append(list(part.get_params(deep=False)).index(word))
         part = getattr(part, word)
-    return places
+    return position
 
 
-def _value(model: Configurable, full: str) -> Any:
-    return model.get_params()[full]
-
-
-def _plain(value: Any) -> Any:
-    """A part by the word for it where there is one, else by its class; parts in a tuple as Python writes them."""
+def _short(value: Any) -> Any:
+    """A part as the word that `--set` takes for it, else its class name; a tuple of parts as its repr."""
     if isinstance(value, Configurable):
         return WORDS.get(type(value), type(value).__name__)
     if not isinstance(value, tuple):
@@ -107,83 +104,85 @@ def _plain(value: Any) -> Any:
     return repr(value) if any(isinstance(inner, Configurable) for inner in value) else list(value)
 
 
-def _as_set(value: Any) -> str:
-    """A value as `--set` reads it."""
-    return "(not set)" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
-    """How far to trust the weights of a fitted model, from its `facts_` and the rows of its log."""
+    """What was learned besides the predictor, and how far to trust the weights.
+
+    `facts` are the `facts_` of a fitted model, `rows` the number of rows of its log.
+    """
     weights, imputation = facts["weights"], facts["imputation"]
-    elsewhere = "share_agreed" in imputation or imputation.get("propensities")  # the weights that matter lie in there
-    lines = [] if elsewhere else [_sample_line(weights, rows), *_part_lines(weights)]
+    inside = "share_agreed" in imputation or imputation.get("propensities")  # the weights are in the imputation
+    lines = [] if inside else [_sample_line(weights, rows), *_weights_lines(weights)]
     if "label" in (base := imputation.get("base", imputation)):
         lines.append(f"Imputed label: {base['label']:.3f}.")
-    if "contrast" in imputation:
-        lines.append(_silence_line(imputation))
-    elif "level" in imputation:
-        lines.append("The imputation is believed by half: a second predictor learns without it.")
-    if "grades" in facts:
-        lines.append(f"Grades: how far ratings are from the threshold counts too, by {facts['grades']['say']:.0%}.")
-    inactive_settings = facts.get("inactive_settings", {})
-    if "hedge" in inactive_settings:
-        lines.append(
-            f"Hedge: one predictor as without it, since {inactive_settings['hedge']} that a second could doubt."
-        )
-    if "grades" in inactive_settings:
-        lines.append(f"Grades: no say, since {inactive_settings['grades']}.")
-    if "share_agreed" in imputation:
-        lines.append(f"The two models agree on {imputation['share_agreed']:.1%} of all pairs, which the third learns.")
+    lines += _imputation_lines(imputation)
+    if "ordinal" in facts:
+        weight = facts["ordinal"]["weight"]
+        lines.append(f"Ordinal loss: ratings beyond the label are learned with weight {weight:.0%}.")
+    inactive = facts.get("inactive", {})
+    for name, title in (("ensemble", "Ensemble"), ("ordinal", "Ordinal loss")):
+        if name in inactive:
+            lines.append(f"{title} off: {inactive[name]}.")
     for candidate in imputation.get("propensities", []):
-        lines += _part_lines(candidate)
+        lines += _weights_lines(candidate)
     if facts["risk"] < 0:
         combined = "propensities" in imputation
         why = "the weights of the regression may be negative" if combined else "corrected labels leave [0, 1]"
-        way_out = "Choose another method." if combined else "Raise l2, or learn the imputation (dr-jl, tdr-jl)."
-        lines.append(f"The risk is {facts['risk']:.2f}, below 0: {why}. {way_out}")
+        advice = "Choose another method." if combined else "Raise l2, or learn the imputation (dr-jl, tdr-jl)."
+        lines.append(f"The risk is {facts['risk']:.2f}, below 0: {why}. {advice}")
     return lines
 
 
 def features_lines(model: DebiasedRecommender) -> list[str]:
-    """A warning where the features of users and items that were given are used by nobody."""
+    """A warning where the given features of users and items are not used by any part."""
     sided = any(getattr(module, "uses_side_features", False) for module in model.scorer_.modules())
     if sided or "side" in getattr(model.weights, "sources", ()):
         return []
     return ["The features of users and items are not used here. Matrix factorisation takes --set side_features=true."]
 
 
-def _silence_line(facts: Mapping[str, Any]) -> str:
-    if not facts["contrast"]:
-        return "Silence: says nothing, since no probe shows that the log's labels differ from those of all pairs."
-    half = ", believed by half" if "level" in facts else ""
-    times = facts["positive"] / facts["negative"]
-    return f"Silence: a positive pair is {times:.1f} times as likely to be in the log as a negative one{half}."
-
-
 def truth_line(truth: Mapping[str, float]) -> str:
-    """What is known of a fit on simulated data, and of no other."""
-    off = truth["bias_of_the_log"]
-    line = f"In truth: ideal loss {truth['ideal_loss']:.3f}. The log's mean error is off by {off:+.1%}"
+    """The true loss and the true biases of a fit on simulated data."""
+    line = f"Truth: ideal loss {truth['ideal_loss']:.3f}. Bias of the log's mean error {truth['bias_of_the_log']:+.1%}"
     if "bias_of_the_weights" in truth:
-        line += f", with these weights by {truth['bias_of_the_weights']:+.1%}"
-    return line + " (of the errors to be expected)."
+        line += f", of the weighted mean error {truth['bias_of_the_weights']:+.1%}"
+    return line + " (relative to the expected error)."
+
+
+def _imputation_lines(facts: Mapping[str, Any]) -> list[str]:
+    """The missingness model, the ensemble and tri-training, where there are such."""
+    lines, average = [], "intercept" in facts
+    if facts.get("log_odds_ratio") == 0:
+        lines.append("Missingness model off: no probe shows that labels of the log differ from those of all pairs.")
+    elif "log_odds_ratio" in facts:
+        lines.append(
+            f"Missingness model: positive pairs are {facts['positive'] / facts['negative']:.1f}x as likely to be "
+            "observed as negative ones (estimated from the label rates of the log and of all pairs)."
+        )
+    if average:
+        part = "this correction" if "log_odds_ratio" in facts else "the imputation"
+        lines.append(f"Prediction = average of the model with {part} and one without.")
+    if "share_agreed" in facts:
+        lines.append(
+            f"Tri-training: two models agree on {facts['share_agreed']:.1%} of all pairs; the third learns these."
+        )
+    return lines
 
 
 def _sample_line(facts: Mapping[str, Any], rows: int) -> str:
     if facts["design_effect"] < 1 + 1e-9:
         return "Weights: every row counts the same."
     return (
-        f"Weights: effective sample size {facts['effective_sample_size']:,.0f} of {rows:,} rows, "
-        f"the largest is {facts['max_over_mean']:.1f} times the mean."
+        f"Weights: effective sample size {facts['effective_sample_size']:,.0f} of {rows:,} rows; "
+        f"the largest weight is {facts['max_over_mean']:.1f} times the mean."
     )
 
 
-def _part_lines(facts: Mapping[str, Any]) -> list[str]:
-    """What one weights part has to say, by the facts that it has."""
+def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
+    """Diagnostics of one weights part, according to the facts that it has."""
     lines = []
     if "ratio_of_positive" in facts:
         positive, negative = facts["ratio_of_positive"], facts["ratio_of_negative"]
-        lines.append(f"By label: a positive counts {positive:.2f}, a negative {negative:.2f}.")
+        lines.append(f"Relative weight of a positive row {positive:.2f}, of a negative row {negative:.2f}.")
     if "clipped_rows" in facts:
         low, high, mean = (facts[name] for name in ("smallest_propensity", "largest_propensity", "mean_ratio"))
         clipped, share, removed = (facts[name] for name in ("clipped_rows", "clipped_share", "weight_removed"))
@@ -192,7 +191,7 @@ def _part_lines(facts: Mapping[str, Any]) -> list[str]:
             f"clipped {clipped:,} rows ({share:.1%}), {removed:.1%} of the weight."
         )
     gaps = [f"{name.replace('_', ' ')} {facts[name]:.3f}" for name in ("balance_gap", "stability_gap") if name in facts]
-    lines += [f"Left to balance: {', '.join(gaps)} (0 if it is met)."] if gaps else []
+    lines += [f"Constraints: {', '.join(gaps)} (0 if met)."] if gaps else []
     return lines + _balance_lines(facts)
 
 
@@ -201,15 +200,15 @@ def _balance_lines(facts: Mapping[str, Any]) -> list[str]:
         return [f"Balanced by Algorithm 1: weight loss {facts['last_weight_loss']:.3f} in the last batch."]
     if "relaxed" not in facts:
         return []
-    folds = facts.get("balanced", [])  # which may have chosen different numbers of functions
+    folds = facts.get("balanced", [])  # folds may have chosen different numbers of functions
     total = sum(len(fold["names"]) for fold in folds) if folds else facts["functions"]
-    relaxed = f"{facts['relaxed']} of {total} functions given up"
+    relaxed = f"{facts['relaxed']} of {total} functions relaxed"
     if facts["status"] != "solved":
         relaxed += f", {facts['status']} with a gap of {facts['gap']:.1e}"
     before, after = facts["held_out_before"], facts["held_out_after"]
     if before is None or after is None:
         return [f"Balanced: {relaxed}."]
     return [
-        f"Balanced: imbalance of other functions, root mean square, {before['rms_sd']:.2g} SD before and "
+        f"Balanced: root mean square imbalance of held-out functions {before['rms_sd']:.2g} SD before and "
         f"{after['rms_sd']:.2g} SD after; {relaxed}."
     ]

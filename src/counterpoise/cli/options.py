@@ -1,24 +1,223 @@
-"""The options that several commands share, and how their words are read."""
+"""Options of the command line that several commands share, as dataclasses, and the decorator that expands them."""
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from counterpoise.config import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
-from counterpoise.errors import ConfigError, DataError
 
-# Errors of the library in the words of the command line: what Python calls `user_col` is `--user-col` there.
-
-NAME, VALUE = r"`([a-z][a-z_0-9]*)`", r"""(?<!--set )\b([a-z][a-z_0-9]*)=(?:"([^"]+)"|'([^']+)'|(-?\d[\w.]*))"""
+if TYPE_CHECKING:
+    from counterpoise.runs import FitConfig
 
 
-def spelling(group: Any, arguments: Sequence[str]) -> dict[str, str]:
-    """{what Python calls it: the option} of the command that these arguments call."""
+@dataclass(frozen=True)
+class OptionGroup:
+    """Base of the dataclasses whose fields are options; `panel` is their heading in --help."""
+
+    panel: ClassVar[str] = "Options"
+
+    def given(self) -> dict[str, Any]:
+        """{field: value} of the options that are not None."""
+        return given(**{field.name: getattr(self, field.name) for field in fields(self)})
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Expand each parameter of a command that is an `OptionGroup` into one option for each of its fields.
+
+    Typer reads options from a function's signature and does not know dataclasses. The returned function shows Typer the
+    expanded signature, and calls the command with an instance of each group. Two groups must not share a field.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, type[OptionGroup]] = {}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if isinstance(hints[name], type) and issubclass(hints[name], OptionGroup):
+            groups[name] = hints[name]
+            parameters += _parameters(hints[name])
+        else:
+            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+
+    def expanded(**values: Any) -> None:
+        built = {
+            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+            for name, kind in groups.items()
+        }
+        command(**values, **built)
+
+    expanded.__name__, expanded.__doc__ = command.__name__, command.__doc__
+    expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    setattr(expanded, "__signature__", inspect.Signature(parameters))  # noqa: B010  mypy knows no such attribute
+    return expanded
+
+
+def option(text: str, *names: str, shown: str | bool = True, panel: str | None = None) -> Any:
+    """An option with its help text; `shown` is what --help shows as the default where that is None."""
+    return typer.Option(*names, help=text, show_default=shown, rich_help_panel=panel)
+
+
+def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
+    """A keyword parameter for each field of a group, with the group's panel in its Typer annotation."""
+    hints = get_type_hints(group, include_extras=True)
+    for field in fields(group):
+        kind, info = get_args(hints[field.name])
+        if isinstance(info, OptionInfo):
+            info = copy(info)
+            info.rich_help_panel = group.panel
+        default = inspect.Parameter.empty if field.default is MISSING else field.default
+        yield inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
+        )
+
+
+Json = Annotated[bool, option("Print the result as one JSON document.", "--json")]
+Quiet = Annotated[bool, option("Print nothing but errors.", "--quiet")]
+Run = Annotated[Path, typer.Argument(help="Folder of a saved run, written by `fit`.", show_default=False)]
+UserCol = Annotated[str | None, option("Name of the column of user ids.", shown="user_id")]
+ItemCol = Annotated[str | None, option("Name of the column of item ids.", shown="item_id")]
+RatingCol = Annotated[str | None, option("Name of the column of ratings.", shown="rating")]
+TimestampCol = Annotated[str | None, option("Name of the column of timestamps, if there is one.")]
+PropensityCol = Annotated[str | None, option("Name of the column of known propensities, for --set weights=known.")]
+Separator = Annotated[str | None, option("Character between the fields of a text file.", shown="by file ending")]
+Threshold = Annotated[float | None, option("Ratings at or above this value are positive labels.")]
+Repeated = Annotated[Duplicates | None, option("What to do with a pair that occurs more than once.", shown="error")]
+ENGINE_HELP = "Where out-of-core passes run: threads of this process, or Ray."
+EngineWord = Annotated[EngineName | None, option(ENGINE_HELP, "--engine", shown="local")]
+Address = Annotated[str | None, option("Address of a Ray cluster: auto or HOST:PORT.", shown="start one here")]
+UNKNOWN_HELP = "Users that the log does not have: an error, or scored by the items' rates of positive labels."
+UnknownUsers = Annotated[Unknown, option(UNKNOWN_HELP, "--unknown-users")]
+OUT_HELP = "File to write, ending in .parquet, .csv or .tsv."
+
+
+@dataclass(frozen=True)
+class PairColumns(OptionGroup):
+    """How a file of user-item pairs is read."""
+
+    panel = "Data"
+    user_col: UserCol = None
+    item_col: ItemCol = None
+    separator: Separator = None
+
+
+@dataclass(frozen=True)
+class RatingColumns(PairColumns):
+    """How a file of ratings is read."""
+
+    rating_col: RatingCol = None
+    threshold: Threshold = None
+    duplicates: Repeated = None
+
+
+@dataclass(frozen=True)
+class LogColumns(RatingColumns):
+    """How a training log is read."""
+
+    timestamp_col: TimestampCol = None
+    propensity_col: PropensityCol = None
+
+
+@dataclass(frozen=True)
+class DataOptions(OptionGroup):
+    """The log to learn from and the files that go with it."""
+
+    panel = "Data"
+    data: Annotated[str | None, typer.Argument(help="Name of a dataset, or a log: a file, folder or glob.")] = None
+    test: Annotated[
+        str | None, option("File of unbiased ratings to evaluate on; without --probe one is drawn from it.")
+    ] = None
+    probe: Annotated[str | None, option("File of a small unbiased sample to learn from.")] = None
+    users: Annotated[str | None, option("File of user ids and their features (numbers).")] = None
+    items: Annotated[str | None, option("File of item ids and their features (numbers).")] = None
+    path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
+    protocol: Annotated[Protocol | None, option("How probe and test are split.", shown="honest")] = None
+    probe_fraction: Annotated[float | None, option("Share of the test ratings to use as probe.", shown="0.05")] = None
+
+
+@dataclass(frozen=True)
+class MethodOptions(OptionGroup):
+    """What is fitted."""
+
+    panel = "Method"
+    method: Annotated[str | None, option("Method, see `counterpoise methods`.", shown="counterpoise")] = None
+    config: Annotated[Path | None, option("TOML file or saved run to take options and settings from.")] = None
+    settings: Annotated[list[str] | None, option("Any setting, as name=value; may be repeated.", "--set")] = None
+    seed: Annotated[int | None, option("Seed of all random draws.", shown="0")] = None
+
+
+@dataclass(frozen=True)
+class EvaluationOptions(OptionGroup):
+    """How ranking metrics are computed."""
+
+    panel = "Evaluation"
+    k: Annotated[int | None, option("Length of the lists that are evaluated.", "--k", shown="5")] = None
+    empty_users: Annotated[EmptyUsers | None, option("NDCG of users without positive labels.", shown="skip")] = None
+
+
+@dataclass(frozen=True)
+class ClusterOptions(OptionGroup):
+    """Where the work is done."""
+
+    panel = "Scale"
+    engine: EngineWord = None
+    workers: Annotated[int | None, option("Number of threads, or of Ray workers.", shown="all cores")] = None
+    address: Address = None
+
+
+@dataclass(frozen=True)
+class ScaleOptions(ClusterOptions):
+    """Where the work is done, and in how much memory."""
+
+    memory: Annotated[str | None, option("Memory budget; larger logs in many files are streamed.", shown="4GB")] = None
+    cache: Annotated[str | None, option("Folder for the shards of a streamed log.", shown="the user's cache")] = None
+
+
+@dataclass(frozen=True)
+class OutputOptions(OptionGroup):
+    """What is printed."""
+
+    panel = "Output"
+    as_json: Json = False
+    quiet: Quiet = False
+
+    @property
+    def visible(self) -> bool:
+        """Whether text for people is printed."""
+        return not (self.as_json or self.quiet)
+
+
+def fit_config(method: MethodOptions, *groups: OptionGroup, settings: Sequence[str] = ()) -> FitConfig:
+    """The configuration of a fit from the options of its command; `settings` are further name=value words."""
+    from counterpoise.runs import FitConfig, parse_settings, resolve
+
+    values = {name: value for group in (method, *groups) for name, value in group.given().items()}
+    flags = {name: value for name, value in values.items() if name in FitConfig.model_fields and name != "settings"}
+    return resolve(method.config, flags, parse_settings([*(method.settings or []), *settings]))
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """The options that are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def words(text: str | None) -> list[str] | None:
+    """The parts of a text separated by commas."""
+    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+
+
+NAME_IN_MESSAGE = r"`([a-z][a-z_0-9]*)`"
+SETTING_IN_MESSAGE = r"""(?<!--set )\b([a-z][a-z_0-9]*)=(?:"([^"]+)"|'([^']+)'|(-?\d[\w.]*))"""
+
+
+def option_names(group: Any, arguments: Sequence[str]) -> dict[str, str]:
+    """{name of the parameter in Python: option} of the command that these arguments call."""
     command = group
     for word in arguments:
         if word not in getattr(command, "commands", {}):
@@ -27,80 +226,21 @@ def spelling(group: Any, arguments: Sequence[str]) -> dict[str, str]:
     return {option.name: option.opts[0] for option in command.params if option.param_type_name == "option"}
 
 
-def in_options(text: str, options: Mapping[str, str]) -> str:
-    """`user_col` as `--user-col`, duplicates="last" as --duplicates last; other settings by --set.
+def with_option_names(message: str, options: Mapping[str, str]) -> str:
+    """An error message of the library with Python arguments replaced by options of the command.
 
-    A name of one word, `threshold`, is left: the option is spelled as it.
+    `user_col` becomes `--user-col`, duplicates="last" becomes --duplicates last, and a setting that is no option
+    becomes --set name=value. A name of one word, such as `threshold`, stays: the option is spelled like it.
     """
 
     def name(found: re.Match[str]) -> str:
         return f"`{options[found[1]]}`" if "_" in found[1] and found[1] in options else found[0]
 
-    def value(found: re.Match[str]) -> str:
-        chosen = found[2] or found[3] or found[4]
+    def setting(found: re.Match[str]) -> str:
+        value = found[2] or found[3] or found[4]
         if found[1] in options:
-            return f"{options[found[1]]} {chosen}"
-        return f"--set {found[1]}={chosen}" if options.get("settings") == "--set" else found[0]
+            return f"{options[found[1]]} {value}"
+        return f"--set {found[1]}={value}" if options.get("settings") == "--set" else found[0]
 
-    told = re.sub(VALUE, value, re.sub(NAME, name, text))
-    return re.sub(r"`(--[a-z-]+)` \(\1\)", r"`\1`", told)  # some messages name the option themselves
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-Run = Annotated[Path, typer.Argument(help="A folder that `fit` wrote.", show_default=False)]
-UserCol = Annotated[str | None, typer.Option(help="Column of user ids.", show_default="user_id")]
-ItemCol = Annotated[str | None, typer.Option(help="Column of item ids.", show_default="item_id")]
-RatingCol = Annotated[str | None, typer.Option(help="Column of ratings.", show_default="rating")]
-Threshold = Annotated[float | None, typer.Option(help="Ratings at or above it are positive.")]
-TopK = Annotated[int | None, typer.Option("--k", help="Length of the lists that are evaluated.", show_default="5")]
-Empty = Annotated[EmptyUsers | None, typer.Option(help="Users without a positive label.", show_default="skip")]
-UnknownUsers = Annotated[Unknown, typer.Option(help="Unknown users: an error, or the items' rates of positives.")]
-Separator = Annotated[str | None, typer.Option(help="Between the fields of a text file.", show_default="by ending")]
-Data = Annotated[str | None, typer.Argument(help="A dataset's name, or the log: a file, a folder or a glob.")]
-Method = Annotated[str | None, typer.Option(help="See `counterpoise methods`.", show_default="counterpoise")]
-UserFile = Annotated[str | None, typer.Option(help="File with ids and features (numbers) of users.")]
-ItemFile = Annotated[str | None, typer.Option(help="File with ids and features (numbers) of items.")]
-ProbeFile = Annotated[str | None, typer.Option(help="File with a small unbiased sample.")]
-Split = Annotated[Protocol | None, typer.Option(help="Of the split.", show_default="honest")]
-Repeated = Annotated[Duplicates | None, typer.Option(help="Repeated pairs.", show_default="error")]
-TimestampCol = Annotated[str | None, typer.Option(help="Column of timestamps, if any.")]
-PropensityCol = Annotated[str | None, typer.Option(help="Of propensities, for --set weights=known.")]
-ProbeFraction = Annotated[float | None, typer.Option(help="Of the test, as probe.", show_default="0.05")]
-Folder = Annotated[str | None, typer.Option(help="Folder of a named dataset.")]
-Memory = Annotated[str | None, typer.Option(help="Budget for a log in many files.", show_default="4GB")]
-EngineWord = Annotated[EngineName | None, typer.Option("--engine", help="Who works on it.", show_default="local")]
-Workers = Annotated[int | None, typer.Option(help="Threads, or workers of Ray.", show_default="all cores")]
-Address = Annotated[str | None, typer.Option(help="Of a Ray cluster: auto or HOST:PORT.", show_default="start one")]
-Cache = Annotated[str | None, typer.Option(help="Folder for its codes.", show_default="the user's cache")]
-TABLE_FIELDS = ("name", "population_mean", "mean_before", "mean_after", "smd_before", "smd_after")
-INTERRUPTED = 130  # the exit code after Ctrl-C
-IdFile = Annotated[Path | None, typer.Option(help="The same, one a line: ids that hold a comma.", show_default=False)]
-OUT_HELP = "Where to write: .parquet, .csv or .tsv."
-
-
-def given(**options: Any) -> dict[str, Any]:
-    """The options that were given."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
-def ids(name: str, text: str | None, file: Path | None) -> list[str] | None:
-    """Ids separated by commas, or those of a file, one a line: there an id may hold any other letter."""
-    if file is None:
-        return words(text)
-    if text is not None:
-        raise ConfigError(f"`--{name}` and `--{name}-file` name the same: give one of them.")
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise DataError(f"{file} cannot be read: {reason}.") from None
-    found = [line for line in lines if line.strip()]
-    if not found:
-        raise DataError(f"{file} holds no ids: `--{name}-file` takes one a line.")
-    return found
-
-
-def words(text: str | None) -> list[str] | None:
-    """Ids separated by commas."""
-    return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
+    replaced = re.sub(SETTING_IN_MESSAGE, setting, re.sub(NAME_IN_MESSAGE, name, message))
+    return re.sub(r"`(--[a-z-]+)` \(\1\)", r"`\1`", replaced)  # some messages name the option themselves

@@ -1,73 +1,77 @@
-"""`counterpoise report`: one page on a saved run, or several runs side by side."""
+"""`counterpoise report`: a page about a saved run, or about several runs side by side."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterpoise.cli.console import say, show_json, working
-from counterpoise.cli.options import Json, Quiet, UnknownUsers
+from counterpoise.cli.console import print_line, show_json, working
+from counterpoise.cli.options import OutputOptions, UnknownUsers, option, with_options
 from counterpoise.errors import ConfigError
 
 if TYPE_CHECKING:
     from counterpoise.data.log import Dataset
     from counterpoise.recommender import DebiasedRecommender
 
-RUNS_HELP = "A folder that `fit` wrote; with --compare several."
-PLAIN_HELP = "A saved run of mf to compare with, or none."
 
-
+@with_options
 def report(
-    runs: Annotated[list[Path], typer.Argument(help=RUNS_HELP, show_default=False)],
-    test: Annotated[str | None, typer.Option(help="A file with unbiased ratings, or a dataset's name.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The page to write.", show_default="RUN/report.html")] = None,
-    compare: Annotated[bool, typer.Option("--compare", help="Put several runs side by side.")] = False,
-    plain: Annotated[str | None, typer.Option(help=PLAIN_HELP, show_default="fit it now")] = None,
+    runs: Annotated[
+        list[Path], typer.Argument(help="Folder of a saved run; with --compare several.", show_default=False)
+    ],
+    output: OutputOptions,
+    out: Annotated[Path | None, option("Page to write.", shown="RUN/report.html", panel="Output")] = None,
+    test: Annotated[str | None, option("File of unbiased ratings, or a dataset's name.")] = None,
+    compare: Annotated[bool, option("Show several runs side by side.", "--compare")] = False,
+    baseline: Annotated[str | None, option("Saved run of mf to compare with, or none.", shown="fit it now")] = None,
     unknown: UnknownUsers = "error",
-    as_json: Json = False,
-    quiet: Quiet = False,
 ) -> None:
-    """Write one page on a run: how biased its log is, what the weights did, how good it is. FILE.json has the facts."""
+    """Write a page about a run: how biased its log is, what the weights changed, how good it is.
+
+    The same facts are written as JSON beside the page.
+    """
     from counterpoise.report import write as writing
 
     if len(runs) > 1 and not compare:
-        raise ConfigError(f"`report` takes one run, got {len(runs)}. Use --compare to put several side by side.")
-    with working("reporting", not (as_json or quiet)):
+        raise ConfigError(f"`report` takes one run, got {len(runs)}. Use --compare to show several side by side.")
+    with working("reporting", output.visible):
         if compare:
-            if plain is not None:
-                raise ConfigError("`--plain` goes with the report of one run; with --compare name a run of mf first.")
+            if baseline is not None:
+                raise ConfigError(
+                    "`--baseline` goes with the report of one run; with --compare name a run of mf first."
+                )
             out = out or Path(writing.COMPARISON)
             facts = writing.compare(runs, out=out, test=test, unknown=unknown)
         else:
             out = out or runs[0] / writing.REPORT
-            chosen: bool | str = True if plain is None else plain != "none" and plain
-            facts = writing.write_report(runs[0], out=out, test=test, unknown=unknown, plain=chosen)
-    if as_json:
+            chosen: bool | str = True if baseline is None else baseline != "none" and baseline
+            facts = writing.write_report(runs[0], out=out, test=test, unknown=unknown, baseline=chosen)
+    if output.as_json:
         show_json({"out": str(out), **facts})
-    elif not quiet:
-        say("\n".join(summary_lines(facts)))
-        say(f"Written to {out}; the facts are in {out.with_suffix('.json')}")
-
-
-def summary_lines(facts: dict[str, Any]) -> list[str]:
-    """The summary of a page, for a terminal."""
-    return [*facts["notes"], *(f"{part['title']}: {part['text']}" for part in facts["summary"])]
+    elif output.visible:
+        print_line("\n".join([*facts["notes"], *(f"{part['title']}: {part['text']}" for part in facts["summary"])]))
+        print_line(f"Written to {out}; the facts are in {out.with_suffix('.json')}")
 
 
 def report_beside(
-    run: Path, model: DebiasedRecommender, dataset: Dataset, plain: bool | DebiasedRecommender = True, *, wanted: bool
+    run: Path,
+    model: DebiasedRecommender,
+    dataset: Dataset,
+    baseline: bool | DebiasedRecommender = True,
+    *,
+    visible: bool,
 ) -> Path:
-    """The report of what was just saved in a folder, without reading its data again; where it lies.
+    """Write the report of a model that was just saved in a folder, without reading its data again; its path.
 
-    `wanted`: a sign of life meanwhile.
+    `baseline`: a fitted model to compare with, or True to fit one. `visible`: show a spinner.
     """
     from counterpoise.report.context import ReportContext, name_of_test
     from counterpoise.report.write import REPORT, write_report_of
     from counterpoise.storage import read_manifest
 
-    material = ReportContext(model, run.name, read_manifest(run), dataset, dataset.test, name_of_test(dataset))
-    with working("reporting", wanted):
-        write_report_of(material, run / REPORT, plain)
+    context = ReportContext(model, run.name, read_manifest(run), dataset, dataset.test, name_of_test(dataset))
+    with working("reporting", visible):
+        write_report_of(context, run / REPORT, baseline)
     return run / REPORT

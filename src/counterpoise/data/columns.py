@@ -1,4 +1,4 @@
-"""Columns out of frames and matrices, and their checks: an error names the column and its first bad row."""
+"""Columns of frames and matrices, checked: an error names the column and its first bad row."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.data.ids import as_column, from_native
-from counterpoise.errors import DataError, RowError, short_repr
+from counterpoise.errors import DataError, RowError, did_you_mean, short_repr
 
 
 def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
@@ -25,8 +25,8 @@ def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
     table = table.collect() if isinstance(table, nw.LazyFrame) else table
     for column in names.values():
         if column not in table.columns:
-            there = ", ".join(map(repr, table.columns))
-            raise DataError(f"there is no column {column!r}; the columns are {there}.")
+            listed, hint = ", ".join(map(repr, table.columns)), did_you_mean(column, table.columns)
+            raise DataError(f"there is no column {column!r}; the columns are {listed}.{hint}")
     return {role: table[column].to_native() for role, column in names.items()}
 
 
@@ -35,7 +35,7 @@ def observed_entries(ratings: Any, mask: Any) -> tuple[NDArray[Any], NDArray[Any
     from scipy import sparse
 
     if mask is None:
-        raise DataError("`mask` must say which entries were observed: a sparse matrix cannot tell 0 from missing.")
+        raise DataError("`mask` must mark the observed entries: in a sparse matrix 0 and missing are the same.")
     try:
         matrix, observed = sparse.csr_array(ratings), sparse.coo_array(mask)
     except (TypeError, ValueError) as error:
@@ -63,8 +63,8 @@ def whole_ids(values: Any, name: str) -> Any:
 
 
 def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
-    """A column as finite floats; an error that names the first that is none."""
-    column = _plain(values, name)
+    """A column as finite floats; an error that names the first row without one."""
+    column = _numeric(values, name)
     if column.dtype.is_temporal():
         raise DataError(f"column {name!r}: expected numbers, got {column.dtype}.")
     numbers = column.cast(pl.Float64, strict=False)
@@ -77,12 +77,12 @@ def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
 
 def whole_times(values: Any, name: str) -> NDArray[np.int64]:
     """Whole numbers as they come, dates as microseconds since 1970."""
-    column = _plain(values, name)
+    column = _numeric(values, name)
     is_date = column.dtype == pl.Date or column.dtype == pl.Datetime
     times = column.dt.epoch("us") if is_date else column.cast(pl.Int64, strict=False)
     if times.has_nulls():
         row = int(times.is_null().arg_max() or 0)
-        came = column.to_physical()[row] if is_date else column[row]  # a date out of range has no words
+        came = column.to_physical()[row] if is_date else column[row]  # a date out of range cannot be written
         raise RowError(
             name, row, f"expected a whole number or a date, got {short_repr(came)}. Correct or drop the row."
         )
@@ -116,8 +116,8 @@ def feature_table(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.
     return table
 
 
-def _plain(values: Any, name: str) -> pl.Series:
-    """Values as a column that can be cast to numbers."""
+def _numeric(values: Any, name: str) -> pl.Series:
+    """Values as a column of scalars that can be cast to numbers."""
     values = from_native(values)
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
         values = values.astype("datetime64[us]")

@@ -1,13 +1,16 @@
-"""`load` a dataset by name or from files, split by a protocol into a biased log, a probe and a test."""
+"""`load_dataset`: a public dataset by its name, simulated data, or own files, split into train, probe and test.
+
+Everything is read into memory; `out_of_core.datasets` streams logs that do not fit.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from inspect import signature
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +21,20 @@ from counterpoise.config import Protocol
 from counterpoise.data.files import PARQUET, SEPARATORS, first_fields, is_many, kind_of, title_of
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
-from counterpoise.data.reading import AnyPath, read_log, read_logs, with_sides
-from counterpoise.data.splits import apply_protocol
-from counterpoise.errors import ConfigError, DataError, check_choice, check_number
-from counterpoise.out_of_core.executors import RayEngine
-from counterpoise.out_of_core.log import read_streamed, too_long
+from counterpoise.data.reading import AnyPath, read_log, read_logs, read_logs_with_features
+from counterpoise.data.splits import Split
+from counterpoise.errors import ConfigError, DataError, did_you_mean
 
-# The public datasets of the field: where they come from, and a short reader for each.
-#
-# A reader takes (folder, threshold, generator) and returns (biased log, unbiased ratings, notes for the description).
-
-Logs = tuple[FeedbackLog, FeedbackLog, dict[str, Any]]
-Reader = Callable[[Path, float | None, np.random.Generator], Logs]
+Logs = tuple[FeedbackLog, FeedbackLog, dict[str, Any]]  # the biased log, unbiased ratings, notes for the description
+Reader = Callable[[Path, float | None, np.random.Generator], Logs]  # of (folder, threshold, generator)
+FilesReader = Callable[..., Mapping[str, FeedbackLog]]  # of (files by part, users, items, threshold=..., **options)
+PARTS = ("train", "probe", "test")
 YAHOO_FILES = ("ydata-ymusic-rating-study-v1_0-train.txt", "ydata-ymusic-rating-study-v1_0-test.txt")
 
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset that `load` knows by name. `readers` maps the files that must be there to who reads them."""
+    """A dataset that `load_dataset` knows by name. `readers`: the files that must be there, and what reads them."""
 
     name: str
     title: str
@@ -47,7 +46,7 @@ class Source:
     readers: Mapping[tuple[str, ...], Reader] = field(default_factory=dict, repr=False)
 
     def find(self, folder: Path) -> tuple[Path, Reader] | None:
-        """The folder that holds the files, itself or its `data`, and their reader; None where they are not there."""
+        """The folder with the files, itself or its `data`, and their reader; None where they are not there."""
         for place in (folder, folder / "data"):
             for files, reader in self.readers.items():
                 if all((place / file).is_file() for file in files):
@@ -56,7 +55,7 @@ class Source:
 
 
 def read_coat(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
-    """Two dense matrices in which 0 means not rated, and binary features where they are there."""
+    """Two dense matrices in which 0 means not rated, and binary side features where their files exist."""
     features = {}
     for side in ("user_features", "item_features"):
         file = folder / "user_item_features" / f"{side}.ascii"
@@ -112,7 +111,7 @@ def read_kuairec_matrices(folder: Path, threshold: float | None, rng: np.random.
 def read_kuairec_small(
     folder: Path, threshold: float | None, rng: np.random.Generator, density: float = 0.05, rows_a_user: int = 83
 ) -> Logs:
-    """Only the small matrix, nearly full: a biased log is drawn from it, so that its propensities are known.
+    """A semi-synthetic log, drawn from the small matrix, which is nearly full.
 
     P(a pair enters the log) = sigmoid(offset + z), z the standardised log(1 + watch ratio), mean `density`.
     The unbiased ratings are `rows_a_user` uniform pairs of each user.
@@ -124,17 +123,17 @@ def read_kuairec_small(
         threshold=threshold,
         duplicates="mean",
     )
-    level = np.log1p(np.maximum(full.ratings, 0))
-    score = (level - level.mean()) / max(level.std(), 1e-12)
+    watched = np.log1p(np.maximum(full.ratings, 0))
+    score = (watched - watched.mean()) / max(watched.std(), 1e-12)
     offset = brentq(lambda b: expit(b + score).mean() - density, -100, 100)
     train = full.take(rng.random(len(full)) < expit(offset + score))
-    unbiased = full.take(_some_of_each(full.users, rows_a_user, rng))
+    unbiased = full.take(_draw_from_each(full.users, rows_a_user, rng))
     note = f"semi-synthetic: the log was drawn with P = sigmoid({offset:.3f} + standardised log(1 + watch ratio))"
     return train, unbiased, {"note": note}
 
 
-def _some_of_each(groups: NDArray[np.int32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The positions of `count` uniformly drawn members of each group (all of a smaller one), in order."""
+def _draw_from_each(groups: NDArray[np.int32], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Positions of `count` uniformly drawn members of each group (all of a smaller one), ascending."""
     order = np.lexsort((rng.random(len(groups)), groups))
     ordered = groups[order]
     rank = np.arange(len(groups)) - np.searchsorted(ordered, ordered)
@@ -198,43 +197,7 @@ SOURCES: Mapping[str, Source] = {
 }
 
 
-PARTS = ("train", "probe", "test")
-
-
-@dataclass
-class Split:
-    """How unbiased ratings are split, and the generator that draws."""
-
-    protocol: Protocol
-    probe_fraction: float
-    seed: int
-
-    def __post_init__(self) -> None:
-        """Check the settings, also where nothing is to be drawn."""
-        check_choice("protocol", self.protocol, get_args(Protocol))
-        check_number("probe_fraction", self.probe_fraction, at_least=0, at_most=1, advice="0 draws no probe.")
-        check_number("seed", self.seed, at_least=0, integer=True)
-        self.rng = np.random.default_rng(self.seed)
-
-    def dataset(
-        self,
-        name: str,
-        train: FeedbackLog,
-        unbiased: FeedbackLog | None,
-        probe: FeedbackLog | None,
-        about: dict[str, Any],
-    ) -> Dataset:
-        """The dataset, with the settings and the counts of rows in its description."""
-        about = about | asdict(self) | {"train_rows": len(train)}
-        if unbiased is None:
-            return Dataset(train, probe, None, name, about)
-        probe, test, counts = apply_protocol(
-            train, unbiased, self.protocol, self.probe_fraction, rng=self.rng, probe=probe
-        )
-        return Dataset(train, probe, test, name, about | counts)
-
-
-def load(
+def load_dataset(
     name: AnyPath,
     path: AnyPath | None = None,
     protocol: Protocol = "honest",
@@ -246,11 +209,10 @@ def load(
     probe: AnyPath | None = None,
     users: AnyPath | None = None,
     items: AnyPath | None = None,
-    memory: str | float | None = None,
-    streaming: Mapping[str, Any] | None = None,
+    read: FilesReader = read_logs_with_features,
     **options: Any,
 ) -> Dataset:
-    """A dataset by its name (see `available`), or from files of your own.
+    """A dataset by its name (see `available`), or from files of your own, in memory.
 
     `name`: a known name; the biased log as a file, a folder of files or a glob (then `test` and `probe` may name two
     more); or a folder with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the
@@ -260,47 +222,42 @@ def load(
     `threshold`: ratings at or above it are positive; by default the dataset's own, for files none.
     `users`, `items`: with files of your own, two more with side features: a column of ids, named as in the log, and
     numbers.
-    `memory`: a log in a folder or a glob that would take more is streamed (see `StreamedLog`), with the options
-    `streaming`: `cache` and `engine`. By default none is. With a `RayEngine` every log is, also a single file.
+    `read`: what turns files of your own into logs.
     `options`: for files those of `read_logs`, for "simulated" those of `simulate`.
     """
-    split, over_ray = Split(protocol, probe_fraction, seed), isinstance((streaming or {}).get("engine"), RayEngine)
+    split = Split(protocol, probe_fraction, seed)
     if str(name) not in SOURCES:
         if path is not None:
             raise ConfigError(f"`path` goes with one of the names {_names()}; {str(name)!r} is a path itself.")
-        files = _files(Path(name).expanduser(), test, probe)
-        if memory is not None and (too_long(files["train"], memory) or over_ray):
-            if users is not None or items is not None:
-                raise ConfigError(
-                    "`users` and `items` do not go with a log that is streamed. Raise `memory`, or leave Ray out."
-                )
-            ordered = {"train": files.pop("train"), **files}
-            logs = read_streamed(ordered, threshold=threshold, memory=memory, **(streaming or {}), **options)
-        else:
-            columns = {name: options[name] for name in ("user_col", "item_col", "separator") if name in options}
-            logs = with_sides(read_logs(files, threshold=threshold, **options), users, items, **columns)
+        logs = read(_files(Path(name).expanduser(), test, probe), users, items, threshold=threshold, **options)
         about = {"source": str(name), "threshold": threshold}
         return split.dataset(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
     source = SOURCES[str(name)]
-    if over_ray:
-        raise ConfigError(f"`engine` 'ray' works on files of your own; {source.name!r} fits into memory: leave it out.")
     if any(file is not None for file in (test, probe, users, items)):
         raise ConfigError(
             f"`test`, `probe`, `users` and `items` go with files of your own; {source.name!r} has its own."
         )
     if source.name == "simulated":
-        if path is not None or threshold is not None or protocol != "honest":
-            raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
-        from counterpoise.data.simulation import simulate
+        return _load_simulated(split, path, threshold, options)
+    return _load_source(source, split, path, threshold, options)
 
-        unknown = sorted(set(options) - set(signature(simulate).parameters))
-        if unknown:
-            named = ", ".join(f"`{option}`" for option in unknown)
-            raise ConfigError(f"'simulated' does not take {named}: they go with files.")
-        return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
+
+def _load_simulated(split: Split, path: AnyPath | None, threshold: float | None, options: dict[str, Any]) -> Dataset:
+    from counterpoise.data.simulation import simulate
+
+    if path is not None or threshold is not None or split.protocol != "honest":
+        raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
+    unknown = sorted(set(options) - set(signature(simulate).parameters))
+    if unknown:
+        raise ConfigError(f"'simulated' does not take {_quoted(unknown)}: they go with files.")
+    return simulate(seed=split.seed, probe_fraction=split.probe_fraction, **options).dataset
+
+
+def _load_source(
+    source: Source, split: Split, path: AnyPath | None, threshold: float | None, options: dict[str, Any]
+) -> Dataset:
     if options:
-        named = ", ".join(f"`{option}`" for option in options)
-        raise ConfigError(f"{source.name!r} does not take {named}: they go with files of your own.")
+        raise ConfigError(f"{source.name!r} does not take {_quoted(options)}: they go with files of your own.")
     threshold = source.threshold if threshold is None else threshold
     folder, read = find(source, path)
     train, unbiased, notes = read(folder, threshold, split.rng)
@@ -309,7 +266,7 @@ def load(
 
 
 def available() -> list[dict[str, Any]]:
-    """What `load` knows by name: title, licence, size, where to get it, and the folder where it was found or None."""
+    """The named datasets: title, licence, size, where to get them, and the folder where each was found or None."""
     rows = []
     for source in SOURCES.values():
         found = next(filter(None, map(source.find, search_folders(source.name))), None)
@@ -339,27 +296,33 @@ def find(source: Source, path: AnyPath | None = None) -> tuple[Path, Reader]:
 
 
 def _files(path: Path, test: AnyPath | None, probe: AnyPath | None) -> dict[str, AnyPath]:
-    """The file of each part: from a folder with train.*, probe.*, test.*, or as named one by one."""
-    given = {"probe": probe, "test": test}
-    files: dict[str, AnyPath] = {part: file for part, file in given.items() if file is not None}
-    if not path.is_dir() or not any(any(path.glob(f"{part}.*")) for part in PARTS):
-        if not is_many(path) and not path.exists() and path.name == str(path) and kind_of(path) == "":
-            raise ConfigError(f"unknown dataset {str(path)!r}. Use one of {_names()}, or a path to your own files.")
-        return {"train": path, **files}
+    """The file of each part, train first: from a folder with train.*, probe.*, test.*, or as named one by one."""
+    files: dict[str, AnyPath] = {"train": path}
+    if path.is_dir() and any(any(path.glob(f"{part}.*")) for part in PARTS):
+        files = _files_in(path)
+    elif not is_many(path) and not path.exists() and path.name == str(path) and kind_of(path) == "":
+        hint = did_you_mean(path, SOURCES)
+        raise ConfigError(f"unknown dataset {str(path)!r}.{hint} Use one of {_names()}, or a path to your own files.")
+    return files | {part: file for part, file in (("probe", probe), ("test", test)) if file is not None}
+
+
+def _files_in(folder: Path) -> dict[str, AnyPath]:
+    files: dict[str, AnyPath] = {}
     for part in PARTS:
-        found = sorted(
-            file
-            for file in path.glob(f"{part}.*")
-            if file.name.split(".")[0] == part and kind_of(file) in (*SEPARATORS, *PARQUET)
-        )
+        tables = [file for file in folder.glob(f"{part}.*") if kind_of(file) in (*SEPARATORS, *PARQUET)]
+        found = sorted(file for file in tables if file.name.split(".")[0] == part)
         if len(found) > 1:
-            raise DataError(f"{path}: several files are called {part}: {', '.join(file.name for file in found)}.")
-        if found and part not in files:
+            raise DataError(f"{folder}: several files are called {part}: {', '.join(file.name for file in found)}.")
+        if found:
             files[part] = found[0]
     if "train" not in files:
-        raise DataError(f"{path}: there is no train.csv, train.tsv or train.parquet in this folder.")
+        raise DataError(f"{folder}: there is no train.csv, train.tsv or train.parquet in this folder.")
     return files
 
 
 def _names() -> str:
     return ", ".join(map(repr, SOURCES))
+
+
+def _quoted(options: Iterable[str]) -> str:
+    return ", ".join(f"`{option}`" for option in options)

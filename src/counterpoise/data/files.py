@@ -1,7 +1,12 @@
-"""Columns of CSV, TSV and Parquet files, with errors of one line that name the file, the column and the row.
+"""CSV, TSV and Parquet files as columns, plain or compressed, and the files that a folder or a glob names.
 
-Rows are counted as a spreadsheet counts them: the header of a text file is row 1. Parquet has no header, so that its
-first row of data is row 1. Text files are read as text and typed later, so that every value can be named as it stands.
+Errors are one line with the file, the column and the row. Rows are counted as a spreadsheet counts them: the header of
+a text file is row 1. Parquet has no header, so its first row of data is row 1. Text files are read as text and typed
+later, so that messages can show every value as it is written.
+
+A few kilobytes may unpack to more than memory holds. So the unpacked size of a compressed file is found first, in small
+pieces (`check_unpacked`). Logs of ratings shrink to a tenth or a twentieth of their size; what shrinks to less than a
+hundredth was made to do harm.
 """
 
 from __future__ import annotations
@@ -19,18 +24,24 @@ from typing import IO, Any
 
 import polars as pl
 
-from counterpoise.errors import ConfigError, DataError, short_repr
+from counterpoise.errors import ConfigError, DataError, did_you_mean, short_repr
 
-# How large a packed file is once unpacked, told before it is: a few kilobytes may hide more than memory holds.
-#
-# What is past `ROOM` and more than `RATIO` times as large as the file is refused. Logs of ratings shrink to a tenth or
-# a twentieth; what shrinks to less than a hundredth was made to.
-
-RATIO, ROOM = 100, 1 << 28  # bytes
+SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
+PARQUET = (".parquet", ".pq")
+COMPRESSED = (".gz", ".zst")
+ROLES = ("user", "item", "rating", "timestamp")  # of columns that the caller can name
+FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
+BLANK, SHORT, BREAKS = "\0blank", "\0short", "\0breaks"  # names that no file gives to a column
+NOT_UTF8 = "the text is not UTF-8. Save the file with the encoding UTF-8."
+BAD_QUOTE = "a quote is not closed or not doubled. Correct the row."
+MIN_TEXT_ROW = 12  # bytes; nearly every row of a text file has more
+TEXT_COMPRESSION = 4  # a compressed text file is roughly so many times smaller
+MAX_UNPACKED_RATIO = 100  # unpacked size / file size; checked above `MIN_CHECKED_SIZE`
+MIN_CHECKED_SIZE = 1 << 28  # bytes
 CHUNK = 1 << 20
 GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
-BLOCK = 1 << 17  # the most bytes that a block of Zstandard holds
+ZSTANDARD_BLOCK = 1 << 17  # the most bytes that one block holds
 
 
 def check_unpacked(file: Path) -> None:
@@ -52,14 +63,15 @@ def check_size(name: str, sizes: Iterator[int], packed: int) -> None:
     total = 0
     for size in sizes:
         total += size
-        if total > max(ROOM, RATIO * packed):
+        if total > max(MIN_CHECKED_SIZE, MAX_UNPACKED_RATIO * packed):
             raise DataError(
-                f"{name}: unpacks to more than {RATIO} times its size. If you trust it, write it as plain CSV."
+                f"{name}: unpacks to more than {MAX_UNPACKED_RATIO} times its size. "
+                "If you trust it, write it as plain CSV."
             )
 
 
 def _deflated_pieces(stream: IO[bytes]) -> Iterator[int]:
-    """The sizes of the pieces of gzip or zlib data; what is damaged ends it, and whoever reads the file says so."""
+    """The sizes of the pieces of gzip or zlib data, up to damaged data, which the reader of the file will report."""
     unpacker, held = zlib.decompressobj(wbits=47), b""
     while held := held or stream.read(CHUNK):
         try:
@@ -72,14 +84,14 @@ def _deflated_pieces(stream: IO[bytes]) -> Iterator[int]:
 
 
 def _zstandard_blocks(stream: IO[bytes]) -> Iterator[int]:
-    """At most how many bytes each block holds (RFC 8878), from the headers alone; a damaged one ends it."""
+    """An upper bound of the bytes of each block (RFC 8878), from the headers alone, up to a damaged one."""
     while (magic := stream.read(4)) == ZSTANDARD or magic[1:] == b"\x2a\x4d\x18":
         if magic != ZSTANDARD:  # a frame to skip
             stream.seek(int.from_bytes(stream.read(4), "little"), 1)
             continue
         descriptor = int.from_bytes(stream.read(1), "little")
-        alone, has_checksum = descriptor >> 5 & 1, descriptor >> 2 & 1
-        stream.seek((1 - alone) + (0, 1, 2, 4)[descriptor & 3] + (alone, 2, 4, 8)[descriptor >> 6], 1)
+        single, has_checksum = descriptor >> 5 & 1, descriptor >> 2 & 1
+        stream.seek((1 - single) + (0, 1, 2, 4)[descriptor & 3] + (single, 2, 4, 8)[descriptor >> 6], 1)
         last = 0
         while not last:
             header = stream.read(3)
@@ -87,23 +99,13 @@ def _zstandard_blocks(stream: IO[bytes]) -> Iterator[int]:
                 return
             word = int.from_bytes(header, "little")
             last, kind, size = word & 1, word >> 1 & 3, word >> 3
-            yield size if kind < 2 else BLOCK
+            yield size if kind < 2 else ZSTANDARD_BLOCK
             stream.seek(1 if kind == 1 else size, 1)
         stream.seek(4 * has_checksum, 1)
 
 
-SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
-PARQUET = (".parquet", ".pq")
-ROLES = ("user", "item", "rating", "timestamp")  # of columns that the caller can name
-COMPRESSED = (".gz", ".zst")
-FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
-BLANK, SHORT, BREAKS = "\0blank", "\0short", "\0breaks"  # names that no file gives to a column
-NOT_UTF8 = "the text is not UTF-8. Save the file with the encoding UTF-8."
-BAD_QUOTE = "a quote is not closed or not doubled. Correct the row."
-
-
 def kind_of(file: Path) -> str:
-    """The ending that tells the format: .csv for both a.csv and a.csv.gz; empty where there is none."""
+    """The file ending without compression: .csv for both a.csv and a.csv.gz; empty where there is none."""
     endings = [ending.lower() for ending in file.suffixes]
     if endings and endings[-1] in COMPRESSED:
         endings.pop()
@@ -126,7 +128,7 @@ def read_table(
     kind = kind_of(file)
     if kind not in (*SEPARATORS, *PARQUET) and separator is None:
         known = ", ".join((*SEPARATORS, *PARQUET))
-        raise DataError(f"{file}: the name does not tell the format. Use one of {known}, or give a `separator`.")
+        raise DataError(f"{file}: the format is not known from the name. Use one of {known}, or give a `separator`.")
     _check_readable(file)
     if kind in PARQUET:
         frame = _read_parquet(file, columns, nested)
@@ -151,7 +153,7 @@ def first_fields(file: Path, separator: str) -> list[str]:
     try:
         return next(csv.reader(_lines(file, 1000).drop_nulls(), delimiter=separator), [])
     except (*FAILURES, csv.Error) as error:
-        raise DataError(f"{file}: cannot be read ({_brief(error)}).") from None
+        raise DataError(f"{file}: cannot be read ({_first_line(error)}).") from None
 
 
 def column_names(file: Path, separator: str | None = None) -> list[str]:
@@ -179,7 +181,7 @@ def _check_readable(file: Path) -> None:
         raise DataError(f"{file}: is a folder, expected a file.")
     try:
         if file.exists() and not file.is_file():  # a pipe or a device may never end
-            raise DataError(f"{file}: is no plain file. Write what it gives into one first.")
+            raise DataError(f"{file}: is not a regular file. Copy its content into one first.")
         with file.open("rb") as stream:
             empty = not stream.read(1)
     except DataError:
@@ -189,7 +191,7 @@ def _check_readable(file: Path) -> None:
     except PermissionError:
         raise DataError(f"{file}: no permission to read it. Change its permissions or copy it.") from None
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be opened ({_brief(error)}).") from None
+        raise DataError(f"{file}: cannot be opened ({_first_line(error)}).") from None
     if empty:
         raise DataError(f"{file}: the file is empty.")
     check_unpacked(file)
@@ -218,7 +220,7 @@ def check_plain_types(file: Path, columns: Mapping[str, str], schema: Mapping[st
 
 def broken_parquet(file: Path, error: BaseException) -> DataError:
     """The error of a file that no reader of Parquet understands."""
-    return DataError(f"{file}: not a whole Parquet file ({_brief(error)}). Write or copy it again.")
+    return DataError(f"{file}: not a whole Parquet file ({_first_line(error)}). Write or copy it again.")
 
 
 def _read_text(file: Path, columns: Mapping[str, str], separator: str, header: Sequence[str] | None) -> pl.DataFrame:
@@ -285,7 +287,8 @@ def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]
             way_out = f"Name yours with `{role}_col` (--{role}-col)." if role in ROLES else "Name columns that it has."
             if len(present) == 1 and any(mark in present[0] for mark in ",;|\t "):
                 way_out = "Give the `separator` (--separator) that the file uses."
-            raise DataError(f"{file}: there is no column {name!r}; the columns are {listed}. {way_out}")
+            hint = did_you_mean(name, present)
+            raise DataError(f"{file}: there is no column {name!r}; the columns are {listed}.{hint} {way_out}")
 
 
 def _lines(file: Path, limit: int | None = None) -> pl.Series:
@@ -305,11 +308,11 @@ def _lines(file: Path, limit: int | None = None) -> pl.Series:
 
 
 def _explain(file: Path, separator: str, error: BaseException) -> DataError:
-    """Why the fast reader failed, found line by line."""
+    """The error of a file that polars cannot read: the cause, found line by line."""
     try:
         lines = _lines(file)
     except FAILURES as again:
-        return DataError(f"{file}: cannot be read ({_brief(again)}). Is the file whole?")
+        return DataError(f"{file}: cannot be read ({_first_line(again)}). Is the file whole?")
     wrong = lines.str.contains("\ufffd", literal=True).fill_null(False)
     if "utf-8" in str(error) and wrong.any():
         return DataError(f"{file}: row {int(wrong.arg_max() or 0) + 1}: {NOT_UTF8}")
@@ -319,11 +322,11 @@ def _explain(file: Path, separator: str, error: BaseException) -> DataError:
     odd = lines.str.count_matches('"', literal=True).fill_null(0) % 2 == 1
     if odd.any():
         return DataError(f"{file}: row {int(odd.arg_max() or 0) + 1}: {BAD_QUOTE}")
-    return DataError(f"{file}: cannot be read ({_brief(error)}). Is the file whole?")
+    return DataError(f"{file}: cannot be read ({_first_line(error)}). Is the file whole?")
 
 
 def _first_ragged(lines: pl.Series, separator: str, breaks: Sequence[int] = ()) -> str | None:
-    """The first row whose number of fields differs from that of the first row, in words; None where there is none."""
+    """A message about the first row whose number of fields differs from that of the first row; None without one."""
     filled = lines.is_not_null().arg_true()
     start = filled[0]
     lines = lines[start : filled[-1] + 1]
@@ -356,15 +359,9 @@ def _ragged(row: int, expected: int, found: int) -> str:
     return f"row {row + 1}: {what}. Correct or drop the row."
 
 
-def _brief(error: Any) -> str:
+def _first_line(error: Any) -> str:
     """The first line of another library's error."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
-
-
-# The files of one log: a single file, a folder with partitions, or a glob.
-
-TEXT_ROW = 12  # bytes that a row of a text file has at least, nearly always
-PACKED = 4  # how much smaller a compressed text file is, roughly
 
 
 def is_many(path: str | PathLike[str]) -> bool:
@@ -403,7 +400,7 @@ def files_of(path: str | PathLike[str]) -> list[Path]:
 
 
 def count_rows(files: list[Path]) -> int:
-    """The rows of all files: exact for Parquet, no less than there are (nearly always) for text."""
+    """The rows of all files: exact for Parquet, an upper bound (nearly always) for text."""
     total = 0
     for file in files:
         if kind_of(file) in PARQUET:
@@ -412,7 +409,9 @@ def count_rows(files: list[Path]) -> int:
             except FAILURES as error:
                 raise broken_parquet(file, error) from None
         else:
-            total += file.stat().st_size * (PACKED if file.suffix.lower() in COMPRESSED else 1) // TEXT_ROW
+            total += (
+                file.stat().st_size * (TEXT_COMPRESSION if file.suffix.lower() in COMPRESSED else 1) // MIN_TEXT_ROW
+            )
     return total
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 import numpy as np
 import polars as pl
@@ -25,11 +25,9 @@ from counterpoise.data.columns import (
 from counterpoise.data.ids import Codes, Vocabulary
 from counterpoise.errors import DataError, RowError, check_choice, check_number, short_repr
 
-# Pairs as numbers, user * |I| + item: values that belong to them, and pairs that occur more than once.
-
 
 class PairValues(NamedTuple):
-    """A number for each of some pairs."""
+    """A number for each of some pairs, found by binary search."""
 
     pairs: NDArray[np.int64]  # as in `FeedbackLog.pairs`, in increasing order
     values: NDArray[np.float64]
@@ -38,50 +36,6 @@ class PairValues(NamedTuple):
         """The values of these pairs; nan where there is none."""
         place = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
         return np.where(self.pairs[place] == pairs, self.values[place], np.nan)
-
-
-@dataclass(frozen=True, eq=False)
-class Repeats:
-    """The rows of a log, those of one pair side by side, the last of them last."""
-
-    order: NDArray[np.intp]  # (rows,) by pair, then by time, then by row
-    starts: NDArray[np.intp]  # (pairs,) where the rows of the next pair begin in `order`
-
-    @property
-    def count(self) -> int:
-        """How many rows repeat a pair."""
-        return len(self.order) - len(self.starts)
-
-    @property
-    def first(self) -> int:
-        """The first row that repeats a pair."""
-        return int(np.delete(self.order, self.starts).min())
-
-    @property
-    def last_rows(self) -> NDArray[np.intp]:
-        """The last row of each pair."""
-        ends = np.r_[self.starts[1:], len(self.order)]
-        last: NDArray[np.intp] = self.order[ends - 1]
-        return last
-
-    def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The mean of each pair's values, in the order of `last_rows`."""
-        with np.errstate(over="ignore"):
-            totals = np.add.reduceat(values[self.order], self.starts)
-        if not np.isfinite(totals).all():
-            raise DataError('the mean of repeated ratings is past the range of numbers. Choose duplicates="last".')
-        means: NDArray[np.float64] = totals / np.diff(np.r_[self.starts, len(self.order)])
-        return means
-
-
-def find_repeats(pairs: NDArray[np.int64], times: NDArray[np.int64] | None) -> Repeats | None:
-    """The rows by pair, where some pair occurs more than once; otherwise None."""
-    in_order = np.sort(pairs)  # ten times faster than the sort of rows below, which few logs need
-    if not (in_order[1:] == in_order[:-1]).any():
-        return None
-    order = np.lexsort((*(() if times is None else (times,)), pairs))  # stable: rows of one pair and time stay
-    sorted_pairs = pairs[order]
-    return Repeats(order, np.flatnonzero(np.r_[True, sorted_pairs[1:] != sorted_pairs[:-1]]))
 
 
 if TYPE_CHECKING:
@@ -94,8 +48,8 @@ DEFAULT_NAMES = {role: role for role in ("rating", "timestamp", "propensity")} |
 class FeedbackLog:
     """Observed (user, item, rating) rows over a known set of users and items.
 
-    `users` and `items` are codes; `user_ids` and `item_ids` say what they stand for. D, all pairs, is
-    `user_ids x item_ids`: also those that nobody rated.
+    `users` and `items` are codes, positions in `user_ids` and `item_ids`. D, all pairs, is `user_ids x item_ids`,
+    rated or not.
     """
 
     users: Codes  # (rows,)
@@ -108,7 +62,8 @@ class FeedbackLog:
     user_features: NDArray[np.float32] | None = None  # (|U|, columns)
     item_features: NDArray[np.float32] | None = None  # (|I|, columns)
     propensities: NDArray[np.float64] | None = None  # (rows,) in (0, 1], where the chance of being observed is known
-    source: PairValues | None = None  # the propensities of the log it was taken from: rows left out keep theirs
+    in_memory: ClassVar[bool] = True
+    parent_propensities: PairValues | None = None  # of the log it was taken from, with the rows left out
 
     @classmethod
     def from_arrays(
@@ -195,9 +150,9 @@ class FeedbackLog:
 
     @classmethod
     def from_csr(cls, ratings: Any, mask: Any, **options: Any) -> FeedbackLog:
-        """A log from a sparse or dense |U| x |I| matrix; `mask` (same shape) says which entries were observed.
+        """A log from a sparse or dense |U| x |I| matrix; `mask` (same shape) marks the observed entries.
 
-        The mask is asked for because a sparse matrix cannot tell a rating of 0 from no rating.
+        The mask is needed because in a sparse matrix a rating of 0 and no rating are the same.
         """
         rows, columns, values, shape = observed_entries(ratings, mask)
         for name, size in zip(("user_ids", "item_ids"), shape, strict=True):
@@ -210,7 +165,7 @@ class FeedbackLog:
     def labels(self) -> NDArray[np.float32]:
         """1 where rating >= threshold, else 0; the ratings themselves where there is no threshold."""
         values = self.ratings if self.threshold is None else self.ratings >= self.threshold
-        with np.errstate(over="ignore"):  # a rating past float32 is no label: whoever asks for labels refuses it
+        with np.errstate(over="ignore"):  # a rating past float32 is no label: methods and metrics refuse it
             return values.astype(np.float32)
 
     @property
@@ -244,13 +199,13 @@ class FeedbackLog:
         columns = ("users", "items", "ratings", "timestamps", "propensities")
         present = {name: getattr(self, name) for name in columns if getattr(self, name) is not None}
         taken: dict[str, Any] = {name: values[rows] for name, values in present.items()}
-        return replace(self, source=self.known_propensities, **taken)
+        return replace(self, parent_propensities=self.known_propensities, **taken)
 
     @property
     def known_propensities(self) -> PairValues | None:
-        """What is known of pairs' propensities: of its own rows, and of those of the log it was taken from."""
-        if self.source is not None or self.propensities is None:
-            return self.source
+        """The known propensities of pairs: of its own rows, and of those of the log it was taken from."""
+        if self.parent_propensities is not None or self.propensities is None:
+            return self.parent_propensities
         order = np.argsort(self.pairs)
         return PairValues(self.pairs[order], self.propensities[order])
 
@@ -289,7 +244,7 @@ class FeedbackLog:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A biased log to learn from, a small unbiased sample that methods may use, and an unbiased test."""
+    """A biased log to learn from, a small unbiased sample that methods may use (the probe), and an unbiased test."""
 
     train: FeedbackLog
     probe: FeedbackLog | None = None
@@ -298,7 +253,7 @@ class Dataset:
     description: dict[str, Any] = field(default_factory=dict)  # where it came from, and what was removed and why
 
     def __post_init__(self) -> None:
-        """All three logs must speak of the same users and items."""
+        """All three logs must have the same users and items."""
         for part in (self.probe, self.test):
             if part is not None and (part.user_ids, part.item_ids) != (self.train.user_ids, self.train.item_ids):
                 raise DataError(
@@ -316,7 +271,7 @@ def check_log(name: str, value: Any) -> None:
 
 
 def table(**columns: Any) -> pl.DataFrame:
-    """A frame of these columns: what the package hands out where people expect a table."""
+    """A data frame of these columns."""
     return pl.DataFrame(columns)
 
 
@@ -329,28 +284,38 @@ def _vocabulary(given: Any, column: Any) -> Vocabulary:
 
 def _one_row_a_pair(log: FeedbackLog, rule: Duplicates, names: Mapping[str, str]) -> FeedbackLog:
     """One row for each pair, where its last row stood; timestamp and propensity are those of the last row."""
-    repeats = find_repeats(log.pairs, log.timestamps)
-    if repeats is None:
+    in_order = np.sort(log.pairs)  # ten times faster than the sort of rows below, which few logs need
+    if not (in_order[1:] == in_order[:-1]).any():
         return log
+    times = () if log.timestamps is None else (log.timestamps,)
+    order = np.lexsort((*times, log.pairs))  # by pair, then by time, then by row: the sort is stable
+    starts = np.flatnonzero(np.r_[True, np.diff(log.pairs[order]) != 0])  # (pairs,) where each pair begins in `order`
     if rule == "error":
-        row = repeats.first
+        row = int(np.delete(order, starts).min())
         user, item = log.user_ids.decode([log.users[row]])[0], log.item_ids.decode([log.items[row]])[0]
         raise RowError(
             names["item"],
             row,
-            f"{repeats.count} rows repeat a pair, the first is user {short_repr(user)}, item {short_repr(item)}. "
-            'Choose duplicates="last" or duplicates="mean" to keep one row a pair.',
+            f"{len(order) - len(starts)} rows repeat a pair, the first is user {short_repr(user)}, "
+            f'item {short_repr(item)}. Choose duplicates="last" or duplicates="mean" to keep one row a pair.',
         )
-    last = repeats.last_rows
-    kept = replace(log.take(np.sort(last)), source=None)
-    return kept if rule == "last" else replace(kept, ratings=repeats.means(log.ratings)[np.argsort(last)])
-
-
-# A short hash of data, so that results of one log are not taken for those of another.
+    ends = np.r_[starts[1:], len(order)]
+    last = order[ends - 1]
+    kept = replace(log.take(np.sort(last)), parent_propensities=None)
+    if rule == "last":
+        return kept
+    with np.errstate(over="ignore"):
+        totals = np.add.reduceat(log.ratings[order], starts)
+    if not np.isfinite(totals).all():
+        raise DataError('the mean of repeated ratings is past the range of numbers. Choose duplicates="last".')
+    return replace(kept, ratings=(totals / (ends - starts))[np.argsort(last)])
 
 
 def hash_logs(salt: str, *logs: FeedbackLog | None) -> str:
-    """Of everything in the logs that a fit or an evaluation may look at; `salt` is hashed too."""
+    """A short hash of `salt` and of everything in the logs that a fit or an evaluation may look at.
+
+    It keeps the results of one log from being taken for those of another.
+    """
     digest = hashlib.sha256(salt.encode())
     for log in logs:
         digest.update(repr(log and log.shape).encode())

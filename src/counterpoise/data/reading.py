@@ -1,4 +1,4 @@
-"""Files to logs: the columns of CSV, TSV and Parquet files, typed and checked."""
+"""Files to logs: the columns of CSV, TSV and Parquet files, typed and checked, and tables of side features."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -16,10 +16,10 @@ from counterpoise.data.columns import finite_numbers, whole_ids
 from counterpoise.data.files import PARQUET, column_names, files_of, first_row, is_many, kind_of, read_table
 from counterpoise.data.ids import Vocabulary, as_text
 from counterpoise.data.log import FeedbackLog
-from counterpoise.errors import DataError, RowError
+from counterpoise.errors import DataError, RowError, did_you_mean
 
 INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
-NO_FLOAT = r"^[-+]?(?:0[0-9]|[0-9]{16,}$)"  # zeros in front, or more digits than a float keeps: an id
+LIKE_AN_ID = r"^[-+]?(?:0[0-9]|[0-9]{16,}$)"  # leading zeros, or more digits than a float keeps
 AnyPath = str | PathLike[str]
 
 
@@ -55,7 +55,7 @@ def read_logs(
     roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
     names = {role: column for role, column in roles.items() if column is not None}
     frames: list[pl.DataFrame] = []
-    for path in paths.values():  # the first file must have the propensities, which unbiased ratings have no use for
+    for path in paths.values():  # unbiased ratings need no propensities: only the first file must have them
         has_them = propensity_col is not None and (not frames or propensity_col in header_of(path, separator, header))
         wanted = names | ({"propensity": str(propensity_col)} if has_them else {})
         frames.append(read_columns(path, wanted, separator=separator, header=header))
@@ -142,10 +142,10 @@ def read_features(path: AnyPath, columns: Sequence[str] | None = None, *, separa
         raise error.located(str(path), first_row(file)) from None
 
 
-def read_beside(path: AnyPath, features: pl.DataFrame, *, separator: str | None = None) -> pl.DataFrame:
-    """All columns of a file in their order: the `features` that were read from it, and the others as they stand.
+def read_all_columns(path: AnyPath, features: pl.DataFrame, *, separator: str | None = None) -> pl.DataFrame:
+    """All columns of a file in their order; those in `features` are taken from there.
 
-    Text that is written like numbers becomes numbers, but ids such as 007 do not.
+    Text that is written like numbers becomes numbers, but ids such as 007 stay text.
     """
     file = _file(path)
     names = {name: name for name in column_names(file, separator)}
@@ -160,7 +160,7 @@ def same_type(columns: list[pl.Series]) -> list[pl.Series]:
 
 
 def _joined(frames: list[pl.DataFrame], path: AnyPath) -> pl.DataFrame:
-    """The rows of all files; a column is text where its types differ, and empty files have no say in that."""
+    """The rows of all files; a column becomes text where its types differ, empty files not counted."""
     filled = [frame for frame in frames if len(frame)]
     if not filled:
         raise DataError(f"{path}: there are no rows of data in any of the {len(frames)} files.")
@@ -169,7 +169,7 @@ def _joined(frames: list[pl.DataFrame], path: AnyPath) -> pl.DataFrame:
 
 
 def _located(error: RowError, path: AnyPath, separator: str | None, header: Sequence[str] | None) -> DataError:
-    """The error in the words of the file that holds its row."""
+    """The error with the file that holds its row, and the row in that file."""
     row, file = error.row, _file(path)
     for file in files_of(path) if is_many(path) else []:
         rows = len(read_part(file, {"rating": header_of(file, separator, header)[0]}, separator, header))
@@ -211,7 +211,7 @@ def _parse_ids(column: pl.Series) -> pl.Series:
 def _parse_numbers(column: pl.Series) -> pl.Series:
     """Text as integers or floats where each value is written as one, and would be written so again."""
     column = _parse_ids(column) if column.dtype == pl.String else column
-    if column.dtype != pl.String or column.str.contains(NO_FLOAT).any():
+    if column.dtype != pl.String or column.str.contains(LIKE_AN_ID).any():
         return column
     numbers = column.cast(pl.Float64, strict=False)
     return numbers if numbers.null_count() == column.null_count() else column
@@ -229,24 +229,40 @@ def _parse_times(column: pl.Series) -> pl.Series:
     return dates if dates.null_count() == column.null_count() else column
 
 
-# What is known of users and of items beside the log: files of ids and numbers, and logs that have them.
+def read_logs_with_features(
+    paths: Mapping[str, AnyPath], users: AnyPath | None = None, items: AnyPath | None = None, **options: Any
+) -> dict[str, FeedbackLog]:
+    """As `read_logs`, whose options these are, with side features of users and items from two more files.
 
-Key = TypeVar("Key")
+    Those files have the log's names of the id columns; they may have ids that the logs do not have.
+    """
+    logs = read_logs(paths, **options)
+    first, separator = next(iter(logs.values())), options.get("separator")
+    sides: dict[str, Any] = {}
+    for side, path, ids in (("user", users, first.user_ids), ("item", items, first.item_ids)):
+        if path is not None:
+            id_col = options.get(f"{side}_col", f"{side}_id")
+            sides[f"{side}_features"] = _features_of(path, ids, id_col, separator, side)
+    return {part: replace(log, **sides) for part, log in logs.items()}
 
 
-def read_side(path: AnyPath, id_col: str, separator: str | None = None) -> tuple[Vocabulary, NDArray[np.float64]]:
+def read_side_features(
+    path: AnyPath, id_col: str, separator: str | None = None
+) -> tuple[Vocabulary, NDArray[np.float64]]:
     """The ids of users or items, and their features: every other column, all of them numbers."""
-    frame = read_beside(path, pl.DataFrame(), separator=separator)
+    frame = read_all_columns(path, pl.DataFrame(), separator=separator)
     if id_col not in frame.columns:
-        raise DataError(f"{path}: there is no column {id_col!r}; the columns are {', '.join(frame.columns)}.")
+        listed = ", ".join(frame.columns)
+        hint = did_you_mean(id_col, frame.columns)
+        raise DataError(f"{path}: there is no column {id_col!r}; the columns are {listed}.{hint}")
     repeated = frame[id_col].filter(frame[id_col].is_duplicated()).drop_nulls()
     if len(repeated):
-        raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} stands in more than one row. Keep one of them.")
+        raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} is in more than one row. Keep one of them.")
     try:
         ids = Vocabulary(as_plain_ids(whole_ids(frame[id_col], id_col)))
         values = [finite_numbers(frame[name], name) for name in frame.columns if name != id_col]
     except RowError as error:
-        raise error.located(str(path), first_row(Path(path).expanduser())) from None
+        raise error.located(str(path), first_row(_file(path))) from None
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     if not values:
@@ -254,30 +270,14 @@ def read_side(path: AnyPath, id_col: str, separator: str | None = None) -> tuple
     return ids, np.stack(values, 1)
 
 
-def with_sides(
-    logs: dict[Key, FeedbackLog],
-    users: AnyPath | None,
-    items: AnyPath | None,
-    *,
-    user_col: str = "user_id",
-    item_col: str = "item_id",
-    separator: str | None = None,
-) -> dict[Key, FeedbackLog]:
-    """Logs of the same users and items with features from files; the files may have ids that the logs do not have."""
-    first = next(iter(logs.values()))
-    of_users = None if users is None else _of_ids(users, first.user_ids, user_col, separator, "user")
-    of_items = None if items is None else _of_ids(items, first.item_ids, item_col, separator, "item")
-    return {part: replace(log, user_features=of_users, item_features=of_items) for part, log in logs.items()}
-
-
-def _of_ids(path: AnyPath, ids: Vocabulary, id_col: str, separator: str | None, who: str) -> NDArray[np.float32]:
-    """A row of features for each id, in their order."""
-    known, values = read_side(path, id_col, separator)
+def _features_of(path: AnyPath, ids: Vocabulary, id_col: str, separator: str | None, side: str) -> NDArray[np.float32]:
+    """A row of features for each id, in the order of codes."""
+    known, values = read_side_features(path, id_col, separator)
     rows = known.encode(ids.column)
     if (rows < 0).any():
         missing = ids.decode(np.flatnonzero(rows < 0)[:1])[0]
         raise DataError(
-            f"{path}: there is no row for {int((rows < 0).sum()):,} of {len(rows):,} {who}s of the log, the first is "
+            f"{path}: there is no row for {int((rows < 0).sum()):,} of {len(rows):,} {side}s of the log, the first is "
             f"{missing!r}. Add them, or leave the file out."
         )
     if np.abs(values).max() > np.finfo(np.float32).max:

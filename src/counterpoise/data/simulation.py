@@ -1,18 +1,18 @@
-"""Logs whose truth is known: preference, propensity, and so the ideal loss of any predictor.
+"""Simulated data, where preferences and propensities are known, and so the ideal loss of any predictor.
 
     users A (|U| x d), items B (|I| x d) standard normal,  s = A B' / sqrt(d) + main_effects (0.8 B_i2 + 0.4 A_u2)
     preference  R = sigmoid(1.2 s - 0.5 + 0.8 sin(2 A_u0) cos(2 B_i0));  label ~ Bernoulli(R)
     propensity  P = sigmoid(offset + strength S);  observed ~ Bernoulli(P), where S is by `selection`
 
-    mixed       1.2 s + |A_u1| tanh(2 B_i1) + 0.7 sin(2 A_u0): what people like, and what features of the pair say
-    features    |A_u1| tanh(2 B_i1) + 0.7 sin(2 A_u0): the second part of it alone
-    popularity  0.5 g_u + h_i, both standard normal: some users rate more and some items are seen more, for no reason
-    preference  the label: people rate what they like, and nothing else decides
-    both        popularity + preference: people rate what they like of what they happen to see
+    mixed       1.2 s + |A_u1| tanh(2 B_i1) + 0.7 sin(2 A_u0): depends on the preference and on features of the pair
+    features    |A_u1| tanh(2 B_i1) + 0.7 sin(2 A_u0): depends on features of the pair alone
+    popularity  0.5 g_u + h_i, both standard normal: activity of users, popularity of items; independent of preference
+    preference  the label alone: missing not at random
+    both        popularity + preference
 
 Under "mixed", selection and preference share s. Its main effects make some items better and some users milder than
-others, as everywhere; without them there is nothing to learn but interactions. Whether a pair is observed and which
-label it has are fixed by a hash of the pair, so nothing of size |U| x |I| is stored.
+others; without them there are only interactions to learn. Whether a pair is observed and which label it has are fixed
+by a hash of the pair, so nothing of size |U| x |I| is stored.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from counterpoise.data.hashing import GOLDEN_GAMMA, splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.splits import apply_protocol
 from counterpoise.errors import DataError, check_choice, check_number
 
-BLOCK = 1 << 20  # pairs computed at a time
+BLOCK_PAIRS = 1 << 20  # pairs that are computed at a time, and drawn to estimate a mean over more
 Selection = Literal["mixed", "features", "popularity", "preference", "both"]
 Floats = NDArray[np.float64]
 PairFunction = Callable[[NDArray[np.int64], NDArray[np.int64]], Floats]
@@ -39,7 +40,7 @@ PairFunction = Callable[[NDArray[np.int64], NDArray[np.int64]], Floats]
 
 @dataclass(frozen=True, eq=False)
 class PairTable:
-    """A |U| x |I| matrix computed where it is looked at: `table[users, items]`, or all of it by `np.asarray(table)`."""
+    """A |U| x |I| matrix that is computed on access: `table[users, items]`, or all of it by `np.asarray(table)`."""
 
     shape: tuple[int, int]
     function: PairFunction
@@ -57,13 +58,13 @@ class PairTable:
         return self(users, items)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """The whole matrix: this asks for |U| x |I| values in memory."""
+        """The whole matrix, |U| x |I| values in memory."""
         return np.concatenate([values for _, _, values in self.blocks()]).astype(dtype or np.float64)
 
     def blocks(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Floats]]:
         """(users as a column, items as a row, values) for successive blocks of users."""
         items = np.arange(self.shape[1])[None, :]
-        size = max(1, BLOCK // self.shape[1])
+        size = max(1, BLOCK_PAIRS // self.shape[1])
         for start in range(0, self.shape[0], size):
             users = np.arange(start, min(start + size, self.shape[0]))[:, None]
             yield users, items, self(users, items)
@@ -75,7 +76,7 @@ class PairTable:
 
 @dataclass(frozen=True, eq=False)
 class SimulatedData:
-    """A simulated dataset with everything that a real one hides."""
+    """A simulated dataset, with the propensities, preferences and labels of all pairs."""
 
     dataset: Dataset
     propensity: PairTable  # P(observed)
@@ -94,30 +95,30 @@ class SimulatedData:
     def selection_bias(self, scores: Any, ratio: Any = None) -> float:
         """(mean over the log of ratio x expected log loss) / (its mean over all pairs) - 1: 0 for unbiased weights.
 
-        Expected over the labels, so that what a model learned by heart of the labels of the log is no part of it.
+        The expectation is over the labels: a model that has memorised labels of the log gains nothing by it.
         `ratio`: weight x density of every row of the log, as a fitted model's `ratio_`; None for equal weights.
         """
         log = self.dataset.train
-        ask = _asking(scores, self.preference.shape)
-        on_log = _log_loss(ask(log.users, log.items), self.preference[log.users, log.items])
+        predict = _predictor(scores, self.preference.shape)
+        on_log = _log_loss(predict(log.users, log.items), self.preference[log.users, log.items])
         weights = np.ones(len(log)) if ratio is None else np.asarray(ratio, dtype=np.float64)
         return float((weights * on_log).mean() / _mean_log_loss(scores, self.preference) - 1)
 
 
 def _mean_log_loss(scores: Any, target: PairTable) -> float:
     """The mean over all pairs of the log loss of `scores` against labels or their probabilities."""
-    ask, total = _asking(scores, target.shape), 0.0
+    predict, total = _predictor(scores, target.shape), 0.0
     for users, items, values in target.blocks():
         pairs = [codes.ravel() for codes in np.broadcast_arrays(users, items)]
-        total += float(_log_loss(ask(*pairs), values.ravel()).sum())
+        total += float(_log_loss(predict(*pairs), values.ravel()).sum())
     return total / (target.shape[0] * target.shape[1])
 
 
-def _asking(scores: Any, shape: tuple[int, int]) -> Callable[[Any, Any], Any]:
+def _predictor(scores: Any, shape: tuple[int, int]) -> Callable[[Any, Any], Any]:
     """Probabilities by pair, from a fitted model, a function of (users, items), or a |U| x |I| array."""
-    ask = scores.predict if hasattr(scores, "predict") else scores
-    if callable(ask):
-        return ask  # type: ignore[no-any-return]
+    predict = scores.predict if hasattr(scores, "predict") else scores
+    if callable(predict):
+        return predict  # type: ignore[no-any-return]
     table = np.asarray(scores, dtype=np.float64)
     if table.shape != shape:
         raise DataError(f"`scores` must have the shape {shape} of all pairs, got {table.shape}.")
@@ -146,13 +147,13 @@ def simulate(
     test_rows_a_user: int = 20,
     probe_fraction: float = 0.05,
 ) -> SimulatedData:
-    """A biased log, an unbiased probe and test, and the truth behind them.
+    """A biased log, an unbiased probe and test, and the propensities, preferences and labels of all pairs.
 
     `density` is the mean propensity. `strength` of the selection: 0 is missing at random, 1 the standard design.
     `main_effects`: how much better some items and how much milder some users are than others.
-    `selection`: what decides whether a pair is observed, see above; where the label decides, `propensity` knows it.
+    `selection`: what the propensity depends on, see the module; where it is the label, `propensity` is given the label.
     `test_rows_a_user` uniform pairs a user are drawn as unbiased ratings; the honest protocol then takes the probe from
-    them and drops those that also stand in the log. Ids are the codes.
+    them and drops those that are also in the log. Ids are the codes.
     """
     check_number("n_users", n_users, at_least=1, integer=True)
     check_number("n_items", n_items, at_least=1, integer=True)
@@ -166,29 +167,29 @@ def simulate(
     shape, rng = (n_users, n_items), np.random.default_rng(seed)
     users, items = rng.standard_normal((n_users, n_features)), rng.standard_normal((n_items, n_features))
 
-    def liking(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
+    def score(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
         main: Floats = main_effects * (0.8 * items[i, 2] + 0.4 * users[u, 2])
-        return affinity(users, items, u, i) + main
+        return _affinity(users, items, u, i) + main
 
     def preference(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
         wave = 0.8 * np.sin(2 * users[u, 0]) * np.cos(2 * items[i, 0])
-        return np.asarray(expit(1.2 * liking(u, i) - 0.5 + wave))
+        return np.asarray(expit(1.2 * score(u, i) - 0.5 + wave))
 
-    def bend(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
+    def feature_effect(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
         return np.asarray(np.abs(users[u, 1]) * np.tanh(2 * items[i, 1]) + 0.7 * np.sin(2 * users[u, 0]))
 
     labels = PairTable(shape, lambda u, i: (_uniform(u, i, shape, seed, 0) < preference(u, i)).astype(np.float64))
     popularity = _popularity(shape, seed)
-    decides: dict[Selection, PairFunction] = {
-        "mixed": lambda u, i: 1.2 * liking(u, i) + bend(u, i),
-        "features": bend,
+    selections: dict[Selection, PairFunction] = {
+        "mixed": lambda u, i: 1.2 * score(u, i) + feature_effect(u, i),
+        "features": feature_effect,
         "popularity": popularity,
         "preference": labels,
         "both": lambda u, i: popularity(u, i) + labels(u, i),
     }
 
     def logit(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
-        return strength * decides[selection](u, i)
+        return strength * selections[selection](u, i)
 
     offset = _offset(PairTable(shape, logit), density, rng)
     propensity = PairTable(shape, lambda u, i: expit(offset + logit(u, i)))
@@ -217,7 +218,7 @@ def simulate(
     )
 
 
-def affinity(users: Floats, items: Floats, u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
+def _affinity(users: Floats, items: Floats, u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
     """<A_u, B_i> / sqrt(d) for broadcasting codes; a matrix product where they form a grid."""
     scale = np.sqrt(users.shape[1])
     if u.ndim == 2 and u.shape[1] == 1 and i.ndim == 2 and i.shape[0] == 1:
@@ -226,19 +227,19 @@ def affinity(users: Floats, items: Floats, u: NDArray[np.int64], i: NDArray[np.i
 
 
 def _popularity(shape: tuple[int, int], seed: int) -> PairFunction:
-    """0.5 g_u + h_i, from a stream of its own."""
+    """0.5 g_u + h_i, from its own random stream."""
     rng = np.random.default_rng([seed, 2])
     users, items = (rng.standard_normal(size) for size in shape)
     return lambda u, i: np.asarray(0.5 * users[u] + items[i])
 
 
 def _offset(selection: PairTable, density: float, rng: np.random.Generator) -> float:
-    """The offset that makes the mean propensity equal `density`: over all pairs, or 1e6 uniform ones of more."""
+    """The offset that makes the mean propensity equal `density`: over all pairs, or over `BLOCK_PAIRS` uniform ones."""
     n_users, n_items = selection.shape
-    if n_users * n_items <= BLOCK:
+    if n_users * n_items <= BLOCK_PAIRS:
         logits = np.asarray(selection)
     else:
-        logits = selection(rng.integers(n_users, size=BLOCK), rng.integers(n_items, size=BLOCK))
+        logits = selection(rng.integers(n_users, size=BLOCK_PAIRS), rng.integers(n_items, size=BLOCK_PAIRS))
     widest = 50 + float(np.abs(logits).max())
     return float(brentq(lambda offset: expit(logits + offset).mean() - density, -widest, widest, xtol=1e-10))
 
@@ -254,18 +255,15 @@ def _observed(propensity: PairTable, seed: int) -> tuple[NDArray[np.int64], NDAr
 
 def _distinct_items(n_users: int, n_items: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """`count` different uniform items for each user, one after another. (users * count,)"""
-    size = max(1, BLOCK // n_items)
+    size = max(1, BLOCK_PAIRS // n_items)
     sizes = [min(size, n_users - start) for start in range(0, n_users, size)]
     blocks = [rng.random((rows, n_items)).argpartition(count - 1, axis=1)[:, :count].ravel() for rows in sizes]
     return np.concatenate(blocks)
 
 
 def _uniform(users: Any, items: Any, shape: tuple[int, int], seed: int, stream: int) -> Floats:
-    """A number in [0, 1) fixed by (seed, stream, pair): splitmix64 (Steele et al. 2014) of the pair's number."""
+    """A number in [0, 1) fixed by (seed, stream, pair): the hash of the pair's number, user * |I| + item."""
     key = np.random.SeedSequence([seed, stream]).generate_state(1, np.uint64)[0]
     with np.errstate(over="ignore"):
-        z = (users * np.int64(shape[1]) + items).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + key
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    return np.asarray((z >> np.uint64(11)) * 2.0**-53)
+        numbers = (users * np.int64(shape[1]) + items).astype(np.uint64) * np.uint64(GOLDEN_GAMMA) + key
+    return np.asarray((splitmix64(numbers) >> np.uint64(11)) * 2.0**-53)

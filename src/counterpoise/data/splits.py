@@ -1,13 +1,14 @@
-"""How unbiased ratings become a probe and a test: the honest way, and the way of the paper's released code."""
+"""How unbiased ratings become a probe and a test: the honest protocol, and that of the paper's released code."""
 
 from __future__ import annotations
 
-from typing import get_args
+from dataclasses import asdict, dataclass
+from typing import Any, get_args
 
 import numpy as np
 
 from counterpoise.config import Protocol
-from counterpoise.data.log import FeedbackLog
+from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.errors import DataError, check_choice, check_number
 
 
@@ -20,11 +21,11 @@ def apply_protocol(
     rng: np.random.Generator,
     probe: FeedbackLog | None = None,
 ) -> tuple[FeedbackLog | None, FeedbackLog, dict[str, int]]:
-    """(probe, test, counts of rows: what there was, what was removed from the test and why, what is left).
+    """(probe, test, counts of rows: all unbiased ratings, those removed from the test and why, those left).
 
     The probe is a uniform draw of round(probe_fraction * rows) of all unbiased ratings, None where that is no row, or
     the `probe` that is given.
-    "honest": the test loses the pairs of the probe, and those that also stand in the training log.
+    "honest": the test loses the pairs of the probe, and those that are also in the training log.
     "paper": the test keeps both, as the paper's released code does.
     The same generator state draws the same probe under both protocols.
     """
@@ -50,3 +51,36 @@ def apply_protocol(
         "test_rows": len(test),
     }
     return (probe if len(probe) else None), test, removed
+
+
+@dataclass
+class Split:
+    """The settings of a split of unbiased ratings, and the generator that draws the probe."""
+
+    protocol: Protocol
+    probe_fraction: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Check the settings, also where there is nothing to split."""
+        check_choice("protocol", self.protocol, get_args(Protocol))
+        check_number("probe_fraction", self.probe_fraction, at_least=0, at_most=1, advice="0 draws no probe.")
+        check_number("seed", self.seed, at_least=0, integer=True)
+        self.rng = np.random.default_rng(self.seed)
+
+    def dataset(
+        self,
+        name: str,
+        train: FeedbackLog,
+        unbiased: FeedbackLog | None,
+        probe: FeedbackLog | None,
+        about: dict[str, Any],
+    ) -> Dataset:
+        """The dataset, with the settings and the counts of rows in its description."""
+        about = about | asdict(self) | {"train_rows": len(train)}
+        if unbiased is None:
+            return Dataset(train, probe, None, name, about)
+        probe, test, counts = apply_protocol(
+            train, unbiased, self.protocol, self.probe_fraction, rng=self.rng, probe=probe
+        )
+        return Dataset(train, probe, test, name, about | counts)

@@ -1,4 +1,4 @@
-"""Do predicted probabilities mean what they say? Predictions in bins, and how often each bin was right."""
+"""Calibration: predicted probabilities in bins against the rate of positive labels in each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from counterpoise.evaluation.metrics import Floats
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Rows with similar predictions: how many, what was predicted and what came, with its 95 % interval (Wilson)."""
+    """Rows with similar predictions: their number, mean prediction and mean label with its 95 % interval (Wilson)."""
 
     rows: int
     predicted: float  # the mean prediction
@@ -41,7 +41,9 @@ def calibration_bins(scores: ArrayLike, labels: ArrayLike, bins: int = 10) -> li
         raise DataError("`scores` and `labels` must lie in [0, 1]: only probabilities can be calibrated.")
     order = np.argsort(p, kind="stable")
     p, y = p[order], y[order]
-    cuts = np.searchsorted(p, p[np.arange(1, bins) * p.size // bins], side="left")  # moved to where a value begins
+    cuts = np.searchsorted(
+        p, p[np.arange(1, bins) * p.size // bins], side="left"
+    )  # moved to the first of equal predictions
     edges = np.unique([0, *cuts, p.size])
     return [_bin(p[low:high], y[low:high]) for low, high in pairwise(edges)]
 

@@ -1,8 +1,8 @@
-"""The debiased validation risk: how good a configuration is over all pairs, judged by rows that its fits did not see.
+"""The debiased validation risk: an estimate of the ideal loss of a configuration by k-fold cross-validation.
 
-The log is dealt into folds, and so is the probe. A model is fitted on all folds but one and judged on that one. The
-weights of the judged rows make the log look like all of D; they are solved once, before the first fit, so that every
-configuration is judged by the same ones. No test is looked at.
+The rows of the log, and those of the probe, are assigned to k folds. A model is fitted on all folds but one and
+evaluated on that one. The weights of the held-out rows make the log look like all of D. They are solved once,
+before the first fit, so that every configuration is evaluated by the same ones. The test is not used.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
 from counterpoise.training.context import FitContext
 from counterpoise.training.contracts import Weights
-from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, Progress, Training
+from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, Training
 from counterpoise.weights.balancing import Balancing
 
 Floats = NDArray[np.float64]
@@ -39,7 +39,7 @@ class Estimate(NamedTuple):
 
 
 class Errors(NamedTuple):
-    """Errors of rows that a fit has not seen: those of the log with their weights, and those of the probe."""
+    """Errors of held-out rows: those of the log with their weights, and those of the probe."""
 
     on_log: Floats
     weights: Floats
@@ -63,12 +63,12 @@ def debiased_risk(errors: Errors) -> Estimate:
 
     s = m / (m + n) with m = (sum w)^2 / sum w^2, the effective sample size. Both terms estimate the mean error over D:
     the first with a variance of about var(e) / m, the second of var(e) / n, so this is the inverse-variance mean as far
-    as errors vary alike in both. The share is the same for all configurations on purpose: with variances estimated for
-    each, a configuration would be judged by the rows on which it happens to vary least. And since the risk is linear in
-    the errors, the risk of a difference is the difference of the risks.
+    as errors vary alike in both. The share s is the same for all configurations on purpose: with variances estimated
+    for each, a configuration would be evaluated by the rows on which it happens to vary least. The risk is linear in
+    the errors, so the risk of a difference is the difference of the risks.
 
-    The standard error sums what each row moves the risk by, c (e - mean of its kind) with c its coefficient, over the
-    rows of a user, and takes the root of the sum of the squares over users: rows of one user err together.
+    The standard error is clustered by user: sqrt(sum over users of (sum over the user's rows of c (e - mean))^2), c the
+    coefficient of the row, and the mean that of the log or of the probe.
     """
     m, n = effective_sample_size(errors.weights), len(errors.on_probe)
     share = m / (m + n)
@@ -76,13 +76,13 @@ def debiased_risk(errors: Errors) -> Estimate:
     on_probe = np.full(n, (1 - share) / max(n, 1))
     log_mean = float(np.average(errors.on_log, weights=errors.weights))
     probe_mean = float(errors.on_probe.mean()) if n else 0.0
-    moves = np.concatenate([on_log * (errors.on_log - log_mean), on_probe * (errors.on_probe - probe_mean)])
-    by_user = np.bincount(errors.users, moves)
+    influence = np.concatenate([on_log * (errors.on_log - log_mean), on_probe * (errors.on_probe - probe_mean)])
+    by_user = np.bincount(errors.users, influence)
     return Estimate(share * log_mean + (1 - share) * probe_mean, float(np.sqrt(by_user @ by_user)))
 
 
 class Fold(NamedTuple):
-    """What one fit may see, and what judges it."""
+    """The rows that one fit may use, and the held-out rows that it is evaluated on."""
 
     log: FeedbackLog
     probe: FeedbackLog | None
@@ -91,23 +91,23 @@ class Fold(NamedTuple):
     held_out_probe: FeedbackLog
 
 
-Spread = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]  # calls of a function, in order
+ParallelMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]  # results in order of the calls
 
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """A log and maybe a probe, dealt into folds, with the weights that judge; `of` makes one.
+    """A log and maybe a probe in k folds, with the weights of held-out rows; `of` makes one.
 
-    `folds` parts, of which the first `rounds` judge; with one of five, a fifth of the log is held out once.
+    The first `eval_folds` of the folds are held out in turn; with 1 of 5, a fifth of the log is held out once.
     """
 
     log: FeedbackLog
     probe: FeedbackLog | None
     weights: Floats  # (rows,) of the log, 1 on average
     fold_of_row: NDArray[np.int64]
-    fold_of_probe_row: NDArray[np.int64]  # -1: never judged
-    rounds: int
-    spread: Spread | None = None  # who fits all folds at once; None fits them here, one by one
+    fold_of_probe_row: NDArray[np.int64]  # -1: never held out
+    eval_folds: int
+    parallel_map: ParallelMap | None = None  # fits all folds in parallel; None fits them here, one by one
 
     @classmethod
     def of(
@@ -116,71 +116,63 @@ class Validation:
         probe: FeedbackLog | None = None,
         *,
         folds: int = 5,
-        rounds: int | None = None,
+        eval_folds: int | None = None,
         weights: Weights | None = None,
         seed: int = 0,
     ) -> Validation:
-        """Deal rows into folds at random and solve for the weights. Of a `Dataset` its test is not touched.
+        """Assign rows to folds at random and solve for the weights. The test of a `Dataset` is not used.
 
-        `weights`: a part that is ready before training, by default exact balancing of spectral kernel functions in
-        features of what was observed. Those look at no label, so that held-out labels stay unseen although the weights
-        come from the whole log; over all folds the judged rows then balance exactly.
+        `weights`: weights that are ready before training, by default exact balancing of spectral kernel functions of
+        the exposure features. These use no label, so held-out labels stay unseen although the weights come from the
+        whole log; over all folds the held-out rows balance exactly.
 
-        Rows of the probe whose pair stands in the log judge nothing, because fits have seen their label; they stay in
-        the probe that fits see. Methods take from a probe no more than its label rate, and even that is taken without
-        the rows that judge.
+        Rows of the probe whose pair is also in the log are never held out, because fits have seen their label; they
+        stay in the probe that fits use.
         """
         log = data.train if isinstance(data, Dataset) else data
         probe = data.probe if isinstance(data, Dataset) and probe is None else probe
         check_log("log", log)
         check_number("folds", folds, at_least=2, integer=True)
-        rounds = folds if rounds is None else rounds
-        check_number("rounds", rounds, at_least=1, at_most=folds, integer=True)
+        eval_folds = folds if eval_folds is None else eval_folds
+        check_number("eval_folds", eval_folds, at_least=1, at_most=folds, integer=True)
         if len(log) < 2 * folds:
             raise DataError(f"the log must have two rows for each of the {folds} folds, got {len(log)}.")
         rng = np.random.default_rng(seed)
-        deal = rng.permutation(len(log)) % folds
-        probe_deal = np.empty(0, np.int64) if probe is None else rng.permutation(len(probe)) % folds
+        fold_of_row, fold_of_probe_row = rng.permutation(len(log)) % folds, np.empty(0, np.int64)
         if probe is not None:
-            probe_deal = np.where(np.isin(probe.pairs, log.pairs), -1, probe_deal)
-        ratio = ratio_of(log, probe, Balancing() if weights is None else weights, seed)
-        return cls(log, probe, ratio, deal, probe_deal, rounds)
+            drawn = rng.permutation(len(probe)) % folds
+            fold_of_probe_row = np.where(np.isin(probe.pairs, log.pairs), -1, drawn)
+        ratio = solve_ratio(log, probe, Balancing() if weights is None else weights, seed)
+        return cls(log, probe, ratio, fold_of_row, fold_of_probe_row, eval_folds)
 
     @cached_property
     def folds(self) -> list[Fold]:
-        """The folds that judge."""
-        return [self._fold(number) for number in range(self.rounds)]
+        """The folds that are held out in turn."""
+        return [self._fold(number) for number in range(self.eval_folds)]
 
     def _fold(self, number: int) -> Fold:
-        mine, of_probe = self.fold_of_row == number, self.fold_of_probe_row == number
-        seen = None if self.probe is None else self.probe.take(~of_probe)
-        judging = self.log.take([]) if self.probe is None else self.probe.take(of_probe)
-        return Fold(self.log.take(~mine), seen, self.log.take(mine), self.weights[mine], judging)
+        rows, probe_rows = self.fold_of_row == number, self.fold_of_probe_row == number
+        probe = None if self.probe is None else self.probe.take(~probe_rows)
+        held_out_probe = self.log.take([]) if self.probe is None else self.probe.take(probe_rows)
+        return Fold(self.log.take(~rows), probe, self.log.take(rows), self.weights[rows], held_out_probe)
 
-    def judge(
-        self, make: Callable[[], DebiasedRecommender], progress_of: Callable[[int], Progress | None] | None = None
-    ) -> Iterator[Errors]:
-        """Fit a fresh model in each fold; its errors on what it has not seen, fold by fold.
-
-        `progress_of(number of the fold)` gives the `progress` of its fit, where it is made here.
-        """
-        if self.spread is not None:
-            yield from self.spread(fold_errors, [(make(), fold) for fold in self.folds])
-            return
-        for number, fold in enumerate(self.folds):
-            yield fold_errors(make(), fold, None if progress_of is None else progress_of(number))
+    def errors_by_fold(self, make: Callable[[], DebiasedRecommender]) -> Iterator[Errors]:
+        """Fit a fresh model in each fold; its errors on the held-out rows, fold by fold."""
+        if self.parallel_map is not None:
+            return self.parallel_map(fit_fold, [(make(), fold) for fold in self.folds])
+        return (fit_fold(make(), fold) for fold in self.folds)
 
     def risk(self, make: Callable[[], DebiasedRecommender]) -> Estimate:
-        """The debiased validation risk of what `make` makes."""
-        return debiased_risk(pooled(list(self.judge(make))))
+        """The debiased validation risk of the models that `make` returns."""
+        return debiased_risk(pooled(list(self.errors_by_fold(make))))
 
     def facts(self) -> dict[str, Any]:
-        """JSON-able: how many rows judge, and how much they are worth."""
+        """JSON-able: the held-out rows, their effective sample size, and the log's share of the estimate."""
         held_out = np.concatenate([fold.weights for fold in self.folds])
         effective, on_probe = effective_sample_size(held_out), sum(len(fold.held_out_probe) for fold in self.folds)
         return {
             "folds": int(self.fold_of_row.max()) + 1,
-            "rounds": self.rounds,
+            "eval_folds": self.eval_folds,
             "held_out_rows": len(held_out),
             "effective_sample_size": effective,
             "probe_rows": on_probe,
@@ -188,19 +180,19 @@ class Validation:
         }
 
 
-def fold_errors(model: DebiasedRecommender, fold: Fold, progress: Progress | None = None) -> Errors:
-    """Fit a model to what it may see of a fold; its errors on the rest."""
-    return errors_in(fold, model.fit(fold.log, fold.probe, progress=progress))
+def fit_fold(model: DebiasedRecommender, fold: Fold) -> Errors:
+    """Fit a model to the rows of a fold that it may use; its errors on the held-out rows."""
+    return held_out_errors(fold, model.fit(fold.log, fold.probe))
 
 
-def errors_in(fold: Fold, model: DebiasedRecommender) -> Errors:
-    """Of a model that was fitted to what it may see of a fold."""
+def held_out_errors(fold: Fold, model: DebiasedRecommender) -> Errors:
+    """The errors of a fitted model on the held-out rows of its fold."""
     users = np.concatenate([fold.held_out.users, fold.held_out_probe.users]).astype(np.int64)
     return Errors(_errors(model, fold.held_out), fold.weights, _errors(model, fold.held_out_probe), users)
 
 
-def ratio_of(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed: int) -> Floats:
-    """The ratio of each row of a log by weights that are ready before training."""
+def solve_ratio(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed: int) -> Floats:
+    """The ratio (weight x density) of each row of a log, by weights that are ready before training."""
     training = Training(seed=seed)
     generator = torch.Generator().manual_seed(seed)
     context = FitContext(log, probe, MatrixFactorization(), training, training.resolve_device(), generator)
@@ -211,7 +203,10 @@ def ratio_of(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed
 
 
 def _no_predictor() -> Any:
-    raise ConfigError("`weights` that look at the errors of a predictor cannot judge several of them by one measure.")
+    raise ConfigError(
+        "`weights` must be ready before training, so that all models are validated by the same ones; these follow the "
+        "errors of a predictor."
+    )
 
 
 def _errors(model: DebiasedRecommender, log: FeedbackLog) -> Floats:

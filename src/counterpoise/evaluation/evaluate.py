@@ -13,20 +13,20 @@ from counterpoise.config import EmptyUsers
 from counterpoise.data.log import FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.evaluation import metrics
-from counterpoise.evaluation.metrics import Comparison, Floats, Rankings
+from counterpoise.evaluation.metrics import (
+    EMPTY_USER_METRICS,
+    EMPTY_USER_RULES,
+    LOWER_IS_BETTER,
+    METRIC_NAMES,
+    Comparison,
+    Floats,
+    Rankings,
+)
 
-BLOCK = 2**16  # the bootstrap works on about this many rows at a time: what fits into a cache is fastest
-NAMES = {"auc": "AUC", "user_auc": "AUC per user", "ndcg": "NDCG@{k}", "precision": "precision@{k}"}
-NAMES |= {"recall": "recall@{k}", "f1": "F1@{k}", "mse": "MSE", "mae": "MAE", "log_loss": "log loss"}
-RULED = ("ndcg", "precision", "recall", "f1")  # the metrics that users without a positive label touch
-REASONS = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}
-REASONS |= dict.fromkeys(RULED, "no user has a positive label")
-REASONS |= dict.fromkeys(("mse", "mae", "log_loss"), "the scores are no probabilities: some lie outside [0, 1]")
-EMPTY_RULES = {
-    "skip": "left out of NDCG, precision and recall",
-    "one": "counted with NDCG 1, precision 0 and recall 0 (the rule of the paper)",
-    "zero": "counted with NDCG 0, precision 0 and recall 0",
-}
+BOOTSTRAP_BLOCK = 2**16  # rows that the bootstrap works on at a time: what fits into a processor's cache is fastest
+UNDEFINED = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}
+UNDEFINED |= dict.fromkeys(EMPTY_USER_METRICS, "no user has a positive label")
+UNDEFINED |= dict.fromkeys(LOWER_IS_BETTER, "the scores are not probabilities: some lie outside [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Evaluation:
     empty_users: EmptyUsers
     n_rows: int
     n_users: int
-    n_empty_users: int  # without a positive label: those whom the rule `empty_users` touches
+    n_empty_users: int  # without a positive label: the rule `empty_users` is about them
     n_short_users: int  # with fewer than k rows
     n_auc_users: int
     level: float
@@ -55,7 +55,7 @@ class Evaluation:
     @property
     def undefined(self) -> dict[str, str]:
         """Each metric that is nan, and why."""
-        return {name: REASONS[name] for name in NAMES if math.isnan(getattr(self, name))}
+        return {name: UNDEFINED[name] for name in METRIC_NAMES if math.isnan(getattr(self, name))}
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in types that JSON has; None for nan."""
@@ -64,12 +64,12 @@ class Evaluation:
 
     def __str__(self) -> str:
         """A table with the intervals or the reason why there is no value, then the rules behind it."""
-        width = max(len(name) for name in NAMES.values())
+        width = max(len(name) for name in METRIC_NAMES.values())
         interval = f"{100 * self.level:g} % interval" if self.intervals else ""
         lines = [f"{'metric':<{width}}  {'value':>7}  {interval}"]
-        lines += [f"{name.format(k=self.k):<{width}}  {self._cells(metric)}" for metric, name in NAMES.items()]
+        lines += [f"{name.format(k=self.k):<{width}}  {self._cells(metric)}" for metric, name in METRIC_NAMES.items()]
         lines += [f"{self.n_rows:,} rows of {self.n_users:,} users, of whom"]
-        lines += [f"{self.n_empty_users:>7,}  have no positive label: {EMPTY_RULES[self.empty_users]}"]
+        lines += [f"{self.n_empty_users:>7,}  have no positive label: {EMPTY_USER_RULES[self.empty_users]}"]
         lines += [f"{self.n_auc_users:>7,}  have labels of both kinds: the AUC per user is their mean"]
         lines += [f"{self.n_short_users:>7,}  have fewer than {self.k} rows"]
         return "\n".join(line.rstrip() for line in lines)
@@ -90,7 +90,7 @@ def evaluate(
     level: float = 0.95,
     seed: int = 0,
 ) -> Evaluation:
-    """Compare what `model` predicts for the rows of `log` with their labels.
+    """All metrics of the predictions of `model` for the rows of `log` against their labels.
 
     `model`: anything with `predict_log(log)`, an array with a score for each row, or a function of user and item
     codes. MSE, MAE and log loss need probabilities: they are nan where a score lies outside [0, 1].
@@ -119,7 +119,7 @@ def resampled_evaluation(
     level: float = 0.95,
     seed: int = 0,
 ) -> Resampled:
-    """As `evaluate`, with the replicates: all models asked with one log and one seed meet the same resampled users."""
+    """As `evaluate`, with the replicates; with the same log and seed, all models get the same resampled users."""
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
     check_choice("empty_users", empty_users, get_args(EmptyUsers))
     check_number("bootstrap", bootstrap, at_least=0, integer=True, advice="Use 0 for no intervals.")
@@ -141,7 +141,7 @@ def resampled_evaluation(
         n_short_users=int((rankings.sizes < k).sum()),
         n_auc_users=int(((rankings.positives > 0) & (rankings.positives < rankings.sizes)).sum()),
         level=float(level),
-        intervals={name: percentile_interval(replicates[name], level) for name in NAMES} if bootstrap else {},
+        intervals={name: percentile_interval(replicates[name], level) for name in METRIC_NAMES} if bootstrap else {},
     )
     return Resampled(evaluation, replicates)
 
@@ -157,9 +157,9 @@ class Difference(NamedTuple):
 def paired_differences(first: Resampled, second: Resampled) -> dict[str, Difference]:
     """first - second of every metric: replicate r of both has drawn the same users, so their difference is paired."""
     level = first.evaluation.level
-    values = {name: getattr(first.evaluation, name) - getattr(second.evaluation, name) for name in NAMES}
-    pairs = {name: first.replicates[name] - second.replicates[name] for name in NAMES}
-    return {name: Difference(values[name], *percentile_interval(pairs[name], level)) for name in NAMES}
+    values = {name: getattr(first.evaluation, name) - getattr(second.evaluation, name) for name in METRIC_NAMES}
+    pairs = {name: first.replicates[name] - second.replicates[name] for name in METRIC_NAMES}
+    return {name: Difference(values[name], *percentile_interval(pairs[name], level)) for name in METRIC_NAMES}
 
 
 def metrics_by_rule(
@@ -167,24 +167,24 @@ def metrics_by_rule(
 ) -> tuple[dict[str, float], dict[str, Floats]]:
     """(every metric, the same of `replicates` resampled sets of users), under each rule for users without positives.
 
-    `ndcg_skip`, `ndcg_one`, `ndcg_zero` and so on; a metric that no rule touches has its plain name. All models that
-    are asked with one log and one seed are asked about the same resampled users, so that differences are paired.
+    `ndcg_skip`, `ndcg_one`, `ndcg_zero` and so on; a metric that does not depend on the rule has its own name. With
+    the same log and seed, all models get the same resampled users, so that differences are paired.
     """
     rankings = Rankings.of(log.users, _scores(model, log), binary_labels(log), tie_breaker=log.items)
     values: dict[str, float] = {}
     resampled: dict[str, Floats] = {}
     for rule in get_args(EmptyUsers):
         sample = _Sample(rankings, k, rule)
-        names = {name: f"{name}_{rule}" if name in RULED else name for name in NAMES}
+        names = {name: f"{name}_{rule}" if name in EMPTY_USER_METRICS else name for name in METRIC_NAMES}
         here = sample.estimates(np.ones((1, sample.n_users)))
         drawn = sample.resampled(replicates, np.random.default_rng(seed))
-        values |= {names[name]: float(here[name][0]) for name in NAMES}
-        resampled |= {names[name]: drawn[name] for name in NAMES}
+        values |= {names[name]: float(here[name][0]) for name in METRIC_NAMES}
+        resampled |= {names[name]: drawn[name] for name in METRIC_NAMES}
     return values, resampled
 
 
 class _Sample:
-    """What the metrics need of each user, so that they can be computed for any number of copies of each."""
+    """The sums of each user behind the metrics, from which they follow for any number of copies of each user."""
 
     def __init__(self, rankings: Rankings, k: int, empty_users: EmptyUsers) -> None:
         self.n_users, self.n_rows = len(rankings.users), len(rankings.groups)
@@ -212,10 +212,10 @@ class _Sample:
 
     def resampled(self, replicates: int, rng: np.random.Generator) -> dict[str, Floats]:
         """Each metric (replicates,) over users drawn with replacement, in blocks that bound the memory."""
-        step = max(1, BLOCK // self.n_rows)
+        step = max(1, BOOTSTRAP_BLOCK // self.n_rows)
         sizes = [min(step, replicates - start) for start in range(0, replicates, step)]
         blocks = [self.estimates(_draw_counts(size, self.n_users, rng)) for size in sizes]
-        return {name: np.concatenate([np.empty(0), *(block[name] for block in blocks)]) for name in NAMES}
+        return {name: np.concatenate([np.empty(0), *(block[name] for block in blocks)]) for name in METRIC_NAMES}
 
 
 def _draw_counts(replicates: int, users: int, rng: np.random.Generator) -> Floats:

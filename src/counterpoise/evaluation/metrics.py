@@ -1,8 +1,8 @@
-"""How good are scores? Ranking metrics, one value a user first; AUC over all rows; errors of probabilities.
+"""Metrics: of rankings, per user; AUC over all rows; errors of probabilities.
 
 Labels are 0 or 1. Equal scores of a user are ranked by the tie breaker (the item code), so that a ranking depends
-neither on the order of rows nor on the labels. What is not defined is nan, for the reason that the function's docstring
-states; no value makes a function raise or warn.
+neither on the order of rows nor on the labels. An undefined value is nan, for the reason in the function's docstring;
+no value makes a function raise or warn.
 """
 
 from __future__ import annotations
@@ -18,12 +18,32 @@ from counterpoise.config import EmptyUsers
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-CLIP = 1e-7  # the log loss sees no probability nearer to 0 or 1
+CLIP = 1e-7  # of probabilities in the log loss
+
+# By the name of the attribute of `Evaluation`, with the name that people read.
+METRIC_NAMES = {
+    "auc": "AUC",
+    "user_auc": "AUC per user",
+    "ndcg": "NDCG@{k}",
+    "precision": "precision@{k}",
+    "recall": "recall@{k}",
+    "f1": "F1@{k}",
+    "mse": "MSE",
+    "mae": "MAE",
+    "log_loss": "log loss",
+}
+LOWER_IS_BETTER = ("mse", "mae", "log_loss")
+EMPTY_USER_METRICS = ("ndcg", "precision", "recall", "f1")  # depend on the rule for users without a positive label
+EMPTY_USER_RULES = {
+    "skip": "left out of NDCG, precision and recall",
+    "one": "counted with NDCG 1, precision 0 and recall 0 (the rule of the paper)",
+    "zero": "counted with NDCG 0, precision 0 and recall 0",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Rankings:
-    """All users' lists, best first, one after the other: one sort that serves every ranking metric."""
+    """All users' ranked lists, one after the other: one sort for every ranking metric."""
 
     users: NDArray[Any]  # (users,) ascending
     starts: Integers  # (users,) where each list begins
@@ -79,12 +99,12 @@ def ndcg_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") 
 
 
 def precision_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") -> Floats:
-    """Hits among the first K, over K (also for lists shorter than K); nan for a user whom "skip" leaves out."""
+    """Hits among the first K, over K (also for lists shorter than K); nan for a user left out by "skip"."""
     return _without_skipped(rankings, rankings.hits(k) / k, empty_users)
 
 
 def recall_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") -> Floats:
-    """Hits among the first K, over max(1, g_u); nan for a user whom "skip" leaves out."""
+    """Hits among the first K, over max(1, g_u); nan for a user left out by "skip"."""
     return _without_skipped(rankings, rankings.hits(k) / np.maximum(rankings.positives, 1), empty_users)
 
 
@@ -105,11 +125,6 @@ def auc_per_user(rankings: Rankings) -> Floats:
     return ratio(pairs - above, pairs)
 
 
-def user_mean(values: Floats) -> float:
-    """Mean over the users whose value is defined; nan where there is none."""
-    return _mean(values[~np.isnan(values)])
-
-
 def ratio(top: Floats, bottom: Floats, undefined: float = np.nan) -> Floats:
     """The quotient top / bottom, and `undefined` where bottom is 0."""
     defined = bottom != 0
@@ -124,7 +139,7 @@ def f1(precision: ArrayLike, recall: ArrayLike) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """The rows of the two classes in ascending order of score: one sort that serves the AUC under any weights."""
+    """The rows of the two classes in ascending order of score: one sort for the AUC under any weights."""
 
     positives: Integers  # (positives,) the group of each positive row
     negatives: Integers  # (negatives,) the group of each negative row
@@ -154,12 +169,6 @@ def weighted_auc(comparison: Comparison, weights: Floats) -> Floats:
     return ratio((wins + wins_and_ties) / 2, positive.sum(axis=1) * lower[:, -1])
 
 
-def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """Share of all (positive, negative) pairs of rows in the right order, ties 1/2; nan unless both classes occur."""
-    groups = np.zeros(np.size(labels), np.int64)
-    return float(weighted_auc(Comparison.of(labels, scores, groups), np.ones((1, 1)))[0])
-
-
 def squared_errors(labels: ArrayLike, probabilities: ArrayLike) -> Floats:
     """(y - p)^2 of each row."""
     return np.subtract(labels, probabilities, dtype=np.float64) ** 2
@@ -176,24 +185,5 @@ def log_losses(labels: ArrayLike, probabilities: ArrayLike) -> Floats:
     return -(y * np.log(p) + (1 - y) * np.log1p(-p))
 
 
-def mse(labels: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean of `squared_errors`; nan without rows."""
-    return _mean(squared_errors(labels, probabilities))
-
-
-def mae(labels: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean of `absolute_errors`; nan without rows."""
-    return _mean(absolute_errors(labels, probabilities))
-
-
-def log_loss(labels: ArrayLike, probabilities: ArrayLike) -> float:
-    """Mean of `log_losses`; nan without rows."""
-    return _mean(log_losses(labels, probabilities))
-
-
 def _without_skipped(rankings: Rankings, values: Floats, empty_users: EmptyUsers) -> Floats:
     return np.where(rankings.positives > 0, values, np.nan) if empty_users == "skip" else values
-
-
-def _mean(values: Floats) -> float:
-    return float(values.mean()) if values.size else float("nan")

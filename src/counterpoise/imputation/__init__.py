@@ -1,1 +1,5 @@
-"""imputation."""
+"""Imputations: the error of pairs that were not observed.
+
+Read in this order: `base` (none, a constant label, a learned one), `targeted` (TDR), `multiply_robust` (MR),
+`tri_training` (ASIPS), `mnar` (the likelihood of labels and missingness).
+"""

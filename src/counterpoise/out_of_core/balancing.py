@@ -1,4 +1,7 @@
-"""Balancing functions at the pairs of any shard, from two tables; and the weights that balance them over all shards."""
+"""Balancing of logs that do not fit in memory: `balance_shards` for a log in shards, `balance_log` for files.
+
+`ShardFunctions` are the balancing functions at the pairs of any shard, from one table of users and one of items.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +18,38 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from counterpoise.balance.exponential_family import Rows, pair_rows
 from counterpoise.balance.features import standardised
-from counterpoise.balance.fitted_functions import FittedFunctions, FittedKernels
-from counterpoise.balance.functions import GREEDY_ROWS, LOOK_AT_ROWS, Functions, KernelFunctions
+from counterpoise.balance.functions import (
+    MAX_GREEDY_ROWS,
+    RULES_BY_OBSERVED,
+    FittedFunctions,
+    FittedKernels,
+    Functions,
+    KernelFunctions,
+)
 from counterpoise.balance.kernels import Gaussian, pair_tables
-from counterpoise.balance.population import ObservedPairs, Pairs, Rows, ShardedRows, pair_rows
+from counterpoise.balance.population import ObservedPairs, Pairs
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.files import PARQUET, column_names, files_of, kind_of
-from counterpoise.data.reading import AnyPath, read_beside, read_side
+from counterpoise.data.reading import AnyPath, read_all_columns, read_side_features
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.out_of_core.executors import Engine, ThreadEngine
+from counterpoise.out_of_core.engines import Engine, ThreadEngine
+from counterpoise.out_of_core.family import ShardedRows
 from counterpoise.out_of_core.shards import Shard, ShardColumn, Shards, as_bytes, batches, shard_log
 from counterpoise.storage import write_table
 from counterpoise.threads import one_thread
 
 Table = NDArray[np.float64]
-TABLES_SHARE = 0.5  # of the memory, that two tables of kernels may take
+MAX_TABLE_MEMORY_SHARE = 0.5  # of `memory`, for the two tables of kernel values; features are kept instead above it
 
 
 @dataclass(eq=False)
 class ShardFunctions:
     """What a worker keeps: two tables, one row for each user and each item.
 
-    Of a Gaussian kernel at all centres, so that a pair's values are a product; of features where that takes too much
-    memory, or where the functions do not factorise. numpy arrays: the workers of one machine share them.
+    They hold a Gaussian kernel at all centres, so that a pair's values are a product; or features, where that takes too
+    much memory or the functions do not factorise. They are numpy arrays, which the workers of one machine share.
     """
 
     users: Table
@@ -51,11 +62,12 @@ class ShardFunctions:
     def of(cls, fitted: FittedFunctions, pairs: Pairs, memory: int) -> ShardFunctions:
         """The tables of functions that were fitted to all pairs."""
         tables = pairs.users.double(), pairs.items.double()
-        factorised = isinstance(fitted, FittedKernels) and isinstance(fitted.kernel, Gaussian)
-        if factorised and _size_of_tables(fitted, pairs) <= TABLES_SHARE * memory:
-            tables = pair_tables(fitted.kernel, fitted.centres.double(), *tables)  # type: ignore[attr-defined]
-        else:
-            factorised = False
+        factorised = False
+        if isinstance(fitted, FittedKernels) and isinstance(fitted.kernel, Gaussian):
+            size = 8 * len(fitted.centres) * (len(pairs.users) + len(pairs.items))  # bytes
+            if size <= MAX_TABLE_MEMORY_SHARE * memory:
+                tables = pair_tables(fitted.kernel, fitted.centres.double(), *tables)
+                factorised = True
         users, items = (table.cpu().numpy() for table in tables)
         return cls(users, items, fitted, factorised, str(pairs.users.device))
 
@@ -75,20 +87,14 @@ class ShardFunctions:
         """The tables as tensors, which share their memory on the CPU."""
         if not hasattr(self, "_kept"):
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # nobody writes to what is shared
+                warnings.simplefilter("ignore", UserWarning)  # read-only arrays: nothing writes to them
                 users, items = (torch.from_numpy(table).to(self.device) for table in (self.users, self.items))
             self._kept = users, items
         return self._kept
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the tensors: workers make their own, of arrays that they share."""
+        """Without the tensors: workers make their own from the shared arrays."""
         return {name: value for name, value in self.__dict__.items() if name != "_kept"}
-
-
-def _size_of_tables(fitted: FittedFunctions, pairs: Pairs) -> int:
-    """Bytes of the kernels at all users and all items."""
-    count = len(fitted.centres) if isinstance(fitted, FittedKernels) else 0
-    return 8 * count * (len(pairs.users) + len(pairs.items))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +133,8 @@ def balance_shards(
     """Weights on the rows of a log in shards under which every function averages to its mean over all pairs.
 
     `pairs`: the features of all users and items, in the order of their codes. `functions`: by default 50 kernel
-    functions; rules that look at errors do not apply, those that look at rows look at some of them (`some_pairs`).
-    `engine`: who works on the shards, by default threads.
+    functions; the rule "adaptive" does not apply, "greedy" looks at a sample of the rows (`sample_pairs`).
+    `engine`: where the passes over shards run, by default in threads.
     `tolerance`, `strength` and `options` (`accuracy`, `max_passes`) as in `FittedFunctions.balance`.
     The weights of the result are a `ShardColumn`: a file beside each shard, and `numpy.asarray` of it where they fit.
     """
@@ -137,14 +143,14 @@ def balance_shards(
         raise DataError(f"the features are for {shape[0]} x {shape[1]} pairs, the log for {shards.shape}.")
     recipe, budget = functions or KernelFunctions(), as_bytes(memory)
     select = getattr(recipe, "select", "")
-    if select.startswith("adaptive"):
+    if select == "adaptive":
         raise ConfigError(
             f'`select` must be "spectral", "greedy", "random" or "worst_case" for a log in shards, got "{select}".'
         )
     generator = seed if isinstance(seed, torch.Generator) else torch.Generator().manual_seed(seed)
 
     def fitted_tables() -> ShardFunctions:
-        observed = some_pairs(shards, pairs, generator) if select in LOOK_AT_ROWS else None
+        observed = sample_pairs(shards, pairs, generator) if select in RULES_BY_OBSERVED else None
         with one_thread():  # blocks of a few rows
             return ShardFunctions.of(recipe.fit(pairs, observed, generator=generator), pairs, budget)
 
@@ -154,21 +160,18 @@ def balance_shards(
         return fitted.balance(rows, tolerance, strength, **options)
 
 
-def some_pairs(shards: Shards, pairs: Pairs, generator: torch.Generator) -> ObservedPairs:
+def sample_pairs(shards: Shards, pairs: Pairs, generator: torch.Generator) -> ObservedPairs:
     """The rows of a log in shards, or a draw of as many as `greedy` looks at in memory."""
     rows = torch.arange(shards.n_rows)
-    if shards.n_rows > GREEDY_ROWS:
-        rows = torch.randint(shards.n_rows, (GREEDY_ROWS,), generator=generator)
+    if shards.n_rows > MAX_GREEDY_ROWS:
+        rows = torch.randint(shards.n_rows, (MAX_GREEDY_ROWS,), generator=generator)
     codes = [shards.take(name, rows.numpy()).astype(np.int64) for name in ("users", "items")]
     return pairs.at(*(torch.from_numpy(code).to(pairs.users.device) for code in codes))
 
 
-# A log of any length balanced against all pairs of two feature tables: files in, files with a column `weight` out.
-
-
 @dataclass(frozen=True)
 class BalancedLog:
-    """What balancing reached, and how many equal weights the weights are worth."""
+    """The certificate of a balanced log, and the effective sample size of its weights."""
 
     result: BalanceResult
     rows: int
@@ -183,10 +186,10 @@ class BalancedLog:
     def summary(self) -> str:
         """A few lines."""
         result, before = self.result, abs(self.result.imbalance_before / self.result.scale).max()
-        after, lost = abs(result.imbalance / result.scale).max(), int(result.relaxed.sum())
+        after, relaxed = abs(result.imbalance / result.scale).max(), int(result.relaxed.sum())
         return (
             f"{self.rows:,} rows of {self.shape[0]:,} users x {self.shape[1]:,} items, {len(result.dual)} functions: "
-            f"largest imbalance {before:.3f} SD before, {after:.2g} SD after ({lost} given up).\n"
+            f"largest imbalance {before:.3f} SD before, {after:.2g} SD after ({relaxed} relaxed).\n"
             f"Effective sample size {self.effective_sample_size:,.0f}; {result.status} in {result.passes} passes, "
             f"duality gap {result.gap:.1e}."
         )
@@ -213,7 +216,7 @@ def balance_log(
     files with all columns and rows of the log, in order, and `weight` (sum 1). `options`: those of `balance_shards`.
     """
     target = checked_folder(out)
-    sides = [read_side(users, user_col, separator), read_side(items, item_col, separator)]
+    sides = [read_side_features(users, user_col, separator), read_side_features(items, item_col, separator)]
     columns = {"user_col": user_col, "item_col": item_col, "rating_col": None, "separator": separator}
     ids = {"user_ids": sides[0][0], "item_ids": sides[1][0]}
     for file in files_of(log):
@@ -231,7 +234,7 @@ def balance_log(
 
 
 def checked_folder(out: AnyPath) -> Path:
-    """The folder to write to, which must not hold anything yet: worth asking before long work."""
+    """The folder to write to, which must be new or empty; checked before long work."""
     folder = Path(out).expanduser()
     if folder.suffix or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise ConfigError(f"`out` must be a folder that is new or empty, got {str(out)!r}.")
@@ -239,7 +242,7 @@ def checked_folder(out: AnyPath) -> Path:
 
 
 def _write(folder: Path, files: list[Path], separator: str | None, weights: Iterator[Any]) -> None:
-    """The rows of all files with their weights, in a folder that appears when all of it is there."""
+    """The rows of all files with their weights, in a folder that appears when it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
         inside, rest = Path(place) / "out", np.empty(0)
@@ -261,7 +264,7 @@ def _frames(files: list[Path], separator: str | None) -> Iterator[pl.DataFrame]:
             names = {name: name for name in column_names(file)}
             yield from (frame for _, frame in batches(file, names))
         elif any(len(frame) for _, frame in _rows_of_text(file, separator)):
-            yield read_beside(file, pl.DataFrame(), separator=separator)
+            yield read_all_columns(file, pl.DataFrame(), separator=separator)
 
 
 def _rows_of_text(file: Path, separator: str | None) -> Iterator[tuple[int, pl.DataFrame]]:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
-from counterpoise.out_of_core.executors import RayEngine, connected, imported
+from counterpoise.out_of_core.engines import RayEngine, connected, import_ray
 from counterpoise.out_of_core.log import StreamedBatches
 from counterpoise.out_of_core.process_group import ProcessGroup, ProcessGroupLearner
 from counterpoise.out_of_core.progress_actor import ProgressActor
@@ -54,7 +54,7 @@ def run_worker(config: Mapping[str, WorkerTask]) -> None:
 
     An error of ours would come again: it is left with the progress actor, where restarted workers find it and end.
     """
-    ray, task, group = imported(), config["task"], ProcessGroup.of_this_process()
+    ray, task, group = import_ray(), config["task"], ProcessGroup.of_this_process()
     if ray.get(task.progress.failure.remote()) is not None:
         return
     losses: list[float] = []
@@ -73,7 +73,7 @@ def run_worker(config: Mapping[str, WorkerTask]) -> None:
 def _train_worker(task: WorkerTask, group: ProcessGroup) -> list[float]:
     """The losses of all epochs; what was learned is then in the learner."""
     learner, batches, folder = task.learner, task.batches, task.checkpoint.file.parent
-    device = imported("ray.train.torch").get_device()
+    device = import_ray("ray.train.torch").get_device()
     move(learner, device)
     move(batches, device)
     if not folder.is_dir():
@@ -167,7 +167,7 @@ def _history(learner: Learner | EnsembleLearner, learned: Checkpoint, started: f
 
 def _run(ray: Any, task: WorkerTask, workers: int, place: str) -> None:
     """Ray Train on `run_worker`: nccl where there is a GPU for each worker, else gloo."""
-    train, found, device = imported("ray.train"), int(ray.cluster_resources().get("GPU", 0)), task.training.device
+    train, found, device = import_ray("ray.train"), int(ray.cluster_resources().get("GPU", 0)), task.training.device
     if device not in ("auto", "cpu") and found < workers:  # Ray would wait for them for ever
         raise ConfigError(
             f"`workers` must be at most {found}, the GPUs of the Ray cluster, for device={device!r}, got {workers}. "
@@ -199,7 +199,7 @@ def _trainer() -> Any:
 
     It asks Ray's dashboard: where there is none, as in a local instance, it takes 12 s to give up.
     """
-    base: Any = imported("ray.train.torch").TorchTrainer
+    base: Any = import_ray("ray.train.torch").TorchTrainer
 
     class Trainer(base):  # type: ignore[misc]
         def _create_default_callbacks(self) -> list[Any]:

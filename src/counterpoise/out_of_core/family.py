@@ -1,11 +1,12 @@
-"""The exponential family over shards: each adds up its own rows, and what travels is J to J^2 numbers a shard."""
+"""The exponential family over shards: each shard adds up its own rows, and what travels is J to J^2 numbers a shard."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 from uuid import uuid4
 
 import numpy as np
@@ -15,113 +16,124 @@ from torch import Tensor
 
 from counterpoise.balance.exponential_family import (
     FamilyPoint,
+    FunctionRows,
     InMemoryFamily,
+    Rows,
     joined,
+    matrix_rows,
     mean_and_deviation,
     moments,
     normalised,
     second_moments,
+    tilted_sums,
 )
-from counterpoise.balance.exponential_family import tilted_sums as sums_of_rows
-from counterpoise.balance.population import Rows, ShardedRows, matrix_rows
-from counterpoise.out_of_core.shards import Shard
+from counterpoise.errors import ConfigError
+from counterpoise.out_of_core.shards import Shard, ShardColumn
 
-SAMPLE = 2**18  # rows that are solved first, in memory; more would take longer and save no pass
+MAX_SAMPLE_ROWS = 2**18  # rows that are solved first, in memory; more would take longer and save no pass
 
 
 class Source(Protocol):
-    """What a worker has: the functions, for the rows of any shard."""
+    """What a worker keeps: the functions, for the rows of any shard."""
 
     def rows(self, shard: Shard) -> Rows:
         """The functions at the rows of a shard."""
 
 
 @dataclass(frozen=True)
+class ShardedRows(FunctionRows):
+    """Rows of J functions in shards that are never together in one place.
+
+    `each(work, *arguments)` calls `work(source, shard, *arguments)` for every shard, wherever it lies, and gives the
+    results in the order of shards; `source.rows(shard)` there are its `Rows`. Sums over shards are sums over rows.
+    """
+
+    n_rows: int
+    n_functions: int
+    each: Callable[..., list[Any]]
+    column: Callable[[str], ShardColumn]  # what all shards have written under a name
+    device: ClassVar[torch.device] = torch.device("cpu")  # type: ignore[misc]  # of sums, wherever the shards are
+
+    def family(self, targets: Tensor, log_base: Tensor | None = None, max_weight: float | None = None) -> ShardedFamily:
+        """The family over all shards, with uniform base weights and no cap."""
+        if log_base is not None or max_weight is not None:
+            raise ConfigError(
+                "`base_weights` and `max_weight` need all rows in one place; leave them out for a log in shards."
+            )
+        return ShardedFamily(self, targets)
+
+
+@dataclass(frozen=True)
 class ShardedFamily:
-    """The rows in shards, and what their functions should average to. Base weights are uniform, there is no cap."""
+    """The rows in shards, and what their functions should average to."""
 
     rows: ShardedRows
     targets: Tensor
-    log_base: ClassVar[None] = None
-    max_weight: ClassVar[None] = None
     line_passes: ClassVar[int] = 1
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows in all shards."""
-        return self.rows.n_rows
-
-    @property
-    def n_functions(self) -> int:
-        """How many functions."""
-        return self.rows.n_functions
-
-    @property
-    def log_weight(self) -> float:
-        """log q = -log n."""
-        return -math.log(self.n_rows)
+    float32_covariance: ClassVar[bool] = False  # in float32 the result would depend on the borders of shards
 
     def at(self, dual: Tensor) -> ShardedPoint:
         """One pass over all shards; no score is kept."""
-        parts = self.rows.each(_tilted_sums, dual, self.log_weight)
+        parts = self.rows.each(_tilted_sums, dual, -math.log(self.rows.n_rows))
         sums = joined(*zip(*parts, strict=True))
-        return ShardedPoint(self, dual, *normalised(dual, self.targets, *sums), torch.empty(0))  # type: ignore[arg-type]
-
-    def along(self, point: FamilyPoint, trial: FamilyPoint, length: float) -> float:
-        """The mean of the change of scores, -(change of the dual)'h, so far along the way; a pass."""
-        change = trial.dual - point.dual
-        between = self.at(point.dual + length * change)
-        return -float(change @ (between.imbalance + self.targets))
+        return ShardedPoint(dual, *normalised(dual, self.targets, *sums), self.targets, self)
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the standard deviation of every function under uniform weights."""
 
         def around(centre: Tensor | None) -> tuple[Tensor, Tensor]:
-            parts = self.rows.each(_moments, 1 / self.n_rows, centre)
+            parts = self.rows.each(_moments, 1 / self.rows.n_rows, centre)
             first, second = torch.stack(parts).sum(0)
             return first, second
 
         return mean_and_deviation(around)
 
     def sample(self, size: int) -> InMemoryFamily:
-        """So many rows, drawn with repetition, in memory; the draw does not depend on the shards."""
-        drawn = torch.randint(self.n_rows, (min(size, SAMPLE),), generator=torch.Generator().manual_seed(0)).sort()[0]
-        return InMemoryFamily(matrix_rows(torch.from_numpy(np.concatenate(self.rows.each(_some, drawn)))), self.targets)
+        """The family over `size` rows, drawn with repetition, in memory; the draw does not depend on the shards."""
+        size, generator = min(size, MAX_SAMPLE_ROWS), torch.Generator().manual_seed(0)
+        drawn = torch.randint(self.rows.n_rows, (size,), generator=generator).sort()[0]
+        values = np.concatenate(self.rows.each(_values_at, drawn))
+        return InMemoryFamily(matrix_rows(torch.from_numpy(values)), self.targets)
 
 
+@dataclass(frozen=True)
 class ShardedPoint(FamilyPoint):
-    """The family at one dual vector, from which everything is computed again where the rows are."""
+    """The family at one dual vector; scores and weights are computed again where the rows are."""
+
+    family: ShardedFamily
 
     @cached_property
-    def weights(self) -> Any:
+    def final_weights(self) -> ShardColumn:
         """Written by every shard for its own rows; a pass."""
-        name = f"weights-{uuid4().hex[:12]}"  # another run may weight the same shards meanwhile
+        rows, name = self.family.rows, f"weights-{uuid4().hex[:12]}"  # another run may weight the same shards meanwhile
         try:
-            self._rows.each(_write_weights, self.dual, self._total, name)
+            rows.each(_write_weights, self.dual, self._total, name)
         except BaseException:
-            self._rows.column(name).remove()
+            rows.column(name).remove()
             raise
-        return self._rows.column(name)
+        return rows.column(name)
+
+    def slope_towards(self, trial: Self, length: float) -> float:
+        """The mean change of scores, -(change of the dual)'h, so far along the way; a pass."""
+        change = trial.dual - self.dual
+        between = self.family.at(self.dual + length * change)
+        return -float(change @ (between.imbalance + self.targets))
 
     def _second_moments(
         self, centre: Tensor | None, dtype: torch.dtype, transform: Tensor | None = None
     ) -> tuple[float, Tensor, Tensor]:
-        parts = self._rows.each(_second_moments, self.dual, self._total, centre, dtype, transform)
+        parts = self.family.rows.each(_second_moments, self.dual, self._total, centre, dtype, transform)
         first, second = (torch.stack(sums).sum(0) for sums in zip(*parts, strict=True))
         return 1.0, first, second
 
     @property
-    def _rows(self) -> ShardedRows:
-        return self.tilting.rows  # type: ignore[return-value]
-
-    @property
     def _total(self) -> float:
         """log w_i = -l'h(x_i) - this."""
-        return self.offset + math.log(self._rows.n_rows)
+        return self.offset + math.log(self.family.rows.n_rows)
 
 
 def _tilted_sums(source: Source, shard: Shard, dual: Tensor, log_weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    top, mass, total = sums_of_rows(source.rows(shard), dual, lambda part: log_weight)
+    top, mass, total = tilted_sums(source.rows(shard), dual, lambda part: log_weight)
     return top.cpu(), mass.cpu(), total.cpu()
 
 
@@ -143,7 +155,7 @@ def _second_moments(
     rows = source.rows(shard)
     negative = -dual.to(rows.device)
     first, second = second_moments(
-        rows, lambda _, values: weights_at(values, negative, total), centre, dtype, transform
+        rows, lambda _, values: _weights_at(values, negative, total), centre, dtype, transform
     )
     return first.cpu(), second.cpu()
 
@@ -151,18 +163,18 @@ def _second_moments(
 def _write_weights(source: Source, shard: Shard, dual: Tensor, total: float, name: str) -> None:
     rows = source.rows(shard)
     negative = -dual.to(rows.device)
-    parts = [weights_at(values, negative, total).cpu() for _, values in rows.blocks()]
+    parts = [_weights_at(values, negative, total).cpu() for _, values in rows.blocks()]
     shard.write(name, torch.cat(parts).numpy())
 
 
-def _some(source: Source, shard: Shard, drawn: Tensor) -> NDArray[np.float64]:
-    """The values of those of the rows drawn, in order, that lie in this shard; an array, which travels as it is."""
+def _values_at(source: Source, shard: Shard, drawn: Tensor) -> NDArray[np.float64]:
+    """The values of those of the (sorted) rows drawn that lie in this shard; Ray sends an array without a copy."""
     rows = source.rows(shard)
     ends = torch.tensor([shard.first, shard.first + shard.n_rows])
     first, last = torch.searchsorted(drawn, ends).tolist()
     return rows.take((drawn[first:last] - shard.first).to(rows.device)).double().cpu().numpy()
 
 
-def weights_at(values: Tensor, negative: Tensor, total: float) -> Tensor:
+def _weights_at(values: Tensor, negative: Tensor, total: float) -> Tensor:
     """exp(-l'h(x_i) - total), from the negative of l."""
     return (values @ negative).sub_(total).exp_()

@@ -15,7 +15,7 @@ from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.out_of_core.balancing import balance_shards
 from counterpoise.out_of_core.distributed import train_on_ray
-from counterpoise.out_of_core.executors import Engine, RayEngine, connected
+from counterpoise.out_of_core.engines import Engine, RayEngine, connected
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog, way_out
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread

@@ -19,7 +19,7 @@ from counterpoise.data.ids import Codes
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.reading import AnyPath, read_logs
 from counterpoise.errors import ConfigError
-from counterpoise.out_of_core.executors import Engine, RayEngine, ThreadEngine
+from counterpoise.out_of_core.engines import Engine, RayEngine, ThreadEngine
 from counterpoise.out_of_core.process_group import BatchShard, ProcessGroup
 from counterpoise.out_of_core.shards import ShardColumn, ShardedLog, Shards, as_bytes, permuted, shard_log
 
@@ -40,7 +40,7 @@ class StreamedLog(FeedbackLog):
     ) -> None:
         values: dict[str, Any] = {"shards": log.shards, "threshold": threshold, "engine": engine or ThreadEngine()}
         values |= {"user_ids": log.user_ids, "item_ids": log.item_ids, "memory": memory}
-        for name in ("timestamps", "user_features", "item_features", "propensities", "source"):
+        for name in ("timestamps", "user_features", "item_features", "propensities", "parent_propensities"):
             values[name] = None
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -48,6 +48,7 @@ class StreamedLog(FeedbackLog):
     shards: Shards
     engine: Engine
     memory: int
+    in_memory = False
 
     @property
     def users(self) -> Codes:

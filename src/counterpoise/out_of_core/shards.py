@@ -1,6 +1,8 @@
-"""Columns of a log too long for memory: numpy files of a fixed number of rows each, opened when they are needed.
+"""Shards: the columns of a log that does not fit in memory, as numpy files of a fixed number of rows each.
 
-The borders of shards do not depend on the files that the log came in, so neither does anything computed shard by shard.
+`shard_log` scans the files of a log once for its ids and once for its rows, and keeps codes and ratings. The borders of
+shards do not depend on these files, so neither does anything computed shard by shard. `permuted` gives a random order
+of rows that takes no memory.
 """
 
 from __future__ import annotations
@@ -34,53 +36,46 @@ from counterpoise.data.files import (
     first_row,
     kind_of,
 )
+from counterpoise.data.hashing import splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.reading import AnyPath, as_plain_ids, read_part, same_type
 from counterpoise.errors import ConfigError, DataError, RowError
 
-# A random order of rows that takes no memory: the place of each is computed when it is asked for.
-
-ROUNDS = 6
-Integers = NDArray[np.uint64]
-
-
-def permuted(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """What stands at these positions in a pseudo-random permutation of 0 .. size - 1; every `key` gives another.
-
-    A Feistel network permutes the next power of 4 (Luby and Rackoff 1988); what falls outside is sent on until it falls
-    inside, which is a permutation again.
-    """
-    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
-    values = _network(positions.astype(np.uint64), half, key)
-    outside = np.flatnonzero(values >= size)
-    while len(outside):
-        values[outside] = _network(values[outside], half, key)
-        outside = outside[values[outside] >= size]
-    return values.astype(np.int64)
-
-
-def _network(values: Integers, half: np.uint64, key: int) -> Integers:
-    """(left, right) -> (right, left xor hash(right)), several times, on numbers of 2 x `half` bits."""
-    mask = (np.uint64(1) << half) - np.uint64(1)
-    left, right = values >> half, values & mask
-    for number in range(ROUNDS):
-        left, right = right, left ^ (_mixed(right, key + number * 0x9E3779B97F4A7C15) & mask)
-    return (left << half) | right
-
-
-def _mixed(values: Integers, key: int) -> Integers:
-    """A hash of 64 bits (the finaliser of splitmix64: Steele, Lea and Flood 2014)."""
-    mixed = values + np.uint64(key % 2**64)
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
-
-
-SHARD_ROWS = 2**20
+SHARD_ROWS = 2**20  # 16 MB of codes and ratings
 MANIFEST = "shards.json"
 FORMAT_VERSION = 1
 COLUMNS = {"users": np.int32, "items": np.int32, "ratings": np.float64}
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
+MIN_MEMORY = 2**26  # bytes
+PARQUET_BATCH_ROWS = 2**18  # rows of a Parquet file that are read together
+TEXT_MEMORY_FACTOR = 6  # memory that reading a text file takes, as a multiple of its size (measured)
+FEISTEL_ROUNDS = 6  # four are enough for a pseudo-random permutation (Luby and Rackoff 1988)
+Integers = NDArray[np.uint64]
+
+
+def permuted(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
+    """The values at these positions of a pseudo-random permutation of 0 .. size - 1; every `key` gives another.
+
+    A Feistel network permutes the next power of 4; values outside are permuted again until they fall inside, which is a
+    permutation again (cycle walking).
+    """
+    half = np.uint64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
+    values = _feistel(positions.astype(np.uint64), half, key)
+    outside = np.flatnonzero(values >= size)
+    while len(outside):
+        values[outside] = _feistel(values[outside], half, key)
+        outside = outside[values[outside] >= size]
+    return values.astype(np.int64)
+
+
+def _feistel(values: Integers, half: np.uint64, key: int) -> Integers:
+    """(left, right) -> (right, left xor hash(right)), several times, on numbers of 2 x `half` bits."""
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    left, right = values >> half, values & mask
+    for number in range(FEISTEL_ROUNDS):
+        round_key = np.uint64((key + number * 0x9E3779B97F4A7C15) % 2**64)
+        left, right = right, left ^ (splitmix64(right + round_key) & mask)
+    return (left << half) | right
 
 
 def as_bytes(memory: str | float) -> int:
@@ -90,7 +85,7 @@ def as_bytes(memory: str | float) -> int:
         size = int(float(found[1]) * UNITS[found[2]]) if found else 0
     except (ValueError, KeyError):
         size = 0
-    if size < 2**26:
+    if size < MIN_MEMORY:
         raise ConfigError(f"`memory` must be a size of at least 64 MiB, such as 4GB or 512MiB, got {memory!r}.")
     return size
 
@@ -105,7 +100,7 @@ class Shard:
     n_rows: int
 
     def column(self, name: str) -> NDArray[Any]:
-        """The values of a column, mapped and not read: pages come when they are looked at, and go with the array."""
+        """The values of a column, memory-mapped: pages are read when they are used."""
         path = self.path(name)
         try:
             return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
@@ -115,7 +110,7 @@ class Shard:
                 "put the cache on a shared disk (--cache)."
             ) from None
         except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read ({error}). Remove {self.folder} to have it made again.") from None
+            raise DataError(f"{path}: cannot be read ({error}). Remove {self.folder}; it is made again.") from None
 
     def write(self, name: str, values: NDArray[Any]) -> None:
         """A further column of these rows, written beside and renamed."""
@@ -139,7 +134,7 @@ class Shards:
 
     @classmethod
     def open(cls, folder: str | Path) -> Shards:
-        """What a `ShardWriter` wrote."""
+        """The shards that a `ShardWriter` wrote to a folder."""
         folder = Path(folder)
         try:
             facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
@@ -147,7 +142,7 @@ class Shards:
                 raise KeyError("format_version")
             return cls(folder, facts["rows"], (facts["users"], facts["items"]), facts["shard_rows"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{folder}: not a folder of shards ({error}). Remove it to have it made again.") from None
+            raise DataError(f"{folder}: not a folder of shards ({error}). Remove it; it is made again.") from None
 
     def __len__(self) -> int:
         """How many shards."""
@@ -174,7 +169,7 @@ class Shards:
     def take(
         self, name: str, rows: NDArray[np.int64], column: Callable[[int, str], NDArray[Any]] | None = None
     ) -> NDArray[Any]:
-        """The values of some rows, in the order of `rows`; `column` may keep the columns of shards open."""
+        """The values of some rows, in the order of `rows`; `column(shard, name)` may keep columns open."""
         column = column or (lambda number, name: self._all[number].column(name))
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
@@ -263,20 +258,14 @@ class ShardWriter:
         for name, content in files.items():
             (self._place / f"{name}.parquet").write_bytes(content)
         (self._place / MANIFEST).write_text(text + "\n", encoding="utf-8")
-        if not (self.folder / MANIFEST).exists():  # another process may have been quicker, with the same content
+        if not (self.folder / MANIFEST).exists():  # else another process was quicker, with the same content
             self._place.rename(self.folder)
         return Shards.open(self.folder)
 
 
-# Files to shards: a log too long for memory is scanned once for its ids and once for its rows, and kept as codes.
-
-BATCH_ROWS = 2**18  # rows of a Parquet file that are looked at together
-TEXT_IN_MEMORY = 6  # a text file takes so many times its size while it is read
-
-
 @dataclass(frozen=True)
 class ShardedLog:
-    """A log as shards of codes and ratings, and what the codes stand for."""
+    """A log as shards of codes and ratings, with the ids that the codes stand for."""
 
     shards: Shards
     user_ids: Vocabulary
@@ -369,8 +358,8 @@ def batches(file: Path, columns: Mapping[str, str], separator: str | None = None
         return
     scan = pl.scan_parquet(file, glob=False)
     chosen = scan.select(pl.col(name).alias(role) for role, name in columns.items())
-    for first in range(0, _collected(file, scan.select(pl.len())).item(), BATCH_ROWS):
-        yield first, _collected(file, chosen.slice(first, BATCH_ROWS))
+    for first in range(0, _collected(file, scan.select(pl.len())).item(), PARQUET_BATCH_ROWS):
+        yield first, _collected(file, chosen.slice(first, PARQUET_BATCH_ROWS))
 
 
 def _check_schema(file: Path, names: Mapping[str, str], separator: str | None, memory: int) -> None:
@@ -378,8 +367,8 @@ def _check_schema(file: Path, names: Mapping[str, str], separator: str | None, m
     check_columns(file, names, column_names(file, separator))
     if kind_of(file) in PARQUET:
         check_plain_types(file, names, pl.read_parquet_schema(file))
-    elif file.stat().st_size * TEXT_IN_MEMORY > memory:
-        size = file.stat().st_size * TEXT_IN_MEMORY
+    elif file.stat().st_size * TEXT_MEMORY_FACTOR > memory:
+        size = file.stat().st_size * TEXT_MEMORY_FACTOR
         raise DataError(
             f"{file}: a text file of this size takes about {size / 1e9:.1f} GB to read, more than the `memory` of "
             f"{memory / 1e9:.1f} GB. Split it, convert it to Parquet, or raise --memory."

@@ -1,4 +1,4 @@
-"""Pictures of weights: balance before and after, how unequal they are, what balance costs."""
+"""Figures of weights: love plot, histogram, dual values, and balance against effective sample size."""
 
 from __future__ import annotations
 
@@ -8,35 +8,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.balance.covariate_balance import imbalances
+from counterpoise.balance.covariate_balance import BALANCED_SMD, imbalances
 from counterpoise.balance.diagnostics import effective_sample_size
 from counterpoise.balance.estimators import TOLERANCES, FrontierPoint
 from counterpoise.balance.estimators import balance_frontier as frontier_points
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
-from counterpoise.plots.style import BLUE, GREY, ORANGE, Picture, panels, plain_logarithm
+from counterpoise.plots.style import BLUE, GREY, ORANGE, Picture, log_x_axis, panels
 
-CARELESS = 0.1  # standard deviations: below this a feature is usually called balanced
-NARROW = 4  # the largest weight over the smallest, up to which they are drawn on a linear scale
+MAX_LINEAR_RATIO = 4  # largest / smallest weight up to which a histogram has a linear x axis
 
 
 def love_plot(
-    result: Any, log: FeedbackLog | None = None, *, names: Sequence[str] | None = None, most: int = 30
+    result: Any, log: FeedbackLog | None = None, *, names: Sequence[str] | None = None, max_rows: int = 30
 ) -> Picture:
-    """Imbalance before and after weighting, one row for each feature or function, the largest before on top.
+    """Love plot: imbalance of each feature or function before and after weighting, the largest before on top.
 
-    `result`: see `imbalances`; of more than `most` rows those with the largest imbalance are shown.
+    `result`: see `imbalances`; of more than `max_rows` rows those with the largest imbalance are shown.
     """
     rows = imbalances(result, log, names)
-    shown = sorted(sorted(rows, key=lambda row: -max(row.before, row.after))[:most], key=lambda row: row.before)
+    shown = sorted(sorted(rows, key=lambda row: -max(row.before, row.after))[:max_rows], key=lambda row: row.before)
     places = range(len(shown))
     before, after = [row.before for row in shown], [row.after for row in shown]
     with panels(height=0.9 + 0.14 * len(shown)) as (figure, (axes,)):
         axes.hlines(places, before, after, color=GREY, linewidth=0.6, zorder=1)
         axes.scatter(before, places, s=16, facecolors="white", edgecolors=ORANGE, label="before", zorder=2)
         axes.scatter(after, places, s=14, color=BLUE, label="after", zorder=3)
-        axes.axvline(CARELESS, color=GREY, linewidth=0.6, linestyle=":", zorder=0)
+        axes.axvline(BALANCED_SMD, color=GREY, linewidth=0.6, linestyle=":", zorder=0)
         axes.set_yticks(places, [row.name for row in shown])
         axes.set_xlim(left=0)
         axes.set_xlabel("imbalance, in standard deviations")
@@ -48,57 +47,56 @@ def love_plot(
 
 
 def weight_histogram(result: Any, *, bins: int = 40) -> Picture:
-    """How unequal the weights are: how many rows count how many times the mean, and the effective sample size.
+    """Histogram of the weights divided by their mean, with the effective sample size in the title.
 
-    `result`: anything with weights (a BalanceResult, a balancer, a BalanceReport, a fitted recommender), or an array.
+    `result`: an object with weights (a BalanceResult, a balancer, a BalanceReport, a fitted recommender), or an array.
     """
     ratio = _weights(result)
     ratio = ratio / ratio.mean()
     positive, size = ratio[ratio > 0], effective_sample_size(ratio)
     low, high = positive.min(), positive.max()
-    logarithmic = high > NARROW * low
+    logarithmic = high > MAX_LINEAR_RATIO * low
     edges = np.geomspace(low, high, bins + 1) if logarithmic else np.linspace(min(low, 0.9), max(high, 1.1), bins + 1)
     with panels() as (figure, (axes,)):
         axes.hist(positive, bins=edges, color=BLUE)
         axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
         if logarithmic:
-            plain_logarithm(axes)
+            log_x_axis(axes)
         axes.set(xlabel="weight / mean weight", ylabel="rows")
         zeros = f", {len(ratio) - len(positive):,} with weight 0" if len(positive) < len(ratio) else ""
-        axes.set_title(f"{len(ratio):,} rows count as {size:,.0f}{zeros}", loc="left")
+        axes.set_title(f"{len(ratio):,} rows, effective sample size {size:,.0f}{zeros}", loc="left")
     return figure
 
 
-def dual_prices(result: Any, *, names: Sequence[str] | None = None, most: int = 30) -> Picture:
-    """What balance in each function costs: the price |l_j| of one standard deviation, the dearest on top.
+def dual_values(result: Any, *, names: Sequence[str] | None = None, max_rows: int = 30) -> Picture:
+    """Dual value |l_j| of each balanced function per standard deviation of imbalance, the largest on top.
 
-    A function whose price has reached its `strength` (a mark) was given up. `result`: a BalanceResult, a fitted
-    balancer or a BalanceReport.
+    A function whose dual value has reached its `strength` (a mark) was relaxed (orange). `result`: a BalanceResult, a
+    fitted balancer or a BalanceReport.
     """
     found = _certificate(result)
     labels = list(names) if names is not None else _function_names(result, len(found.dual))
-    prices, limits = abs(found.dual) * found.scale, found.strength * found.scale
-    order = np.argsort(-prices, kind="stable")[:most][::-1]
+    values, limits = abs(found.dual) * found.scale, found.strength * found.scale
+    order = np.argsort(-values, kind="stable")[:max_rows][::-1]
     capped = [j for j in range(len(order)) if np.isfinite(limits[order[j]]) and found.worst_case_bias is None]
     with panels(height=0.9 + 0.14 * len(order)) as (figure, (axes,)):
         colours = [ORANGE if found.relaxed[j] else BLUE for j in order]
-        axes.barh(range(len(order)), prices[order], color=colours, height=0.7)
+        axes.barh(range(len(order)), values[order], color=colours, height=0.7)
         axes.scatter(limits[order][capped], capped, marker="|", s=40, color=GREY, label="strength")
         axes.set_yticks(range(len(order)), [labels[j] for j in order])
-        axes.set_xlabel("price of one standard deviation")
-        if prices.max() > 0 and (len(capped) == 0 or limits[order][capped].max() > 20 * prices.max()):
-            axes.set_xlim(0, 1.05 * prices.max())  # limits far away say only that none was reached
+        axes.set_xlabel("dual value per standard deviation")
+        if values.max() > 0 and (len(capped) == 0 or limits[order][capped].max() > 20 * values.max()):
+            axes.set_xlim(0, 1.05 * values.max())  # no limit is near
         elif capped:
             axes.legend(loc="lower right")
-        lost = int(found.relaxed.sum())
-        axes.set_title(f"{lost} of {len(prices)} functions given up", loc="left")
+        axes.set_title(f"{int(found.relaxed.sum())} of {len(values)} functions relaxed", loc="left")
     return figure
 
 
 def balance_frontier(balancer: Any, tolerances: Sequence[float] = TOLERANCES) -> Picture:
-    """Effective sample size against imbalance, along the tolerance: what balance costs.
+    """Effective sample size against the remaining imbalance, by tolerance.
 
-    `balancer`: a fitted balancer, or the points that `frontier.balance_frontier` made of one.
+    `balancer`: a fitted balancer, or its points from `balance.estimators.balance_frontier`.
     """
     given = isinstance(balancer, Sequence) and all(isinstance(point, FrontierPoint) for point in balancer)
     points = list(balancer) if given else frontier_points(balancer, tolerances)
@@ -118,7 +116,7 @@ def balance_frontier(balancer: Any, tolerances: Sequence[float] = TOLERANCES) ->
 
 
 def _weights(source: Any) -> NDArray[np.float64]:
-    """The weights of anything that has some."""
+    """The weights of a result, a balancer, a recommender, or an array."""
     for name in ("ratio_", "weights_", "weights"):
         source = getattr(source, name, source)
     values = np.asarray(source.cpu() if hasattr(source, "cpu") else source)
@@ -136,6 +134,6 @@ def _certificate(source: Any) -> BalanceResult:
 
 
 def _function_names(source: Any, count: int) -> list[str]:
-    """Those of a balancer or a report, or numbers."""
+    """The function names of a balancer or a report, else h1, h2, ..."""
     names = getattr(source, "function_names", getattr(getattr(source, "_functions", None), "names", None))
     return list(names) if names else [f"h{j}" for j in range(1, count + 1)]

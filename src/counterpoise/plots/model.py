@@ -1,4 +1,4 @@
-"""Pictures of models: how they learned, and whether their probabilities mean what they say."""
+"""Figures of models: learning curves and calibration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from counterpoise.plots.style import COLOURS, GREY, Picture, panels
 
 
 def learning_curves(models: Any) -> Picture:
-    """The training loss of each epoch, the held-out risk where there is one, and the epoch that was kept.
+    """Training loss by epoch, held-out risk where there is one, and the epoch whose parameters were kept.
 
     `models`: a fitted recommender or its History, or several by name.
     """
@@ -36,7 +36,7 @@ def learning_curves(models: Any) -> Picture:
 
 
 def calibration(models: Any, log: FeedbackLog, *, bins: int = 10) -> Picture:
-    """How often labels were positive against how often they were predicted to be; the diagonal is perfect.
+    """Share of positive labels against the predicted probability, in bins; the diagonal is perfect calibration.
 
     `models`: a fitted model (or its scores for the rows of `log`), or several by name. The log should be unbiased: on a
     biased one this shows how well the selection was learned. Bars are 95 % intervals (Wilson).
@@ -50,7 +50,7 @@ def calibration(models: Any, log: FeedbackLog, *, bins: int = 10) -> Picture:
             found = calibration_bins(scores, log.labels, bins)
             x, y = [one.predicted for one in found], [one.observed for one in found]
             bars = [[one.observed - one.low for one in found], [one.high - one.observed for one in found]]
-            label = f"{name} (off by {calibration_error(found):.3f})".strip()
+            label = f"{name} (ECE {calibration_error(found):.3f})".strip()
             axes.errorbar(x, y, bars, marker="o", markersize=3, linewidth=1, elinewidth=0.6, color=colour, label=label)
         axes.set(xlabel="predicted probability", ylabel="share of positive labels", xlim=(0, 1), ylim=(0, 1))
         axes.set_aspect("equal")
@@ -60,5 +60,5 @@ def calibration(models: Any, log: FeedbackLog, *, bins: int = 10) -> Picture:
 
 
 def _named(models: Any) -> dict[str, Any]:
-    """Several by name; a single one has none."""
+    """Models by name; the name of a single one is empty."""
     return dict(models) if isinstance(models, Mapping) else {"": models}

@@ -1,4 +1,4 @@
-"""Pictures of experiments: a setting swept over values, and how far estimates of the risk are off."""
+"""Figures of experiments: metrics over a sweep of one setting, and the bias of risk estimates."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from counterpoise.bench.bias import Row, summary
 from counterpoise.bench.sweep import Point
 from counterpoise.errors import ConfigError
-from counterpoise.plots.style import BLUE, COLOURS, GREY, Picture, line_with_band, panels, plain_logarithm
+from counterpoise.plots.style import BLUE, COLOURS, GREY, Picture, line_with_band, log_x_axis, panels
 
 
 def sweep(
     points: Sequence[Point], parameter: str = "value", *, titles: Mapping[tuple[str, str], str] | None = None
 ) -> Picture:
-    """A metric against one setting: a panel for each dataset, family and metric, a line with a band for each method.
+    """Metrics against one setting: a panel per dataset, family and metric, a line with a band per method.
 
-    `points`: those of `bench.sweep.points`. `titles`: words for (dataset, metric).
+    `points`: see `bench.sweep.points`. `titles`: labels by (dataset, metric).
     """
     found = []
     for dataset, family, metric in dict.fromkeys((point.dataset, point.family, point.metric) for point in points):
@@ -30,7 +30,7 @@ def sweep(
 def line_panels(facts: Sequence[dict[str, Any]], x_name: str, *, logarithmic: bool = True) -> Picture:
     """Panels, four in a row, each `{"title", "y_name", "lines": [{"name", "x", "mean", "std"}]}`; bands of one std.
 
-    A line whose x is [None] is a level: it is drawn across the panel.
+    A line whose x is [None], of a method without the setting, is drawn across the panel.
     """
     columns = min(len(facts), 4)
     rows = -(-len(facts) // columns)
@@ -41,7 +41,7 @@ def line_panels(facts: Sequence[dict[str, Any]], x_name: str, *, logarithmic: bo
             for number, line in enumerate(panel["lines"]):
                 line_with_band(axes, line, COLOURS[number % len(COLOURS)])
             if logarithmic:
-                plain_logarithm(axes)
+                log_x_axis(axes)
             axes.set(title=panel["title"], xlabel=x_name, ylabel=panel["y_name"])
             axes.grid()
             axes.legend(fontsize=6)
@@ -49,9 +49,9 @@ def line_panels(facts: Sequence[dict[str, Any]], x_name: str, *, logarithmic: bo
 
 
 def risk_estimates(rows: Sequence[Row]) -> Picture:
-    """How far each estimator's risk is from the ideal loss: its mean and spread over draws, one panel a predictor.
+    """Relative error of each risk estimate to the ideal loss, mean and spread over draws, one panel per predictor.
 
-    `rows`: those of `bench.bias.study` or `bench.bias.fitted`. 0 is right; beyond 1 the scale is logarithmic.
+    `rows`: see `bench.bias.study` and `bench.bias.fitted`. 0 is unbiased; beyond 1 the scale is logarithmic.
     """
     if not rows:
         raise ConfigError("`rows` must not be empty. Make some with bench.bias.study().")
@@ -79,7 +79,6 @@ def _deviations(axes: Any, facts: Sequence[dict[str, Any] | None]) -> None:
 
 
 def _lines(points: Sequence[Point]) -> list[dict[str, Any]]:
-    """A line for each method."""
     lines = []
     for method in dict.fromkeys(point.method for point in points):
         own = [point for point in points if point.method == method]

@@ -1,4 +1,4 @@
-"""How pictures look: one column of a paper, colours that everybody can tell apart, text that stays text."""
+"""The style of figures: one column of a paper, colour-blind safe colours, text as text in SVG and PDF."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ try:
     from matplotlib.figure import Figure
     from matplotlib.ticker import NullFormatter
 except ImportError:
-    raise ConfigError('pictures need matplotlib: pip install "counterpoise[plots]".') from None
+    raise ConfigError('plots need matplotlib: pip install "counterpoise[plots]".') from None
 
 KINDS = ("png", "svg", "pdf")
-COLUMN = 3.4  # inches: one column of a paper in two columns
+COLUMN_WIDTH = 3.4  # inches, of a paper in two columns
 # Okabe and Ito 2008, without yellow, which is too light for lines.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
 BLUE, ORANGE = COLOURS[:2]
@@ -47,7 +47,7 @@ STYLE: Any = {
 
 
 class Picture(Figure):
-    """A matplotlib Figure that keeps its style when it is saved. It belongs to no window and is never shown."""
+    """A matplotlib Figure that keeps this style when it is saved. It belongs to no window."""
 
     def savefig(self, *arguments: Any, **options: Any) -> None:
         """As matplotlib's, with text as text in PDF and SVG."""
@@ -63,16 +63,16 @@ class Picture(Figure):
 
 @contextmanager
 def panels(
-    rows: int = 1, columns: int = 1, width: float = COLUMN, height: float = 2.4
+    rows: int = 1, columns: int = 1, width: float = COLUMN_WIDTH, height: float = 2.4
 ) -> Iterator[tuple[Picture, Any]]:
-    """(a new picture, the flat list of its axes); `width` and `height` are those of the whole, in inches."""
+    """(a new figure, the flat list of its axes); `width` and `height` of the figure are in inches."""
     with rc_context(STYLE):
         figure = Picture(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False).flatten()
 
 
 def save(figure: Any, path: str | Path) -> None:
-    """Write a picture beside and rename it; the ending says which kind. The same picture gives the same file."""
+    """Write a figure atomically as PNG, SVG or PDF, by the ending of `path`. The same figure gives the same bytes."""
     path = Path(path)
     check_choice("ending", path.suffix[1:], KINDS)
     picture = io.BytesIO()
@@ -81,8 +81,8 @@ def save(figure: Any, path: str | Path) -> None:
     write_file(path, picture.getvalue())
 
 
-def plain_logarithm(axes: Any) -> None:
-    """A logarithmic x axis, once everything is drawn, with numbers as people write them: 0.5, 1, 20."""
+def log_x_axis(axes: Any) -> None:
+    """Make the x axis logarithmic, with tick labels such as 0.5, 1, 20. Call it after everything is drawn."""
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
     low, high = axes.get_xlim()
@@ -90,7 +90,7 @@ def plain_logarithm(axes: Any) -> None:
 
 
 def line_with_band(axes: Any, line: dict[str, Any], colour: str) -> None:
-    """`{"name", "x", "mean", "std"}` with a band of one std; a line whose x is [None] is a level across the panel."""
+    """`{"name", "x", "mean", "std"}` with a band of one std; a line whose x is [None] is drawn across the panel."""
     if line["x"] == [None]:
         axes.axhline(line["mean"][0], color=colour, linestyle="--", label=line["name"])
         return

@@ -1,4 +1,4 @@
-"""Pictures made of letters, for the terminal."""
+"""The love plot of the terminal, made of characters."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 from counterpoise.balance.covariate_balance import Imbalance
 
-MOST = 8  # rows shown
-NARROWEST = 12  # columns of a scale that still says something
+MAX_ROWS = 8  # features shown
+MIN_SCALE_WIDTH = 12  # characters; a narrower scale is left out
 SIGNS = {True: {"before": "○", "after": "●", "both": "◉", "line": "─"}}
 SIGNS[False] = {"before": "o", "after": "x", "both": "8", "line": "-"}
 
 
 def love_lines(
-    rows: Sequence[Imbalance], title: str = "Imbalance", width: int = 72, *, fancy: bool = True, most: int = MOST
+    rows: Sequence[Imbalance], title: str = "Imbalance", width: int = 72, *, fancy: bool = True
 ) -> list[str]:
-    """A small love plot: `title`, then a line for each feature, from its imbalance before weighting to that after.
+    """Lines of a love plot: the title, then per feature its imbalance before and after weighting.
 
-    `fancy` draws with circles, otherwise ASCII. Where `width` leaves no room for a scale, the numbers stand alone.
+    `fancy` draws with circles, otherwise ASCII. If `width` leaves no room for a scale, only the numbers are printed.
     """
-    shown, signs = list(rows[:most]), SIGNS[fancy]
+    shown, signs = list(rows[:MAX_ROWS]), SIGNS[fancy]
     if not shown:
         return []
     weighted = any(abs(row.before - row.after) > 1e-9 for row in rows)
@@ -27,14 +27,14 @@ def love_lines(
     numbers = [f"{row.before:.2f} -> {row.after:.2f}" if weighted else f"{row.before:.2f}" for row in shown]
     room = width - len(names[0]) - max(map(len, numbers)) - 4
     largest = max(max(row.before, row.after) for row in shown)
-    bars = [_bar(row, largest, room, signs) if room >= NARROWEST else "" for row in shown]
+    bars = [_bar(row, largest, room, signs) if room >= MIN_SCALE_WIDTH else "" for row in shown]
     lines = [f"{name}  {bar}  {number}".rstrip() for name, bar, number in zip(names, bars, numbers, strict=True)]
-    more = [f"and {len(rows) - most} more, with less"] if len(rows) > most else []
+    more = [f"and {len(rows) - MAX_ROWS} more with smaller imbalance"] if len(rows) > MAX_ROWS else []
     return [*_legend(title, weighted, signs, width), *lines, *more]
 
 
 def _legend(title: str, weighted: bool, signs: dict[str, str], width: int) -> list[str]:
-    """The title and what the signs mean, on one line where that fits."""
+    """The title and the key of the signs, on one line if they fit."""
     heading = f"{title}, in SD"
     if not weighted:
         return [heading]
@@ -43,7 +43,7 @@ def _legend(title: str, weighted: bool, signs: dict[str, str], width: int) -> li
 
 
 def _fitted(names: Sequence[str], longest: int) -> list[str]:
-    """Names of one width, the long ones cut."""
+    """Names cut and padded to one width."""
     cut = [name if len(name) <= longest else name[: longest - 2] + ".." for name in names]
     return [name.ljust(max(map(len, cut))) for name in cut]
 

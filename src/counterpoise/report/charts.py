@@ -1,4 +1,4 @@
-"""Three kinds of charts as inline SVG: rows with dots and intervals, lines, bars. Every mark can be read off."""
+"""Dot, line and bar charts as inline SVG. Every mark has its values as a tooltip; all text is escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-# Pieces of SVG, escaped, and scales from numbers to places.
+WIDTH, HEIGHT = 460, 300  # of the view box, in its units, as all lengths here
+LEFT, RIGHT, TOP, BOTTOM = 54, 14, 12, 44  # margins around the axes
+ROW_HEIGHT = 24
+LABEL_WIDTH, LETTER_WIDTH = 150, 7.2  # room for the labels of rows, and the mean width of a letter
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Markup:
@@ -24,7 +27,7 @@ def tag(name: str, *children: Any, **attributes: Any) -> Markup:
 
 
 def join(*children: Any) -> Markup:
-    """Pieces one after the other; text is escaped, None is nothing."""
+    """The concatenation of pieces; text is escaped, None is left out."""
     return Markup("").join(child for child in children if child is not None)
 
 
@@ -34,7 +37,7 @@ def _written(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Scale:
-    """From values in [low, high] to places in [start, end], linear or logarithmic."""
+    """A map from values in [low, high] to positions in [start, end], linear or logarithmic."""
 
     low: float
     high: float
@@ -43,18 +46,18 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The place of a value."""
+        """The position of a value."""
         low, high, here = (math.log10(v) if self.logarithmic else v for v in (self.low, self.high, value))
         share = (here - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
 
     def ticks(self, about: int = 5) -> list[float]:
-        """Round values inside."""
+        """Round values in the range."""
         return _powers(self.low, self.high) if self.logarithmic else _steps(self.low, self.high, about)
 
 
 def _steps(low: float, high: float, about: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten, about so many."""
+    """About so many multiples of 1, 2 or 5 times a power of ten."""
     raw = (high - low) / max(1, about)
     if raw <= 0:
         return [low]
@@ -65,14 +68,14 @@ def _steps(low: float, high: float, about: int) -> list[float]:
 
 
 def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten; between them 2 and 5 times these where there would be few."""
+    """Powers of ten, with 2 and 5 times these in a range below three decades."""
     factors = (1,) if math.log10(high / low) >= 3 else (1, 2, 5)
     powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
     return [f * 10.0**p for p in powers for f in factors if low * 0.999 <= f * 10.0**p <= high * 1.001]
 
 
 def short(value: float) -> str:
-    """A tick's label: 20k for 20,000."""
+    """The label of a tick: 20k for 20,000."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size * (10 if letter == "k" else 1):
             return f"{value / size:g}{letter}"
@@ -80,64 +83,57 @@ def short(value: float) -> str:
 
 
 def domain(values: list[float], include: tuple[float, ...] = (), margin: float = 0.04) -> tuple[float, float]:
-    """The range of values, widened a little."""
+    """The range of values with a margin."""
     known = [value for value in (*values, *include) if value is not None and math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
     room = margin * (high - low) or max(abs(high), 1.0) * margin
     return low - room, high + room
 
 
-WIDTH, HEIGHT = 460, 300
-ROW = 24  # height of a row
-LEFT, RIGHT, TOP, BOTTOM = 54, 14, 12, 44
-LABEL_WIDTH, LETTER = 150, 7.2  # room for the labels of rows, and about how wide a letter is
-
-
 @dataclass(frozen=True)
 class Mark:
-    """A value with what is said of it, and its interval where it has one."""
+    """A value with its tooltip, and its interval where it has one."""
 
     value: float
     tip: str
-    kind: str = "after"  # before, after, or another class of the style sheet
+    style: str = "after"  # before, after, or another class of the style sheet
     low: float | None = None
     high: float | None = None
 
 
 @dataclass(frozen=True)
 class Line:
-    """Points (x, y), what is said of each, and a band (low, high) around them where there is one."""
+    """Points (x, y) with a tooltip each, and a band (low, high) around them where there is one."""
 
-    name: str
     points: Sequence[tuple[float, float]]
     tips: Sequence[str]
-    kind: str = "after"
+    style: str = "after"
     band: Sequence[tuple[float, float]] = ()
     whiskers: bool = False  # the band as an interval at each point
 
 
 @dataclass(frozen=True)
 class Bar:
-    """From low to high, so much."""
+    """A bar over the interval from low to high, with its tooltip."""
 
     low: float
     high: float
     value: float
     tip: str
-    kind: str = "after"
+    style: str = "after"
 
 
 def row_chart(
     rows: Sequence[tuple[str, Sequence[Mark]]], x_name: str, alt: str, guides: tuple[float, ...] = (0.0,)
 ) -> Markup:
-    """A row for each label with its marks along x; `guides` are dashed lines."""
+    """One row per label with its marks along x; `guides` are dashed vertical lines."""
     ends = [end for _, marks in rows for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
-    height = TOP + ROW * len(rows) + BOTTOM
+    height = TOP + ROW_HEIGHT * len(rows) + BOTTOM
     x = Scale(*domain(ends, guides), LABEL_WIDTH + 8, WIDTH - RIGHT)
     bottom = height - BOTTOM
-    drawn = [_x_axis(x, bottom, x_name), *(_guide(x(guide), TOP, bottom) for guide in guides)]
+    drawn = [_x_axis(x, bottom, x_name), *(_line(x(guide), TOP, x(guide), bottom, "guide") for guide in guides)]
     for place, (label, marks) in enumerate(rows):
-        y = TOP + ROW * (place + 0.5)
+        y = TOP + ROW_HEIGHT * (place + 0.5)
         drawn.append(tag("text", _cut(label), tag("title", label), x=LABEL_WIDTH, y=y + 4, class_="label end"))
         if len(marks) > 1:
             ends_of_row = [x(mark.value) for mark in marks]
@@ -157,7 +153,7 @@ def line_chart(
     diagonal: bool = False,
     guide: float | None = None,
 ) -> Markup:
-    """Lines over a common x; `diagonal` draws x = y, `guide` a level."""
+    """Lines over a common x axis; `diagonal` draws x = y, `guide` a horizontal line."""
     xs = [x for line in lines for x, _ in line.points]
     ys = [y for line in lines for _, y in line.points] + [end for line in lines for pair in line.band for end in pair]
     across = (min(xs), max(xs)) if logarithmic_x else domain(xs, margin=0.02)
@@ -173,7 +169,7 @@ def line_chart(
 
 
 def bar_chart(bars: Sequence[Bar], x_name: str, y_name: str, alt: str, *, logarithmic_x: bool = False) -> Markup:
-    """Bars beside each other; an average bar that hardly shows is still a pixel high."""
+    """Bars of at least one unit of height."""
     x = Scale(bars[0].low, bars[-1].high, LEFT, WIDTH - RIGHT, logarithmic_x)
     values = [bar.value for bar in bars]
     y = Scale(min(0.0, min(values) * 1.04), max(0.0, max(values) * 1.04) or 1.0, HEIGHT - BOTTOM, TOP)
@@ -181,7 +177,7 @@ def bar_chart(bars: Sequence[Bar], x_name: str, y_name: str, alt: str, *, logari
     for bar in bars:
         left, right, top, foot = x(bar.low), x(bar.high), y(max(bar.value, 0)), y(min(bar.value, 0))
         box = {"x": left, "y": top, "width": max(0.5, right - left - 0.6), "height": max(1.0, foot - top)}
-        drawn.append(tag("rect", tag("title", bar.tip), **box, class_=f"mark bar {bar.kind}", data_tip=bar.tip))
+        drawn.append(tag("rect", tag("title", bar.tip), **box, class_=f"mark bar {bar.style}", data_tip=bar.tip))
     return _picture(HEIGHT, alt, drawn)
 
 
@@ -198,12 +194,8 @@ def _picture(height: float, alt: str, drawn: Sequence[Any]) -> Markup:
     )
 
 
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
-    return tag("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=kind)
-
-
-def _guide(x: float, top: float, bottom: float) -> Markup:
-    return _line(x, top, x, bottom, "guide")
+def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
+    return tag("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=style)
 
 
 def _x_axis(x: Scale, bottom: float, name: str) -> Markup:
@@ -233,21 +225,21 @@ def _y_axis(y: Scale, name: str) -> Markup:
 
 def _dot(mark: Mark, x: Scale, y: float) -> Markup:
     span = (
-        None if mark.low is None or mark.high is None else _line(x(mark.low), y, x(mark.high), y, f"span {mark.kind}")
+        None if mark.low is None or mark.high is None else _line(x(mark.low), y, x(mark.high), y, f"span {mark.style}")
     )
-    circle = {"cx": float(x(mark.value)), "cy": float(y), "r": 5, "class_": f"mark dot {mark.kind}"}
+    circle = {"cx": float(x(mark.value)), "cy": float(y), "r": 5, "class_": f"mark dot {mark.style}"}
     return join(span, tag("circle", tag("title", mark.tip), **circle, data_tip=mark.tip))
 
 
 def _drawn_line(line: Line, x: Scale, y: Scale) -> Markup:
     places = [(x(a), y(b)) for a, b in line.points]
     path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
-    style = f"mark {'dot' if line.whiskers else 'point'} {line.kind}"
+    classes = f"mark {'dot' if line.whiskers else 'point'} {line.style}"
     dots = [
-        tag("circle", tag("title", tip), cx=float(a), cy=float(b), r=4, class_=style, data_tip=tip)
+        tag("circle", tag("title", tip), cx=float(a), cy=float(b), r=4, class_=classes, data_tip=tip)
         for (a, b), tip in zip(places, line.tips, strict=True)
     ]
-    return join(_band(line, x, y), tag("polyline", points=path, class_=f"line {line.kind}"), *dots)
+    return join(_band(line, x, y), tag("polyline", points=path, class_=f"line {line.style}"), *dots)
 
 
 def _band(line: Line, x: Scale, y: Scale) -> Markup | None:
@@ -256,12 +248,12 @@ def _band(line: Line, x: Scale, y: Scale) -> Markup | None:
     across = [x(a) for a, _ in line.points]
     if line.whiskers:
         ends = zip(across, line.band, strict=True)
-        return join(*(_line(a, y(low), a, y(high), f"span {line.kind}") for a, (low, high) in ends))
+        return join(*(_line(a, y(low), a, y(high), f"span {line.style}") for a, (low, high) in ends))
     upper = [f"{a:.1f},{y(high):.1f}" for a, (_, high) in zip(across, line.band, strict=True)]
     lower = [f"{a:.1f},{y(low):.1f}" for a, (low, _) in zip(across, line.band, strict=True)]
-    return tag("polygon", points=" ".join(upper + lower[::-1]), class_=f"band {line.kind}")
+    return tag("polygon", points=" ".join(upper + lower[::-1]), class_=f"band {line.style}")
 
 
 def _cut(label: str) -> str:
-    most = int(LABEL_WIDTH / LETTER)
+    most = int(LABEL_WIDTH / LETTER_WIDTH)
     return label if len(label) <= most else label[: most - 1] + "…"

@@ -1,4 +1,4 @@
-"""Several runs side by side: one test for all, metrics with paired differences, weights and settings."""
+"""Several runs side by side: their facts on a common test, and the page that shows them."""
 
 from __future__ import annotations
 
@@ -13,120 +13,125 @@ from counterpoise import __version__
 from counterpoise.config import Unknown
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, DataError, short_repr
-from counterpoise.evaluation.evaluate import NAMES, Resampled, paired_differences, resampled_evaluation
-from counterpoise.report.context import ReportContext, material_of_run, words_on_strangers
+from counterpoise.evaluation.evaluate import Resampled, paired_differences, resampled_evaluation
+from counterpoise.evaluation.metrics import METRIC_NAMES
+from counterpoise.report.context import ReportContext, load_context, unknown_user_notes
 from counterpoise.report.definitions import DEFINITIONS
-from counterpoise.report.facts import LOWER_IS_BETTER, flat, method_name, plain_json, verdict, versions
-from counterpoise.report.summary import stopped_words
-
-HEADLINE = ("auc", "ndcg", "log_loss")
-WEIGHT_FACTS = ("effective_sample_size", "design_effect", "top_1_percent_share", "max_over_mean")
+from counterpoise.report.facts import as_json, difference_facts, flat, method_name, metric_facts, versions
+from counterpoise.report.page import Block, Column, Facts, Section, Table, Text, pairs, records, render
+from counterpoise.report.sections import (
+    METRIC_TERMS,
+    WEIGHT_COLUMNS,
+    difference_figure,
+    difference_interval,
+    metric_heading,
+    with_interval,
+)
+from counterpoise.report.summary import HEADLINE_METRICS, headline_metric, stopped_note, verdict_list
 
 
 def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknown: Unknown = "error") -> dict[str, Any]:
-    """JSON-able: the runs, their metrics on a common test, and differences from the first run, paired over users."""
+    """JSON-able: the runs, their metrics on a common test, and paired differences from the first run."""
     if len(runs) < 2:
         raise ConfigError(f"`compare` needs at least two runs, got {len(runs)}. Give RUN1 RUN2 ...")
-    first = material_of_run(runs[0], test, unknown)
-    materials = _named([first, *(material_of_run(run, unknown=unknown) for run in runs[1:])])
-    log, notes = common_test(materials)
-    found = [] if log is None else [_evaluated(material, log, materials[0]) for material in materials]
+    first = load_context(runs[0], test, unknown)
+    contexts = _distinct_names([first, *(load_context(run, unknown=unknown) for run in runs[1:])])
+    first = contexts[0]
+    log, notes = common_test(contexts)
+    found = [] if log is None else [_evaluate(context, log, first) for context in contexts]
     gathered: dict[str, Any] = {
         "format": "counterpoise-comparison",
         "version": __version__,
-        "notes": [*(stopped_words(m.name, m.stopped) for m in materials if m.stopped is not None), *notes],
-        "runs": [_run_facts(material) for material in materials],
-        "asked": differing([flat(dict(material.configuration)) for material in materials]),
-        "settings": differing([flat(material.model.configuration_) for material in materials]),
-        "test": None if log is None else {"name": materials[0].test_name, "rows": len(log), "k": materials[0].k},
-        "metrics": [_metric(name, materials, found) for name in NAMES] if found else [],
+        "notes": [*(stopped_note(c.name, c.stopped) for c in contexts if c.stopped is not None), *notes],
+        "runs": [_run_facts(context) for context in contexts],
+        "options": differing([flat(dict(context.configuration)) for context in contexts]),
+        "settings": differing([flat(context.model.configuration_) for context in contexts]),
+        "test": None if log is None else {"name": first.test_name, "rows": len(log), "k": first.k},
+        "metrics": [_metric(name, contexts, found) for name in METRIC_NAMES] if found else [],
         "versions": versions(),
         "definitions": DEFINITIONS,
     }
-    facts = plain_json(gathered)
+    facts = as_json(gathered)
     return facts | {"headline": _headline(facts), "summary": _summary(facts)}
 
 
-def _named(materials: Sequence[ReportContext]) -> list[ReportContext]:
-    """With names that differ: where two folders have one name, the place of the run is added."""
-    names = [material.name for material in materials]
+def _distinct_names(contexts: Sequence[ReportContext]) -> list[ReportContext]:
+    """Contexts with distinct names: runs of one name are numbered."""
+    names = [context.name for context in contexts]
     return [
-        replace(material, name=f"{name} ({place})") if names.count(name) > 1 else material
-        for place, (name, material) in enumerate(zip(names, materials, strict=True), start=1)
+        replace(context, name=f"{name} ({place})") if names.count(name) > 1 else context
+        for place, (name, context) in enumerate(zip(names, contexts, strict=True), start=1)
     ]
 
 
-def common_test(materials: Sequence[ReportContext]) -> tuple[FeedbackLog | None, list[str]]:
-    """The test of the first run without the pairs that any run has seen in training, and what there is to say."""
-    log = materials[0].test
+def common_test(contexts: Sequence[ReportContext]) -> tuple[FeedbackLog | None, list[str]]:
+    """(the test of the first run without the pairs that any run was trained on, notes on it)."""
+    first = contexts[0]
+    log = first.test
     if log is None:
-        return None, [
-            f"{materials[0].name} has no test that could be read, so the runs are not judged: give --test FILE."
-        ]
-    for material in materials[1:]:
-        check_knows(material, log, materials[0])
-    unknown_users = [note for material in materials for note in words_on_strangers(material, log)]
-    if materials[0].configuration.get("protocol", "honest") == "paper":
-        kept = "Pairs seen in training are kept in the test, as in the paper's protocol of the first run."
+        return None, [f"{first.name} has no test that could be read, so the runs are not evaluated: give --test FILE."]
+    for context in contexts[1:]:
+        check_knows(context, log, first)
+    unknown_users = [note for context in contexts for note in unknown_user_notes(context, log)]
+    if first.configuration.get("protocol", "honest") == "paper":
+        kept = "Pairs seen in training are kept in the test: the first run has the paper's protocol."
         return log, [kept, *unknown_users]
-    seen = np.logical_or.reduce([material.model.has_seen(log) for material in materials])
+    seen = np.logical_or.reduce([context.model.has_seen(log) for context in contexts])
     if seen.all():
         raise DataError("every pair of the test was seen by one of the runs. Give another with --test FILE.")
-    note = f"{seen.sum():,} pairs of the test of {materials[0].name} were seen by another run and are left out of all."
+    note = f"{seen.sum():,} pairs of the test of {first.name} were in the training data of a run and are left out."
     return log.take(~seen), [*([note] if seen.any() else []), *unknown_users]
 
 
-def check_knows(material: ReportContext, log: FeedbackLog, first: ReportContext) -> None:
-    """Raise `DataError` unless a run knows all items of the test of the first, and all users that it has to."""
-    model = material.model
+def check_knows(context: ReportContext, log: FeedbackLog, first: ReportContext) -> None:
+    """Raise `DataError` unless a run knows all items of the test and, if unknown users are an error, all its users."""
+    model = context.model
     kinds = [("items", model.item_ids_, log.item_ids, log.items)]
-    if material.unknown == "error":
+    if context.unknown == "error":
         kinds.insert(0, ("users", model.user_ids_, log.user_ids, log.users))
     for kind, known, ids, codes in kinds:
         tested = ids.decode(np.unique(codes))
         unknown = tested.filter(known.encode(tested) < 0)
         if len(unknown):
             raise DataError(
-                f"{material.name} does not know {len(unknown):,} of the {len(tested):,} {kind} of the test of "
+                f"{context.name} does not know {len(unknown):,} of the {len(tested):,} {kind} of the test of "
                 f"{first.name}, the first is {short_repr(unknown[0])}: it was fitted on other data "
-                f"({material.configuration.get('data', 'unknown')}). Compare runs of one log, or give --test FILE with "
+                f"({context.configuration.get('data', 'unknown')}). Compare runs of one log, or give --test FILE with "
                 "users and items that all runs know."
             )
 
 
-def _evaluated(material: ReportContext, log: FeedbackLog, first: ReportContext) -> Resampled:
-    scores = material.model.predict_log(log, unknown=material.unknown)
+def _evaluate(context: ReportContext, log: FeedbackLog, first: ReportContext) -> Resampled:
+    scores = context.model.predict_log(log, unknown=context.unknown)
     return resampled_evaluation(scores, log, first.k, first.empty_users)
 
 
-def _metric(name: str, materials: Sequence[ReportContext], found: Sequence[Resampled]) -> dict[str, Any]:
+def _metric(name: str, contexts: Sequence[ReportContext], found: Sequence[Resampled]) -> dict[str, Any]:
     """One metric of all runs, each with its interval and its difference from the first."""
     rows = []
-    for material, resampled in zip(materials, found, strict=True):
+    for context, resampled in zip(contexts, found, strict=True):
         value = getattr(resampled.evaluation, name)
-        row: dict[str, Any] = {"run": material.name, "value": value, "interval": resampled.evaluation.intervals[name]}
+        row: dict[str, Any] = {"run": context.name, "value": value, "interval": resampled.evaluation.intervals[name]}
         if resampled is not found[0]:
-            difference = paired_differences(resampled, found[0])[name]
-            row |= {"difference": difference._asdict(), "verdict": verdict(name, difference)}
+            row |= difference_facts(name, paired_differences(resampled, found[0])[name])
         rows.append(row)
-    title = NAMES[name].format(k=found[0].evaluation.k)
-    return {"metric": name, "name": title, "lower_is_better": name in LOWER_IS_BETTER, "runs": rows}
+    return metric_facts(name, found[0].evaluation.k) | {"runs": rows}
 
 
-def _run_facts(material: ReportContext) -> dict[str, Any]:
-    model, manifest = material.model, material.manifest
-    weights = model.facts_["weights"]
+def _run_facts(context: ReportContext) -> dict[str, Any]:
+    model, manifest, fit = context.model, context.manifest, context.model.facts_
+    weights = fit["weights"]
     held_out = [weights.get(f"held_out_{when}") for when in ("before", "after")]
     return {
-        "run": material.name,
-        "method": material.configuration.get("method") or method_name(model),
-        "data": material.configuration.get("data", "unknown"),
+        "run": context.name,
+        "method": context.configuration.get("method") or method_name(model),
+        "data": context.configuration.get("data", "unknown"),
         "seed": model.training.seed,
         "rows": model.log_facts_["rows"],
         "seconds": manifest.get("seconds", model.history_.seconds),
         "epochs": model.history_.best_epoch,
-        "risk": model.facts_["risk"],
-        **{name: weights[name] for name in WEIGHT_FACTS},
+        "risk": fit["risk"],
+        **{key: weights[key] for key, *_ in WEIGHT_COLUMNS},
         "held_out_before": held_out[0] and held_out[0]["rms_sd"],
         "held_out_after": held_out[1] and held_out[1]["rms_sd"],
         "evaluation": manifest.get("evaluation"),
@@ -140,31 +145,89 @@ def differing(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return [row for row in rows if any(value != row["values"][0] for value in row["values"])]
 
 
-def _headline(facts: dict[str, Any]) -> list[dict[str, str]]:
-    """The best run by each of three metrics."""
+def _headline(facts: Facts) -> list[dict[str, str]]:
+    """The best run by each of the headline metrics."""
     found = []
     for row in facts["metrics"]:
         known = [run for run in row["runs"] if run["value"] is not None]
-        if row["metric"] in HEADLINE and known:
+        if row["metric"] in HEADLINE_METRICS and known:
             best = (min if row["lower_is_better"] else max)(known, key=lambda run: run["value"])
-            term = "NDCG" if row["metric"] == "ndcg" else row["name"]
-            note = f"best of {len(known)}: {best['run']}"
-            found.append({"value": f"{best['value']:.3f}", "label": row["name"], "note": note, "term": term})
+            found.append(headline_metric(row, best["value"], f"best of {len(known)}: {best['run']}"))
     return found
 
 
-def _summary(facts: dict[str, Any]) -> list[dict[str, str]]:
-    """A paragraph for each run but the first: where it is better, worse, or not to be told apart."""
+def _summary(facts: Facts) -> list[dict[str, str]]:
+    """A paragraph for each run but the first: the metrics in which it is better or worse than the first."""
     first, parts = facts["runs"][0]["run"], []
     for place, run in enumerate(facts["runs"][1:], start=1):
-        if not facts["metrics"]:
-            continue
-        verdicts = {row["name"]: row["runs"][place]["verdict"] for row in facts["metrics"]}
-        words = [
-            f"{word} in {', '.join(names)}"
-            for word in ("better", "worse")
-            if (names := [name for name, said in verdicts.items() if said == word])
-        ]
-        said = "; ".join(words) if words else "no metric can tell them apart on this test"
-        parts.append({"title": f"{run['run']} against {first}", "text": said[0].upper() + said[1:] + "."})
+        if facts["metrics"]:
+            listed = verdict_list({row["name"]: row["runs"][place]["verdict"] for row in facts["metrics"]})
+            parts.append({"title": f"{run['run']} against {first}", "text": f"{listed[0].upper()}{listed[1:]}."})
     return parts
+
+
+def comparison_page(facts: Facts) -> str:
+    """The HTML page of several runs: metrics, weights, and settings in which they differ."""
+    runs = [run["run"] for run in facts["runs"]]
+    sections = [_metrics_section(facts, runs), _runs_section(facts["runs"]), _settings_section(facts, runs)]
+    return render("Comparison of runs", f"{', '.join(runs[1:])} against {runs[0]}", facts, sections)
+
+
+def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
+    if not facts["metrics"]:
+        return Section("metrics", "Metrics", [Text("There is no common test."), _fit_metrics(facts["runs"])])
+    test = facts["test"]
+    columns = [Column("metric", term="AUC"), *(Column(run, "metric", "interval") for run in runs)]
+    rows = [[metric_heading(row), *(with_interval(run) for run in row["runs"])] for row in facts["metrics"]]
+    blocks: list[Block] = [
+        Text(f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}."),
+        Table("Metrics with 95% intervals over users", columns, rows),
+    ]
+    columns, differences = [Column("metric", term="difference")], [[metric_heading(row)] for row in facts["metrics"]]
+    for place, run in enumerate(runs[1:], start=1):
+        shown = [{**row, **row["runs"][place]} for row in facts["metrics"]]
+        blocks.append(difference_figure(shown, f"{run} against {runs[0]}", f"{run} minus {runs[0]}"[:60]))
+        columns += [Column(run, "signed", "difference"), Column("verdict", term="verdict")]
+        for cells, row in zip(differences, shown, strict=True):
+            cells += [difference_interval(row["difference"]), row["verdict"]]
+    return Section("metrics", "Metrics", [*blocks, Table(f"Differences from {runs[0]}", columns, differences)])
+
+
+def _fit_metrics(runs: Sequence[Facts]) -> Table:
+    """The metrics that each run kept of its own fit. The tests may differ, so nothing is compared."""
+    metrics = {name: term for name, term in METRIC_TERMS.items() if name != "user_auc"}
+    columns = [Column("run"), *(Column(term, "metric", term) for term in metrics.values())]
+    rows = [[run["run"], *((run["evaluation"] or {}).get(name) for name in metrics)] for run in runs]
+    return Table("Metrics of each run at its fit, on its own test", columns, rows)
+
+
+def _runs_section(runs: Sequence[Facts]) -> Section:
+    table = records(
+        "Runs",
+        runs,
+        ("run", "run"),
+        ("method", "method"),
+        ("data", "data"),
+        ("seed", "seed", "count", "seed"),
+        ("rows", "rows", "count"),
+        ("seconds", "seconds", "number", "seconds"),
+        ("epochs", "epochs", "count"),
+        ("risk", "risk", "metric", "risk"),
+    )
+    term = "held-out functions of the method"
+    held_out = [(f"held_out_{when}", f"held-out {when}", "number", term) for when in ("before", "after")]
+    return Section("runs", "Runs", [table, records("Weights", runs, ("run", "run"), *WEIGHT_COLUMNS, *held_out)])
+
+
+def _settings_section(facts: Facts, runs: Sequence[str]) -> Section:
+    columns = [Column("setting"), *(Column(run) for run in runs)]
+    options, parts = (
+        [[row["setting"], *map(str, row["values"])] for row in facts[key]] for key in ("options", "settings")
+    )
+    blocks: list[Block] = [Text("All runs have the same options.")]
+    if options:
+        blocks = [Table("Options that differ", columns, options)]
+    if parts:
+        blocks.append(Table("Settings of every part that differ", columns, parts, folded=True))
+    blocks.append(pairs("Versions that made this page", facts["versions"], sortable=False))
+    return Section("settings", "Settings", blocks)

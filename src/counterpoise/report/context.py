@@ -1,4 +1,4 @@
-"""What a report is made from: a fitted model, and as much of its data as is still there."""
+"""What a report is made from: a fitted model, its data where they can still be read, and a baseline."""
 
 from __future__ import annotations
 
@@ -20,59 +20,60 @@ from counterpoise.imputation.base import NoImputation
 from counterpoise.methods import configure, make, short_names
 from counterpoise.models.exposure import ExposureCovariate
 from counterpoise.models.matrix_factorization import as_backbone
-from counterpoise.out_of_core.executors import ThreadEngine
+from counterpoise.out_of_core.engines import ThreadEngine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog
 from counterpoise.ranking import Seen
 from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.runs import FitConfig, load_data, read_test
+from counterpoise.runs import EvaluationData, FitConfig, load_data, read_test
 from counterpoise.storage import read_manifest
 from counterpoise.weights.base import Uniform
 
-# Of plain MF on a large log: of a million simulated pairs they did as well as 150 epochs (AUC 0.659 against 0.658).
-PLAIN_STEPS = 300
+# Gradient steps of a baseline on a large log. With a million simulated pairs 300 steps ranked as well as 150 epochs
+# (AUC 0.659 against 0.658).
+BASELINE_STEPS = 300
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class ReportContext:
-    """A fitted model with what is known around it; None for what is not there, and `notes` say why."""
+    """A fitted model and what is known about its fit; None for what is missing, and `notes` give the reasons."""
 
     model: DebiasedRecommender
     name: str = "this model"
-    manifest: Mapping[str, Any] = field(default_factory=dict)  # what the run keeps beside the model
+    manifest: Mapping[str, Any] = field(default_factory=dict)  # the facts that a saved run keeps beside the model
     dataset: Dataset | None = None
     test: FeedbackLog | None = None
     test_name: str | None = None
-    unknown: Unknown = "error"  # what becomes of users of the test whom the model does not know
-    plain: DebiasedRecommender | None = None  # plain matrix factorisation of the same log
+    unknown: Unknown = "error"  # how to score users of the test whom the model does not know
+    baseline: DebiasedRecommender | None = None  # matrix factorisation of the same log without correction
     notes: tuple[str, ...] = ()
 
     @property
     def configuration(self) -> Mapping[str, Any]:
-        """Of the fit, where `counterpoise fit` made it."""
+        """The options of `counterpoise fit`, where it made the run."""
         return self.manifest.get("fit") or {}
 
     @property
     def stopped(self) -> dict[str, int] | None:
-        """The epoch that a fit which came to no end has reached, and how many it was asked for."""
+        """The epoch at which an incomplete fit was stopped, and the epochs it was to have."""
         found = self.manifest.get("stopped")
         return None if found is None else {name: int(found[name]) for name in ("epoch", "epochs")}
 
     @property
     def k(self) -> int:
-        """The length of the lists that are evaluated."""
+        """The length of the evaluated lists."""
         return int(self.configuration.get("k", 5))
 
     @property
     def empty_users(self) -> EmptyUsers:
-        """What becomes of users without a positive label."""
+        """How users without a positive label count in ranking metrics."""
         rule: EmptyUsers = self.configuration.get("empty_users", "skip")
         return rule
 
     @property
     def train(self) -> FeedbackLog | None:
-        """The log that the model was fitted on."""
+        """The log that the model was fitted to."""
         return None if self.dataset is None else self.dataset.train
 
     @property
@@ -81,7 +82,7 @@ class ReportContext:
         return len(self.model.user_ids_), len(self.model.item_ids_)
 
     def weighted_rows(self) -> WeightedRows:
-        """The pairs of the log that have a weight; without the log only equal weights can be told to their rows."""
+        """The rows of the log that were trained on; without the log only equal weights can be assigned to rows."""
         ratio = self.model.ratio_.astype(np.float64)
         if self.train is not None:
             log = self.train.take(~self.model.held_out_rows(len(self.train)))
@@ -93,7 +94,7 @@ class ReportContext:
 
 @dataclass(frozen=True, eq=False)
 class WeightedRows:
-    """Rows of the log by their codes, with their ratios and labels where these are known."""
+    """Rows of the log as user and item codes, with ratios (weight x density) and labels where they are known."""
 
     users: NDArray[Any]
     items: NDArray[Any]
@@ -102,47 +103,52 @@ class WeightedRows:
 
 
 def seen_pairs(seen: Seen) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """(users, items) of the pairs that a model has seen, user by user."""
+    """(users, items) of the pairs that a model was trained on, user by user."""
     counts = np.diff(seen.starts.numpy())
     return np.repeat(np.arange(len(counts)), counts), seen.items.numpy()
 
 
-def material_of_run(run: str | Path, test: str | None = None, unknown: Unknown = "error") -> ReportContext:
-    """A saved run with its data read again, where they are still there and still the same."""
+def load_context(run: str | Path, test: str | None = None, unknown: Unknown = "error") -> ReportContext:
+    """A saved run with its data, if they can be read and have not changed since the fit."""
     model, manifest = load_model(run), read_manifest(run)
     fitted = manifest.get("fit") or {}
-    dataset, notes = _read_again(model, fitted)
-    found = ReportContext(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
+    dataset, notes = _load_dataset(model, fitted)
+    context = ReportContext(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
     if test is None:
-        return found if dataset is None else replace(found, test=dataset.test, test_name=name_of_test(dataset))
-    log, seen, protocol = read_test(model, fitted, test)
-    note = f"{seen:,} pairs of {test} were seen in training and are {'left out' if protocol == 'honest' else 'kept'}."
-    said = (*((note,) if seen else ()), *words_on_strangers(found, log))  # an error before plain MF is fitted
-    return replace(found, test=log, test_name=test, notes=(*notes, *said))
+        return context if dataset is None else replace(context, test=dataset.test, test_name=name_of_test(dataset))
+    log, seen, protocol = read_test(model, fitted, EvaluationData(test))
+    kept = "left out" if protocol == "honest" else "kept"
+    seen_notes = [f"{seen:,} pairs of {test} were seen in training and are {kept}."] if seen else []
+    notes = (*notes, *seen_notes, *unknown_user_notes(context, log))  # raises before a baseline is fitted
+    return replace(context, test=log, test_name=test, notes=notes)
 
 
-def words_on_strangers(material: ReportContext, log: FeedbackLog) -> list[str]:
-    """What to say of users of a test whom a model does not know; an error where they are not allowed."""
-    rows = int(material.model.unknown_users(log, material.unknown).sum())
-    whose = f"Of {len(log):,} ratings of the test {rows:,} are by users whom the log of {material.name} does not have"
-    return [f"{whose}: they are predicted by the items' rates of positive labels."] if rows else []
+def unknown_user_notes(context: ReportContext, log: FeedbackLog) -> list[str]:
+    """How many ratings of a test are by users unknown to the model; an error where such users are not allowed."""
+    rows = int(context.model.unknown_users(log, context.unknown).sum())
+    if not rows:
+        return []
+    return [
+        f"Unknown users: {rows:,} of the {len(log):,} test ratings are by users who are not in the log of "
+        f"{context.name}; their predictions are the items' rates of positive labels."
+    ]
 
 
 def name_of_test(dataset: Dataset) -> str | None:
-    """What the test of a dataset is called."""
+    """The title of a dataset's test."""
     return None if dataset.test is None else f"the unbiased test of {dataset.name}"
 
 
-def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[Dataset | None, tuple[str, ...]]:
-    """The data that a run's configuration names, or None and why not.
+def _load_dataset(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[Dataset | None, tuple[str, ...]]:
+    """The data that a run's configuration names, or None and the reason.
 
-    A log over shards is worked on here, also where Ray did for the fit: its cluster, or Ray itself, may be gone.
+    A log in shards is read by threads of this process even where Ray read it for the fit: Ray may be gone.
     """
     if not fitted:
-        return None, ("The run does not say what it was fitted on: what needs the log is left out.",)
+        return None, ("The run does not name its data: what needs the log is left out.",)
     try:
         dataset = load_data(FitConfig(**fitted))
-    except (CounterpoiseError, OSError, ValueError):  # no word of a file that is not this log goes into a page
+    except (CounterpoiseError, OSError, ValueError):  # the error's text could quote a file that is not this log
         named = short_repr(fitted.get("data"))
         return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
     if not _same_pairs(model, dataset.train):
@@ -154,53 +160,51 @@ def _read_again(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[
 
 
 def _same_pairs(model: DebiasedRecommender, log: FeedbackLog) -> bool:
-    """Whether a log has the ids and the pairs that a model was fitted on."""
+    """Whether a log has the ids and the pairs that a model was fitted to."""
     if (log.user_ids, log.item_ids) != (model.user_ids_, model.item_ids_):
         return False
     seen = Seen.of(log)
     return torch.equal(seen.starts, model.seen_.starts) and torch.equal(seen.items, model.seen_.items)
 
 
-def is_plain(model: DebiasedRecommender) -> bool:
-    """Whether a model is plain: every pair counts the same, nothing is imputed, nothing is told of exposure."""
-    told = isinstance(as_backbone(model.backbone), ExposureCovariate)
-    return isinstance(model.weights, Uniform) and isinstance(model.imputation, NoImputation) and not told
+def is_uncorrected(model: DebiasedRecommender) -> bool:
+    """Whether a model ignores selection: uniform weights, no imputation, no exposure covariate."""
+    exposed = isinstance(as_backbone(model.backbone), ExposureCovariate)
+    return isinstance(model.weights, Uniform) and isinstance(model.imputation, NoImputation) and not exposed
 
 
-def with_plain(material: ReportContext, plain: str | Path | DebiasedRecommender | None = None) -> ReportContext:
-    """With plain MF beside it: a model, a saved run, or fitted now with the training and the settings of this one.
+def with_baseline(context: ReportContext, baseline: str | Path | DebiasedRecommender | None = None) -> ReportContext:
+    """The context with a baseline: a model, a saved run, or MF fitted now; none for a run that is uncorrected itself.
 
-    On a large log, where an epoch has many steps, a plain model that is fitted now gets `PLAIN_STEPS` of them.
+    A baseline that is fitted now takes the training and the backbone settings of the run. On a large log, where an
+    epoch has several steps, it gets `BASELINE_STEPS` steps.
     """
-    if is_plain(material.model):
-        return material
-    if isinstance(plain, str | Path):
-        plain = load_model(plain)
-    if plain is not None:
-        if not is_plain(plain):
-            raise ConfigError(
-                "`plain` must be a run of plain MF (counterpoise fit --method mf): it is what we compare."
-            )
-        if (plain.user_ids_, plain.item_ids_) != (material.model.user_ids_, material.model.item_ids_):
-            raise DataError(
-                "`plain` must be fitted on the same log: its users and items are others. Use the same files."
-            )
-        return replace(material, plain=plain)
-    if material.train is None:
-        return material
-    model, log = plain_model(material), material.train
-    return replace(material, plain=fit_streamed(model, log) if isinstance(log, StreamedLog) else model.fit(log))
+    if is_uncorrected(context.model):
+        return context
+    if isinstance(baseline, str | Path):
+        baseline = load_model(baseline)
+    if baseline is not None:
+        if not is_uncorrected(baseline):
+            raise ConfigError("`baseline` must be a run without correction (counterpoise fit --method mf).")
+        if (baseline.user_ids_, baseline.item_ids_) != (context.model.user_ids_, context.model.item_ids_):
+            raise DataError("`baseline` must be fitted on the same log: its users or items differ. Use the same files.")
+        return replace(context, baseline=baseline)
+    log = context.train
+    if log is None:
+        return context
+    model = baseline_model(context)
+    return replace(context, baseline=fit_streamed(model, log) if isinstance(log, StreamedLog) else model.fit(log))
 
 
-def plain_model(material: ReportContext) -> DebiasedRecommender:
-    """Plain MF, unfitted, with the training of the model and those settings of its backbone that plain MF has."""
-    model, log = make("mf"), material.train
+def baseline_model(context: ReportContext) -> DebiasedRecommender:
+    """Unfitted MF with the training of the run and those settings of its backbone that MF has."""
+    model, log = make("mf"), context.train
     known = short_names(model)
-    settings = material.configuration.get("settings", {})
+    settings = context.configuration.get("settings", {})
     configure(model, **{name: value for name, value in settings.items() if known.get(name, "").startswith("backbone")})
-    model.training = deepcopy(material.model.training)
+    model.training = deepcopy(context.model.training)
     if log is not None:
         steps = math.ceil(len(log) / model.training.rows_per_step(len(log)))
         if steps > 1:
-            model.training.epochs = min(model.training.epochs, math.ceil(PLAIN_STEPS / steps))
+            model.training.epochs = min(model.training.epochs, math.ceil(BASELINE_STEPS / steps))
     return model

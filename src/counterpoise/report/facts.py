@@ -1,4 +1,7 @@
-"""Does the log, weighted, resemble all pairs? Feature by feature, on held-out functions, and what balance cost."""
+"""The facts of a report, JSON-able: the log and its selection, balance, weights, the model on the test, and lists.
+
+`gather` puts them together. The page shows nothing that is not among them.
+"""
 
 from __future__ import annotations
 
@@ -21,44 +24,84 @@ from counterpoise.balance.features import side_features, standardised
 from counterpoise.balance.population import Pairs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
-from counterpoise.evaluation.evaluate import NAMES, Difference, binary_labels, paired_differences, resampled_evaluation
+from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
+from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
 from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.report.context import ReportContext, WeightedRows, seen_pairs
+from counterpoise.report.context import Floats, ReportContext, WeightedRows, seen_pairs
 from counterpoise.report.definitions import DEFINITIONS
-from counterpoise.report.summary import OWN, headline, summary
+from counterpoise.report.summary import CUSTOM, headline, summary
 
-# How biased is the log? Popularity and activity, and its label rate against uniform samples.
+Codes = NDArray[np.int64]
+SIDES = ("user", "item")
+PRINCIPAL_COMPONENTS = 4  # of the embeddings of users and of items, compared as features
+CURVE_POINTS = 50  # of the concentration curves
+WEIGHT_BINS = 40  # of the histogram of weights
+COUNT_GROUPS = 10  # groups of rows by popularity or activity, of about equal size
+HEAVIEST_ROWS = 10  # rows listed by descending weight
+MAX_HISTORY_POINTS = 150  # epochs drawn in a learning curve
+EXAMPLE_USERS = 6  # users whose lists are shown
+MAX_LISTED_USERS = 2000  # users whose lists are counted
+QUANTILES = {"min": 0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1}
+PACKAGES = ("numpy", "scipy", "torch", "polars")
 
-Floats = NDArray[np.float64]
-CURVE_POINTS = 50
+
+def gather(context: ReportContext) -> dict[str, Any]:
+    """Everything that the report of one run shows."""
+    rows, fit = context.weighted_rows(), context.model.facts_
+    gathered: dict[str, Any] = {
+        "format": "counterpoise-report",
+        "version": __version__,
+        "run": context.name,
+        "notes": list(context.notes),
+        "stopped": context.stopped,
+        "method": _method(context),
+        "log": log_facts(context, rows),
+        "balance": balance_facts(context, rows, fit["weights"]),
+        "weights": weights_facts(context, rows, fit["weights"]),
+        "model": model_facts(context, fit),
+        "lists": list_facts(context),
+        "configuration": configuration_facts(context),
+    }
+    facts = as_json(gathered)
+    return facts | {"headline": headline(facts), "summary": summary(facts), "definitions": DEFINITIONS}
 
 
-def log_facts(material: ReportContext, rows: WeightedRows) -> dict[str, Any]:
-    """JSON-able: size, concentration of users and items, label rates of the log, weighted, of probe and test."""
-    users, items = seen_pairs(material.model.seen_)
-    n_users, n_items = material.shape
+def as_json(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts as a reader of the JSON file gets them: None for nan, lists for tuples."""
+    return dict(json.loads(json.dumps(facts), parse_constant=lambda word: None))
+
+
+def log_facts(context: ReportContext, rows: WeightedRows) -> dict[str, Any]:
+    """Size of the log, concentration over users and items, label rates of the log, weighted, of probe and test."""
+    n_users, n_items = context.shape
+    activity, popularity = _counts(*seen_pairs(context.model.seen_), context.shape)
     return {
-        "name": None if material.dataset is None else material.dataset.name,
-        "rows": len(users),
+        "name": None if context.dataset is None else context.dataset.name,
+        "rows": int(activity.sum()),
         "users": n_users,
         "items": n_items,
-        "density": len(users) / (n_users * n_items),
-        "activity": concentration(np.bincount(users, minlength=n_users)),
-        "popularity": concentration(np.bincount(items, minlength=n_items)),
-        "label_rates": _label_rates(material, rows),
+        "density": int(activity.sum()) / (n_users * n_items),
+        "activity": concentration(activity),
+        "popularity": concentration(popularity),
+        "label_rates": _label_rates(context, rows),
     }
+
+
+def _counts(users: NDArray[Any], items: NDArray[Any], shape: tuple[int, int]) -> tuple[Codes, Codes]:
+    """(rows of each user, rows of each item)."""
+    return np.bincount(users, minlength=shape[0]), np.bincount(items, minlength=shape[1])
 
 
 def concentration(counts: ArrayLike) -> dict[str, Any]:
     """How unequally ratings are spread over users or items: quantiles, top tenth, Gini, and the curve of shares."""
     values = np.asarray(counts)
     return {
-        "least": int(values.min()),
+        "min": int(values.min()),
         "median": float(np.median(values)),
         "mean": float(values.mean()),
-        "most": int(values.max()),
-        "without": int((values == 0).sum()),
+        "max": int(values.max()),
+        "zero": int((values == 0).sum()),
         "top_tenth_share": share_of_top(values, 0.1),
         "gini": gini(values),
         "curve": [[share, share_of_top(values, share)] for share in np.linspace(0, 1, CURVE_POINTS + 1).tolist()],
@@ -73,21 +116,21 @@ def gini(counts: ArrayLike) -> float:
 
 
 def share_of_top(counts: ArrayLike, share: float) -> float:
-    """The share of all ratings that the largest counts hold, `share` of them; the last of these counts in part."""
+    """The share of all ratings held by the top `share` of the counts, interpolated between counts."""
     values = np.sort(np.asarray(counts, dtype=np.float64))[::-1]
     held = np.concatenate([[0.0], np.cumsum(values)])
     return float(np.interp(share * len(values), np.arange(len(held)), held) / held[-1])
 
 
-def _label_rates(material: ReportContext, rows: WeightedRows) -> list[dict[str, Any]]:
-    """A rate for each sample that there is; uniform samples have an interval."""
-    facts = material.model.log_facts_
+def _label_rates(context: ReportContext, rows: WeightedRows) -> list[dict[str, Any]]:
+    """The label rate of each sample; uniform samples have a Wilson interval."""
+    facts = context.model.log_facts_
     rates = [{"sample": "log", "rate": facts["mean_label"], "rows": facts["rows"], "interval": None}]
     if rows.ratio is not None and rows.labels is not None and np.ptp(rows.ratio) > 0:
         rate = float(rows.ratio @ rows.labels / rows.ratio.sum())
         rates.append({"sample": "log, weighted", "rate": rate, "rows": len(rows.ratio), "interval": None})
-    probe = None if material.dataset is None else material.dataset.probe
-    samples = {"probe": probe, "test": material.test}
+    probe = None if context.dataset is None else context.dataset.probe
+    samples = {"probe": probe, "test": context.test}
     return rates + [_uniform_rate(name, log) for name, log in samples.items() if log is not None and len(log)]
 
 
@@ -96,44 +139,42 @@ def _uniform_rate(name: str, log: FeedbackLog) -> dict[str, Any]:
     return {"sample": name, "rate": rate, "rows": len(log), "interval": wilson_interval(rate, len(log))}
 
 
-DIRECTIONS = 4  # of the embeddings of users, and of items
-SIDES = ("user", "item")
+def balance_facts(context: ReportContext, rows: WeightedRows, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Balance of every feature and of held-out functions, and the certificate of the functions that were balanced.
 
-
-def balance_facts(material: ReportContext, rows: WeightedRows) -> dict[str, Any]:
-    """JSON-able: the table of features, held-out functions, and the certificate of the balanced functions."""
-    tables = feature_tables(material, rows)
-    own = material.model.facts_["weights"]
+    `fitted`: the facts of the fitted weights.
+    """
+    tables = feature_tables(context, rows)
+    before, after = fitted.get("held_out_before"), fitted.get("held_out_after")
     return {
         "weighted": rows.ratio is not None and bool(np.ptp(rows.ratio) > 0),
         "features": [balance_of(name, side, values, rows) for name, side, values in tables],
         "held_out": _held_out(tables, rows),
-        "held_out_of_method": _own_held_out(own),
-        "functions": _functions(own),
-        "relaxed": own.get("relaxed"),
-        "status": own.get("status"),
-        "gap": own.get("gap"),
+        "held_out_of_method": {"before": before, "after": after} if before and after else None,
+        "functions": _functions(fitted),
+        "relaxed": fitted.get("relaxed"),
+        "status": fitted.get("status"),
+        "gap": fitted.get("gap"),
     }
 
 
-def feature_tables(material: ReportContext, rows: WeightedRows) -> list[tuple[str, int, Floats]]:
-    """(name, 0 for users or 1 for items, a value for each of them): activity, side features, directions of taste."""
+def feature_tables(context: ReportContext, rows: WeightedRows) -> list[tuple[str, int, Floats]]:
+    """(name, 0 for users or 1 for items, a value for each): activity, side features, principal components."""
     found = []
-    for side, (who, codes, size) in enumerate(zip(SIDES, (rows.users, rows.items), material.shape, strict=True)):
-        counts = np.log1p(np.bincount(codes, minlength=size))
-        found.append((("user activity", "item popularity")[side], side, counts))
-        given = np.zeros((size, 0)) if material.train is None else side_features(material.train)[side]
+    for side, (who, counts) in enumerate(zip(SIDES, _counts(rows.users, rows.items, context.shape), strict=True)):
+        found.append((("user activity", "item popularity")[side], side, np.log1p(counts)))
+        given = np.zeros((len(counts), 0)) if context.train is None else side_features(context.train)[side]
         found += [(f"{who} feature {column + 1}", side, given[:, column]) for column in range(given.shape[1])]
-        vectors = (material.plain or material.model).embeddings()[side]
-        for place, values in enumerate(leading_directions(vectors, DIRECTIONS).T):
-            found.append((f"{who} taste {place + 1}", side, values))
+        vectors = (context.baseline or context.model).embeddings()[side]
+        for place, values in enumerate(principal_components(vectors, PRINCIPAL_COMPONENTS).T):
+            found.append((f"{who} embedding PC {place + 1}", side, values))
     return found
 
 
-def leading_directions(table: NDArray[Any], count: int) -> Floats:
-    """The coordinates (rows, count) along the directions in which a centred table varies most (its singular vectors).
+def principal_components(table: NDArray[Any], count: int) -> Floats:
+    """The first principal component scores (rows, count) of a table.
 
-    The sign of a direction is that of the largest entry, so that it does not depend on the machine.
+    The sign of a component is that of its largest loading, so that it does not depend on the machine.
     """
     centred = np.asarray(table, np.float64) - np.mean(table, axis=0, dtype=np.float64)
     _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
@@ -146,8 +187,8 @@ def leading_directions(table: NDArray[Any], count: int) -> Floats:
 def balance_of(name: str, side: int, values: Floats, rows: WeightedRows) -> dict[str, Any]:
     """One feature of users or of items, before and after weighting, against all pairs.
 
-    A function of the user alone has, over the log, the distribution over users with their rows for weights, and over
-    all pairs that of all users alike; so users are all that is looked at.
+    Over the log, a function of the user alone has the distribution over users weighted by their rows; over all pairs,
+    that over users with equal weights. So the sums run over users, not over pairs.
     """
     codes = (rows.users, rows.items)[side]
     before = np.bincount(codes, minlength=len(values)).astype(np.float64)
@@ -160,79 +201,84 @@ def balance_of(name: str, side: int, values: Floats, rows: WeightedRows) -> dict
 
 
 def _held_out(tables: list[tuple[str, int, Floats]], rows: WeightedRows) -> dict[str, Any] | None:
-    """Kernel functions of all these features that no method was told of, before and after weighting."""
+    """Imbalance of random kernel functions of all these features, which no method balanced."""
     sides = [[values for _, of, values in tables if of == side] for side in (0, 1)]
     pairs = Pairs(*(torch.from_numpy(standardised(np.column_stack(columns))) for columns in sides))
     if pairs.n_columns == 0:
         return None
     observed = pairs.at(*(torch.from_numpy(np.asarray(codes, np.int64)) for codes in (rows.users, rows.items)))
     before = held_out_imbalance(observed, torch.ones(len(rows.users)), pairs)
-    if rows.ratio is None or np.ptp(rows.ratio) == 0:
-        return None if before is None else {"before": before, "after": None if rows.ratio is None else before}
-    after = held_out_imbalance(observed, torch.from_numpy(rows.ratio), pairs)
-    return None if before is None else {"before": before, "after": after}
+    if before is None or rows.ratio is None:
+        return None if before is None else {"before": before, "after": None}
+    weighted = np.ptp(rows.ratio) > 0
+    after = held_out_imbalance(observed, torch.from_numpy(rows.ratio), pairs) if weighted else before
+    return {"before": before, "after": after}
 
 
-def _own_held_out(own: dict[str, Any]) -> dict[str, Any] | None:
-    """The same in the features in which the method balanced, where it did."""
-    before, after = own.get("held_out_before"), own.get("held_out_after")
-    return {"before": before, "after": after} if before and after else None
-
-
-def _functions(own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each balanced function of each fold: imbalance before and after, its price, and whether it was given up."""
-    keys = ("before_sd", "after_sd", "price", "relaxed")
+def _functions(fitted: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each balanced function of each fold: imbalance before and after, dual value, and whether it was relaxed."""
+    keys = ("before_sd", "after_sd", "dual_value", "relaxed")
     found = []
-    for fold, part in enumerate(own.get("balanced", []), start=1):
+    for fold, part in enumerate(fitted.get("balanced", []), start=1):
         for name, *values in zip(part["names"], *(part[key] for key in keys), strict=True):
             found.append({"name": name, "fold": fold, **dict(zip(keys, values, strict=True))})
     return found
 
 
-# What the weights look like: their histogram, the effective sample, the tail, and weight against popularity.
+def weights_facts(context: ReportContext, rows: WeightedRows, fitted: Mapping[str, Any]) -> dict[str, Any]:
+    """Effective sample size, tail, histogram and groups of the weights; few facts where they are `uniform`.
 
-BINS = 40
-GROUPS = 10  # of rows by popularity, of equal size
-HEAVIEST = 10
-QUANTILES = {"least": 0, "5%": 0.05, "median": 0.5, "95%": 0.95, "most": 1}
-
-
-def weights_facts(material: ReportContext, rows: WeightedRows) -> dict[str, Any]:
-    """JSON-able; `uniform` where every row counts the same, and little else then."""
-    ratio = material.model.ratio_.astype(np.float64)
-    own = material.model.facts_["weights"]
-    told = {key: value for key, value in own.items() if isinstance(value, int | float | str) or value is None}
-    found: dict[str, Any] = {"rows": len(ratio), "uniform": bool(np.ptp(ratio) == 0), "facts": told}
+    `fitted`: the facts of the fitted weights.
+    """
+    ratio = context.model.ratio_.astype(np.float64)
+    scalars = {key: value for key, value in fitted.items() if isinstance(value, int | float | str) or value is None}
+    found: dict[str, Any] = {"rows": len(ratio), "uniform": bool(np.ptp(ratio) == 0), "facts": scalars}
     if found["uniform"]:
         return found
     relative = ratio / ratio.mean()
     found |= weight_facts(ratio) | {"quantiles": _quantiles(relative), "histogram": histogram(relative)}
     if rows.ratio is None:
         return found
-    users, items = (np.bincount(codes, minlength=size) for codes, size in _sides(material, rows))
+    users, items = _counts(rows.users, rows.items, context.shape)
     return found | {
-        "per_user": _groups(rows.ratio, rows.users, material.shape[0]),
-        "per_item": _groups(rows.ratio, rows.items, material.shape[1]),
+        "per_user": _groups(rows.ratio, rows.users, users),
+        "per_item": _groups(rows.ratio, rows.items, items),
         "by_popularity": weight_by_count(relative, items[rows.items]),
         "by_activity": weight_by_count(relative, users[rows.users]),
-        "by_label": _by_label(relative, rows),
-        "heaviest": _heaviest(material, rows, relative, users, items),
+        "by_label": _by_label(relative, rows.labels),
+        "heaviest": _heaviest(context, rows, relative, (users, items)),
     }
 
 
-def histogram(relative: Floats, bins: int = BINS) -> list[dict[str, float]]:
+def _quantiles(values: Floats) -> dict[str, float]:
+    return dict(zip(QUANTILES, np.quantile(values, list(QUANTILES.values())).tolist(), strict=True))
+
+
+def histogram(relative: Floats, bins: int = WEIGHT_BINS) -> list[dict[str, float]]:
     """Rows in bins of equal width in the logarithm of weight / mean weight."""
-    logarithms = np.log10(relative.clip(min=1e-6))
-    counts, edges = np.histogram(logarithms, bins=bins)
-    edges = 10**edges
-    return [
-        {"low": float(low), "high": float(high), "rows": int(count)}
-        for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True)
-    ]
+    counts, edges = np.histogram(np.log10(relative.clip(min=1e-6)), bins=bins)
+    return _bins(counts, 10**edges)
 
 
-def weight_by_count(relative: Floats, counts: NDArray[Any], groups: int = GROUPS) -> list[dict[str, float]]:
-    """Rows in groups of about equal size by the ratings of their item (or user): mean weight and its middle 80%."""
+def _bins(counts: NDArray[Any], edges: NDArray[Any]) -> list[dict[str, float]]:
+    triples = zip(edges[:-1], edges[1:], counts, strict=True)
+    return [{"low": float(low), "high": float(high), "rows": int(count)} for low, high, count in triples]
+
+
+def _groups(ratio: Floats, codes: NDArray[Any], counts: Codes) -> dict[str, Any]:
+    """Effective sample sizes of the users (items) with rows, and their ratio to the number of these rows."""
+    sizes = group_effective_sample_sizes(ratio, codes, len(counts))[counts > 0]
+    shares = sizes / counts[counts > 0]
+    return {
+        "groups": len(sizes),
+        "sizes": _quantiles(sizes),
+        "shares": _quantiles(shares),
+        "share_histogram": _bins(*np.histogram(shares, bins=20, range=(0, 1))),
+    }
+
+
+def weight_by_count(relative: Floats, counts: NDArray[Any], groups: int = COUNT_GROUPS) -> list[dict[str, float]]:
+    """Mean weight and its 10% and 90% quantiles in groups of rows by the ratings of their item (or user)."""
     borders = np.unique(np.quantile(counts, np.arange(1, groups) / groups))
     place = np.searchsorted(borders, counts, side="right")
     found = []
@@ -253,36 +299,10 @@ def weight_by_count(relative: Floats, counts: NDArray[Any], groups: int = GROUPS
     return found
 
 
-def _sides(material: ReportContext, rows: WeightedRows) -> list[tuple[NDArray[Any], int]]:
-    return list(zip((rows.users, rows.items), material.shape, strict=True))
-
-
-def _quantiles(values: Floats) -> dict[str, float]:
-    return dict(zip(QUANTILES, np.quantile(values, list(QUANTILES.values())).tolist(), strict=True))
-
-
-def _groups(ratio: Floats, codes: NDArray[Any], size: int) -> dict[str, Any]:
-    """Effective sample sizes of the users or items that have rows, and what share of these rows they are."""
-    counts = np.bincount(codes, minlength=size)
-    sizes = group_effective_sample_sizes(ratio, codes, size)[counts > 0]
-    shares = sizes / counts[counts > 0]
-    heights, edges = np.histogram(shares, bins=20, range=(0, 1))
-    return {
-        "groups": len(sizes),
-        "sizes": _quantiles(sizes),
-        "shares": _quantiles(shares),
-        "share_histogram": [
-            {"low": float(low), "high": float(high), "rows": int(count)}
-            for low, high, count in zip(edges[:-1], edges[1:], heights, strict=True)
-        ],
-    }
-
-
-def _by_label(relative: Floats, rows: WeightedRows) -> list[dict[str, Any]]:
-    if rows.labels is None:
+def _by_label(relative: Floats, labels: NDArray[np.float32] | None) -> list[dict[str, Any]]:
+    if labels is None:
         return []
-    positive = rows.labels >= 0.5
-    parts = {"positive": positive, "negative": ~positive}
+    parts = {"positive": labels >= 0.5, "negative": labels < 0.5}
     return [
         {"label": name, "rows": int(which.sum()), "mean": float(relative[which].mean())}
         for name, which in parts.items()
@@ -291,54 +311,50 @@ def _by_label(relative: Floats, rows: WeightedRows) -> list[dict[str, Any]]:
 
 
 def _heaviest(
-    material: ReportContext, rows: WeightedRows, relative: Floats, users: NDArray[Any], items: NDArray[Any]
+    context: ReportContext, rows: WeightedRows, relative: Floats, counts: tuple[Codes, Codes]
 ) -> list[dict[str, Any]]:
-    """The rows that count most: whom the tail is made of."""
-    top = np.argsort(-relative, kind="stable")[:HEAVIEST]
-    user_ids = material.model.user_ids_.decode(rows.users[top])
-    item_ids = material.model.item_ids_.decode(rows.items[top])
+    """The rows with the largest weights."""
+    top = np.argsort(-relative, kind="stable")[:HEAVIEST_ROWS]
+    user_ids = context.model.user_ids_.decode(rows.users[top])
+    item_ids = context.model.item_ids_.decode(rows.items[top])
     return [
         {
             "user": str(user),
             "item": str(item),
             "label": None if rows.labels is None else float(rows.labels[row]),
             "weight": float(relative[row]),
-            "user_ratings": int(users[rows.users[row]]),
-            "item_ratings": int(items[rows.items[row]]),
+            "user_ratings": int(counts[0][rows.users[row]]),
+            "item_ratings": int(counts[1][rows.items[row]]),
         }
         for user, item, row in zip(user_ids, item_ids, top, strict=True)
     ]
 
 
-# How good is the model? Learning curve, metrics with intervals, against plain MF, calibration, what silence said.
-
-HISTORY_POINTS = 150
-LOWER_IS_BETTER = ("mse", "mae", "log_loss")
-VOICES = ("user", "item", "pair")
-
-
-def model_facts(material: ReportContext) -> dict[str, Any]:
-    """JSON-able."""
-    model = material.model
+def model_facts(context: ReportContext, fit: Mapping[str, Any]) -> dict[str, Any]:
+    """Learning curves, metrics on the test, calibration, missingness model, exposure and ordinal facts."""
+    model, baseline = context.model, context.baseline
+    coefficients = getattr(model.scorer_, "exposure_coefficients", None)  # log odds for a standard deviation
     return {
         "learning": learning_curve(model.history_.to_dict()),
-        "plain_learning": None if material.plain is None else learning_curve(material.plain.history_.to_dict()),
-        "risk": model.facts_["risk"],
-        "error_on_log": model.facts_["error_on_log"],
-        "imputation": _plain_numbers(model.facts_["imputation"]),
-        "exposure_coefficients": _voices(model),
-        "grades": model.facts_.get("grades"),
-        "inactive_settings": model.facts_.get("inactive_settings", {}),
-        "truth": material.manifest.get("truth"),
-        "demo": material.manifest.get("demo"),
-        **_on_test(material),
+        "baseline_learning": None if baseline is None else learning_curve(baseline.history_.to_dict()),
+        "risk": fit["risk"],
+        "error_on_log": fit["error_on_log"],
+        "imputation": {key: value for key, value in fit["imputation"].items() if isinstance(value, int | float | str)},
+        "exposure_coefficients": None
+        if coefficients is None
+        else dict(zip((*SIDES, "pair"), coefficients.cpu().tolist(), strict=True)),
+        "ordinal": fit.get("ordinal"),
+        "inactive": fit.get("inactive", {}),
+        "truth": context.manifest.get("truth"),
+        "demo": context.manifest.get("demo"),
+        **_on_test(context),
     }
 
 
 def learning_curve(history: Mapping[str, Any]) -> dict[str, Any]:
-    """Loss and held-out risk by epoch, at most `HISTORY_POINTS` of them, the last one included."""
+    """Loss and held-out risk by epoch, at most `MAX_HISTORY_POINTS` of them, the last one included."""
     epochs = len(history["loss"])
-    shown = np.unique(np.linspace(0, epochs - 1, min(epochs, HISTORY_POINTS)).round().astype(int))
+    shown = np.unique(np.linspace(0, epochs - 1, min(epochs, MAX_HISTORY_POINTS)).round().astype(int))
     held_out = history["held_out_risk"]
     return {
         "epochs": epochs,
@@ -349,88 +365,81 @@ def learning_curve(history: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _on_test(material: ReportContext) -> dict[str, Any]:
-    """Metrics of the model and of plain MF on the test, their paired differences, and calibration."""
-    log = material.test
+def _models(context: ReportContext) -> dict[str, DebiasedRecommender]:
+    """The model and the baseline, where there is one."""
+    return {"run": context.model} | ({} if context.baseline is None else {"baseline": context.baseline})
+
+
+def _on_test(context: ReportContext) -> dict[str, Any]:
+    """Metrics of the model and of the baseline on the test, their paired differences, and calibration."""
+    log = context.test
     if log is None:
-        return {"evaluation": material.manifest.get("evaluation"), "metrics": [], "test": None, "calibration": {}}
-    models = {"run": material.model} | ({"plain": material.plain} if material.plain is not None else {})
-    asked = {name: model.predict_log(log, unknown=material.unknown) for name, model in models.items()}
-    scores = {name: values.astype(np.float64) for name, values in asked.items()}
-    k, rule = material.k, material.empty_users
-    found = {name: resampled_evaluation(values, log, k, rule) for name, values in scores.items()}
-    differences = paired_differences(found["run"], found["plain"]) if "plain" in found else {}
+        return {"evaluation": context.manifest.get("evaluation"), "metrics": [], "test": None, "calibration": {}}
+    scores = {
+        name: model.predict_log(log, unknown=context.unknown).astype(np.float64)
+        for name, model in _models(context).items()
+    }
+    found = {name: resampled_evaluation(s, log, context.k, context.empty_users) for name, s in scores.items()}
+    differences = paired_differences(found["run"], found["baseline"]) if "baseline" in found else {}
     evaluations = {name: resampled.evaluation.to_dict() for name, resampled in found.items()}
     labels = binary_labels(log)
     return {
-        "test": {"name": material.test_name, "rows": len(log), "users": evaluations["run"]["n_users"]},
+        "test": {"name": context.test_name, "rows": len(log), "users": evaluations["run"]["n_users"]},
         "evaluation": evaluations["run"],
-        "metrics": [metric_row(name, evaluations, differences.get(name)) for name in NAMES],
-        "calibration": {name: calibration(labels, values) for name, values in scores.items()},
+        "metrics": [_metric(name, evaluations, differences.get(name)) for name in METRIC_NAMES],
+        "calibration": {name: _calibration(labels, values) for name, values in scores.items()},
     }
 
 
-def metric_row(name: str, evaluations: Mapping[str, Any], difference: Difference | None) -> dict[str, Any]:
-    """One metric of the run and of plain MF with intervals, and what the difference says."""
-    first = evaluations["run"]
-    row = {"metric": name, "name": NAMES[name].format(k=first["k"]), "lower_is_better": name in LOWER_IS_BETTER}
+def _metric(name: str, evaluations: Mapping[str, Any], difference: Difference | None) -> dict[str, Any]:
+    """One metric of the run and of the baseline with intervals, their difference and its verdict."""
+    row = metric_facts(name, evaluations["run"]["k"])
     for key, facts in evaluations.items():
         row[key] = {"value": facts[name], "interval": facts["intervals"].get(name)}
-    if difference is not None:
-        row |= {"difference": difference._asdict(), "verdict": verdict(name, difference)}
-    return row
+    return row if difference is None else row | difference_facts(name, difference)
+
+
+def metric_facts(name: str, k: int) -> dict[str, Any]:
+    """The key of a metric, its title, and in which direction it is better."""
+    return {"metric": name, "name": METRIC_NAMES[name].format(k=k), "lower_is_better": name in LOWER_IS_BETTER}
+
+
+def difference_facts(name: str, difference: Difference) -> dict[str, Any]:
+    """A paired difference of a metric with its interval, and the verdict."""
+    return {"difference": difference._asdict(), "verdict": verdict(name, difference)}
 
 
 def verdict(name: str, difference: Difference) -> str:
-    """better, worse, or not clear: by whether the interval of the difference leaves out 0."""
+    """better or worse where the interval of the difference excludes 0, else not clear."""
     if math.isnan(difference.low) or difference.low <= 0 <= difference.high:
         return "not clear"
     better = (difference.value > 0) != (name in LOWER_IS_BETTER)
     return "better" if better else "worse"
 
 
-def calibration(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, Any]:
-    """JSON-able: bins of rows by prediction, what was predicted against what came, and the calibration error."""
+def _calibration(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, Any]:
     bins = calibration_bins(probabilities, labels)
     return {"bins": [one.to_dict() for one in bins], "error": calibration_error(bins)}
 
 
-def _voices(model: DebiasedRecommender) -> dict[str, float] | None:
-    """What exposure says in the prediction, in log odds for a standard deviation, where the model is told of it."""
-    values = getattr(model.scorer_, "exposure_coefficients", None)
-    return None if values is None else dict(zip(VOICES, values.cpu().tolist(), strict=True))
-
-
-def _plain_numbers(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if isinstance(value, int | float | str)}
-
-
-# What people would be shown: lists before debiasing (plain MF) and after, for some users and on the whole.
-
-EXAMPLES = 6  # users
-SAMPLE = 2000  # users whose lists are counted on the whole
-Codes = NDArray[np.int64]
-
-
-def list_facts(material: ReportContext) -> dict[str, Any]:
-    """JSON-able: lists of some users, from the least to the most active, and figures over a sample of users."""
-    users, items = seen_pairs(material.model.seen_)
-    activity = np.bincount(users, minlength=material.shape[0])
-    popularity = np.bincount(items, minlength=material.shape[1])
-    chosen = spread_out(activity, EXAMPLES)
-    models = {"after": material.model} | ({"before": material.plain} if material.plain is not None else {})
-    sample = np.unique(np.linspace(0, len(activity) - 1, min(SAMPLE, len(activity))).astype(np.int64))
-    lists = {name: _lists(model, sample, material.k) for name, model in models.items()}
+def list_facts(context: ReportContext) -> dict[str, Any]:
+    """Lists of some users, from the least to the most active, and coverage and popularity over a sample of users."""
+    activity, popularity = _counts(*seen_pairs(context.model.seen_), context.shape)
+    sample = np.unique(np.linspace(0, len(activity) - 1, min(MAX_LISTED_USERS, len(activity))).astype(np.int64))
+    lists = {name: _lists(model, sample, context.k) for name, model in _models(context).items()}
     return {
-        "k": material.k,
-        "users": [_example(material, models, int(user), activity, popularity) for user in chosen],
+        "k": context.k,
+        "users": [
+            _example(context, int(user), int(activity[user]), popularity)
+            for user in spread_by_activity(activity, EXAMPLE_USERS)
+        ],
         "sampled_users": len(sample),
-        "overlap": overlap(lists["before"], lists["after"]) if "before" in lists else None,
-        **{name: _figures(found, popularity) for name, found in lists.items()},
+        "overlap": overlap(lists["baseline"], lists["run"]) if "baseline" in lists else None,
+        **{name: _coverage(found, popularity) for name, found in lists.items()},
     }
 
 
-def spread_out(activity: NDArray[Any], count: int) -> Codes:
+def spread_by_activity(activity: NDArray[Any], count: int) -> Codes:
     """Users from the least to the most active, at equal steps of rank; only users with ratings."""
     order = np.argsort(activity, kind="stable")
     order = order[activity[order] > 0]
@@ -438,23 +447,23 @@ def spread_out(activity: NDArray[Any], count: int) -> Codes:
     return order[np.unique(places)]
 
 
-def overlap(before: list[list[int]], after: list[list[int]]) -> float:
-    """The mean over users of the share of the list after that stood in the list before; nan without lists."""
-    if not after:
+def overlap(first: list[list[int]], second: list[list[int]]) -> float:
+    """The mean over users of the share of the second list that is in the first; nan without lists."""
+    if not second:
         return math.nan
-    return float(np.mean([len(set(b) & set(a)) / max(1, len(a)) for b, a in zip(before, after, strict=True)]))
+    return float(np.mean([len(set(a) & set(b)) / max(1, len(b)) for a, b in zip(first, second, strict=True)]))
 
 
 def _lists(model: DebiasedRecommender, users: Codes, k: int) -> list[list[int]]:
-    """The item codes of each user's list; none of users who have seen everything."""
+    """The item codes of each user's list; users who have seen all items have none."""
     frame = model.recommend(model.user_ids_.decode(users), k=k)
     codes = model.item_ids_.encode(frame["item_id"])
     starts = np.flatnonzero(frame["rank"].to_numpy() == 1)
     return [part.tolist() for part in np.split(codes, starts)[1:]]
 
 
-def _figures(lists: list[list[int]], popularity: NDArray[Any]) -> dict[str, float]:
-    """Different items shown, and the mean share of all items with fewer ratings than a shown one; nan without lists."""
+def _coverage(lists: list[list[int]], popularity: Codes) -> dict[str, float]:
+    """Distinct items listed, their mean popularity rank, and the share from the most popular tenth; nan without."""
     shown = np.concatenate([np.empty(0, np.int64), *(np.asarray(part, np.int64) for part in lists)])
     if not len(shown):
         return {"items_shown": 0, "popularity_rank": math.nan, "top_tenth": math.nan}
@@ -467,75 +476,40 @@ def _figures(lists: list[list[int]], popularity: NDArray[Any]) -> dict[str, floa
     }
 
 
-def _example(
-    material: ReportContext,
-    models: dict[str, DebiasedRecommender],
-    user: int,
-    activity: NDArray[Any],
-    popularity: NDArray[Any],
-) -> dict[str, Any]:
-    name = material.model.user_ids_.decode([user])
-    found: dict[str, Any] = {"user": str(name[0]), "ratings": int(activity[user])}
-    for which, model in models.items():
-        frame = model.recommend(name, k=material.k)
+def _example(context: ReportContext, user: int, ratings: int, popularity: Codes) -> dict[str, Any]:
+    """The lists of one user; `new` marks items that are not in the baseline's list."""
+    name = context.model.user_ids_.decode([user])
+    found: dict[str, Any] = {"user": str(name[0]), "ratings": ratings}
+    for which, model in _models(context).items():
+        frame = model.recommend(name, k=context.k)
         codes = model.item_ids_.encode(frame["item_id"])
         entries = zip(frame["item_id"], frame["score"], popularity[codes], strict=True)
         found[which] = [{"item": str(i), "score": float(s), "ratings": int(n)} for i, s, n in entries]
-    known = {entry["item"] for entry in found.get("before", [])}
-    for entry in found["after"]:
+    known = {entry["item"] for entry in found.get("baseline", [])}
+    for entry in found["run"]:
         entry["new"] = bool(known) and entry["item"] not in known
     return found
 
 
-# All facts of a report, gathered into one JSON-able dictionary: what is not in it is not shown.
-
-PACKAGES = ("numpy", "scipy", "torch", "polars")
-
-
-def gather(material: ReportContext) -> dict[str, Any]:
-    """Everything that the report of one run shows."""
-    rows = material.weighted_rows()
-    gathered: dict[str, Any] = {
-        "format": "counterpoise-report",
-        "version": __version__,
-        "run": material.name,
-        "notes": list(material.notes),
-        "stopped": material.stopped,
-        "method": _method(material),
-        "log": log_facts(material, rows),
-        "balance": balance_facts(material, rows),
-        "weights": weights_facts(material, rows),
-        "model": model_facts(material),
-        "lists": list_facts(material),
-        "configuration": configuration_facts(material),
-    }
-    facts = plain_json(gathered)
-    return facts | {"headline": headline(facts), "summary": summary(facts), "definitions": DEFINITIONS}
-
-
-def plain_json(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """As a reader of the JSON file gets it: None for nan, lists for tuples."""
-    return dict(json.loads(json.dumps(facts), parse_constant=lambda word: None))
-
-
-def configuration_facts(material: ReportContext) -> dict[str, Any]:
-    """What decides the fit, and what it ran on."""
-    manifest, model = material.manifest, material.model
+def configuration_facts(context: ReportContext) -> dict[str, Any]:
+    """The settings of the fit, its data, times and versions."""
+    manifest, model = context.manifest, context.model
+    baseline = None if context.baseline is None else context.baseline.history_
     return {
-        "fit": dict(material.configuration),
+        "fit": dict(context.configuration),
         "settings": flat(model.configuration_),
         "seed": model.training.seed,
         "fit_version": manifest.get("version", __version__),
         "fit_seconds": manifest.get("seconds", model.history_.seconds),
-        "plain_seconds": None if material.plain is None else material.plain.history_.seconds,
-        "plain_epochs": None if material.plain is None else len(material.plain.history_.loss),
-        "dataset": manifest.get("dataset") or (material.dataset.description if material.dataset else {}),
+        "baseline_seconds": None if baseline is None else baseline.seconds,
+        "baseline_epochs": None if baseline is None else len(baseline.loss),
+        "dataset": manifest.get("dataset") or (context.dataset.description if context.dataset else {}),
         "versions": versions(),
     }
 
 
 def versions() -> dict[str, str]:
-    """Of what makes the report."""
+    """The versions of this package, Python and the packages that compute."""
     found = {"counterpoise": __version__, "python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -556,24 +530,23 @@ def flat(configuration: Any, name: str = "") -> dict[str, Any]:
 
 
 def method_name(model: DebiasedRecommender) -> str:
-    """The method whose parts and words a model has, whatever its numbers are; `OWN` where none of ours has them."""
-    words = _words(model.configuration_)
-    names = [name for name, method in METHODS.items() if _words(method.build().to_config()) == words]
-    return names[0] if len(names) == 1 else OWN
+    """The named method whose parts and choices a model has, whatever its numbers; `CUSTOM` where there is none."""
+    choices = _choices(model.configuration_)
+    names = [name for name, method in METHODS.items() if _choices(method.build().to_config()) == choices]
+    return names[0] if len(names) == 1 else CUSTOM
 
 
-def _words(configuration: dict[str, Any]) -> dict[str, str]:
+def _choices(configuration: dict[str, Any]) -> dict[str, str]:
+    """The settings that are words."""
     parts = {name: value for name, value in configuration.items() if name != "training"}
     return {name: value for name, value in flat(parts).items() if isinstance(value, str)}
 
 
-def _method(material: ReportContext) -> dict[str, Any]:
-    """The method by its name, as far as the run knows it."""
-    model = material.model
-    asked = material.configuration.get("method")
+def _method(context: ReportContext) -> dict[str, Any]:
+    """The method's name, as far as it is known, its description and its parts."""
+    model, asked = context.model, context.configuration.get("method")
     name = method_name(model) if asked is None else canonical_name(asked)
     known = METHODS.get(name)
-    keys = ("title", "about", "formula", "citation")
-    words = {key: "" if known is None else getattr(known, key) for key in keys}
+    described = {key: getattr(known, key, "") for key in ("title", "about", "formula", "citation")}
     parts = {"weights": type(model.weights).__name__, "imputation": type(model.imputation).__name__, "risk": model.risk}
-    return {"name": name} | words | parts
+    return {"name": name} | described | parts

@@ -1,41 +1,127 @@
-"""From facts to one self-contained HTML page: Jinja2 with autoescape, styles and script inside."""
+"""Sections of paragraphs, tables and figures, rendered as one self-contained HTML page (Jinja2 with autoescape)."""
 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any
+from typing import Any, ClassVar
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from counterpoise.report.sections import (
-    Section,
-    balance_section,
-    configuration_section,
-    lists_section,
-    log_section,
-    model_section,
-    slug,
-    weights_section,
-)
-from counterpoise.report.summary import OWN
+from counterpoise.report.definitions import DEFINITIONS
 
-SECTIONS = (log_section, balance_section, weights_section, model_section, lists_section, configuration_section)
-
-
-def report_page(facts: Mapping[str, Any]) -> str:
-    """The report of one run."""
-    log = facts["log"]["name"] or "a log"
-    name = facts["method"]["name"]
-    title = f"{'A method ' if name == OWN else ''}{name} on {log}"
-    return page(title, f"Report of the run {facts['run']}", facts, [section(facts) for section in SECTIONS])
+Facts = Mapping[str, Any]
+FORMATS = {
+    "count": "{:,.0f}",
+    "number": "{:.3g}",
+    "metric": "{:.4f}",
+    "signed": "{:+.4f}",
+    "sd": "{:+.3f}",
+    "share": "{:.1%}",
+    "probability": "{:.2f}",
+}
 
 
-def page(title: str, subtitle: str, facts: Mapping[str, Any], sections: Sequence[Section]) -> str:
-    """A page with a headline, a summary and sections; all of it stands in the facts."""
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    kind: ClassVar[str] = "text"
+
+
+@dataclass(frozen=True)
+class Column:
+    """The head of a column: its name, the format of its numbers, and the definition that it links to."""
+
+    name: str
+    format: str = "text"
+    term: str | None = None
+
+    def __post_init__(self) -> None:
+        """Every term must be defined."""
+        assert self.term is None or self.term in DEFINITIONS, self.term
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its cells are numbers."""
+        return self.format != "text"
+
+    def show(self, value: Any) -> str:
+        """A value as text; (value, low, high) with its interval."""
+        if value is None:
+            return "–"
+        if isinstance(value, list | tuple):
+            return f"{self.show(value[0])} ({self.show(value[1])} to {self.show(value[2])})"
+        return FORMATS[self.format].format(value) if self.format in FORMATS else str(value)
+
+    def key(self, value: Any) -> Any:
+        """The sort key of a value."""
+        return self.key(value[0]) if isinstance(value, list | tuple) else "" if value is None else value
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under columns; `folded` into a line that opens, `half` where it may stand beside another block."""
+
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[Any]]
+    folded: bool = False
+    half: bool = False
+    sortable: bool = True
+    kind: ClassVar[str] = "table"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with a title, a caption, a legend (name -> class of its marks), and its numbers as a table."""
+
+    title: str
+    svg: Markup
+    caption: str = ""
+    legend: dict[str, str] = field(default_factory=dict)
+    numbers: Table | None = None
+    term: str | None = None
+    tall: bool = False
+    kind: ClassVar[str] = "figure"
+
+
+Block = Text | Table | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title and its blocks."""
+
+    name: str  # of the anchor
+    title: str
+    blocks: Sequence[Block]
+
+
+def records(caption: str, rows: Iterable[Facts], *columns: tuple[str, ...], **options: bool) -> Table:
+    """A table of dictionaries. A column is (key, name, format, term), the last two optional."""
+    heads = [Column(*column[1:]) for column in columns]
+    return Table(caption, heads, [[row[column[0]] for column in columns] for row in rows], **options)
+
+
+def pairs(caption: str, values: Facts, **options: bool) -> Table:
+    """A table of names and values."""
+    rows = [[name, "not set" if value is None else str(value)] for name, value in values.items()]
+    return Table(caption, [Column("name"), Column("value")], rows, **options)
+
+
+def slug(term: str) -> str:
+    """The anchor of a definition."""
+    return "def-" + "".join(letter if letter.isalnum() else "-" for letter in term.lower())
+
+
+def render(title: str, subtitle: str, facts: Facts, sections: Sequence[Section]) -> str:
+    """A page with the headline, notes and summary of the facts, the sections, and the definitions."""
     environment = Environment(
         loader=PackageLoader("counterpoise.report"),
         autoescape=True,
@@ -54,10 +140,10 @@ def page(title: str, subtitle: str, facts: Mapping[str, Any], sections: Sequence
         sections=sections,
         style=ours[0],
         script=ours[1],
-        policy=f"default-src 'none'; img-src data:; style-src {source(style)}; script-src {source(script)}",
+        policy=f"default-src 'none'; img-src data:; style-src {csp_hash(style)}; script-src {csp_hash(script)}",
     )
 
 
-def source(text: str) -> str:
-    """The name of a text in a content security policy: a browser runs no script that is not ours, and loads nothing."""
+def csp_hash(text: str) -> str:
+    """The source of an inline style or script in a content security policy; browsers run no others."""
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"

@@ -1,217 +1,129 @@
-"""The section on the model: metrics with intervals, against plain MF, calibration, learning, silence, truth."""
+"""The sections of a run's report: from facts to paragraphs, tables and figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 from markupsafe import Markup
 
+from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
-from counterpoise.report.definitions import DEFINITIONS
+from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, Text, pairs, records, render
+from counterpoise.report.summary import CUSTOM
 
-# What a page is made of: paragraphs, tables and figures, in sections. Rendering knows these and nothing of facts.
-
-FORMATS = {
-    "count": "{:,.0f}",
-    "number": "{:.3g}",
-    "metric": "{:.4f}",
-    "signed": "{:+.4f}",
-    "sd": "{:+.3f}",
-    "share": "{:.1%}",
-    "chance": "{:.2f}",
-    "seconds": "{:.1f} s",
-}
+MAX_FEATURES = 20  # rows of the love plot
+MAX_FUNCTIONS = 100  # bars of the chart of dual values
+METRIC_TERMS = {"auc": "AUC", "user_auc": "AUC", "ndcg": "NDCG", "precision": "precision", "recall": "recall"}
+METRIC_TERMS |= {"f1": "F1", "mse": "MSE", "mae": "MAE", "log_loss": "log loss"}
+STYLES = {"run": "after", "baseline": "before"}  # classes of the style sheet
+MODELS = {"run": "this run", "baseline": "MF baseline"}
 
 
-@dataclass(frozen=True)
-class Text:
-    """A paragraph."""
-
-    text: str
-    kind: str = "text"
-
-
-@dataclass(frozen=True)
-class Column:
-    """The head of a column: its name, the format of its numbers, and the definition that it links to."""
-
-    name: str
-    format: str = "text"
-    term: str | None = None
-
-    def __post_init__(self) -> None:
-        """Every term is defined."""
-        assert self.term is None or self.term in DEFINITIONS, self.term
-
-    @property
-    def numeric(self) -> bool:
-        """Whether its cells are numbers."""
-        return self.format != "text"
-
-    def show(self, value: Any) -> str:
-        """A value as text; (value, low, high) with its interval."""
-        if value is None:
-            return "–"
-        if isinstance(value, list | tuple):
-            return f"{self.show(value[0])} ({self.show(value[1])} to {self.show(value[2])})"
-        return FORMATS[self.format].format(value) if self.format in FORMATS else str(value)
-
-    def key(self, value: Any) -> Any:
-        """What a value is sorted by."""
-        return self.key(value[0]) if isinstance(value, list | tuple) else "" if value is None else value
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows under columns; `folded` where it is behind a line to open, `half` where it may stand beside another."""
-
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Any]]
-    folded: bool = False
-    half: bool = False
-    sortable: bool = True
-    kind: str = "table"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart with a title, a legend (name -> class of its marks), a caption, and its numbers as a table."""
-
-    title: str
-    svg: Markup
-    caption: str = ""
-    legend: dict[str, str] = field(default_factory=dict)
-    numbers: Table | None = None
-    term: str | None = None
-    tall: bool = False
-    kind: str = "figure"
-
-
-@dataclass(frozen=True)
-class Section:
-    """A title and what stands under it."""
-
-    name: str  # of the anchor
-    title: str
-    blocks: Sequence[Text | Table | Figure]
-
-
-def slug(term: str) -> str:
-    """The anchor of a definition."""
-    return "def-" + "".join(letter if letter.isalnum() else "-" for letter in term.lower())
-
-
-# The section on the log: who holds the ratings, and its label rate against uniform samples.
-
-Facts = Mapping[str, Any]
+def report_page(facts: Facts) -> str:
+    """The HTML page of one run."""
+    method, log = facts["method"]["name"], facts["log"]["name"] or "a log"
+    title = f"{'Custom method' if method == CUSTOM else method} on {log}"
+    sections = (log_section, balance_section, weights_section, model_section, lists_section, configuration_section)
+    return render(title, f"Report of the run {facts['run']}", facts, [section(facts) for section in sections])
 
 
 def log_section(facts: Facts) -> Section:
-    """How biased the log is."""
+    """Concentration of ratings and label rates."""
     log = facts["log"]
-    return Section("log", "The log", [_concentration(log), _label_rates(log["label_rates"]), _counts(log)])
+    counts = [{"of": "users"} | log["activity"], {"of": "items"} | log["popularity"]]
+    table = records(
+        "Ratings per user and item",
+        counts,
+        ("of", "ratings of"),
+        ("min", "min", "count"),
+        ("median", "median", "count"),
+        ("mean", "mean", "number"),
+        ("max", "max", "count"),
+        ("zero", "without ratings", "count"),
+        ("top_tenth_share", "share of the top tenth", "share", "top tenth"),
+        ("gini", "Gini", "number", "Gini"),
+    )
+    return Section("log", "Log", [_concentration(log), _label_rates(log["label_rates"]), table])
 
 
 def _concentration(log: Facts) -> Figure:
     names = {"popularity": ("items", "after"), "activity": ("users", "before")}
     lines = [
         Line(
-            who,
             [(100 * share, 100 * held) for share, held in log[key]["curve"]],
-            [f"The top {share:.0%} of {who} hold {held:.0%} of the ratings" for share, held in log[key]["curve"]],
-            kind,
+            [f"The top {share:.0%} of {who} have {held:.0%} of the ratings" for share, held in log[key]["curve"]],
+            style,
         )
-        for key, (who, kind) in names.items()
+        for key, (who, style) in names.items()
     ]
-    alt = "Share of all ratings held by the most rated items and by the most active users"
+    alt = "Share of all ratings held by the most popular items and by the most active users"
     svg = line_chart(lines, "top % of items or users", "% of all ratings", alt, diagonal=True)
-    caption = "On the dashed line all would have as many ratings; the more a curve bends, the more a few decide."
-    return Figure("Who holds the ratings", svg, caption, dict(names.values()), term="popularity")
+    caption = "Dashed line: ratings spread equally. The higher a curve, the more concentrated the ratings."
+    return Figure("Concentration of ratings", svg, caption, dict(names.values()), term="popularity")
 
 
 def _label_rates(rates: Sequence[Facts]) -> Figure:
-    kinds = {"log": "before", "log, weighted": "after"}
-    rows = []
+    styles = {"log": "before", "log, weighted": "after"}
+    rows, cells = [], []
     for rate in rates:
         low, high = rate["interval"] or (None, None)
         span = "" if low is None else f", interval {low:.1%} to {high:.1%}"
         tip = f"{rate['sample']}: {rate['rate']:.1%} of {rate['rows']:,} labels are positive{span}"
-        rows.append((rate["sample"], [Mark(rate["rate"], tip, kinds.get(rate["sample"], "truth"), low, high)]))
+        rows.append((rate["sample"], [Mark(rate["rate"], tip, styles.get(rate["sample"], "truth"), low, high)]))
+        cells.append({**rate, "low": low, "high": high})
     svg = row_chart(rows, "share of positive labels", "Label rates of the log and of uniform samples", guides=())
-    columns = [Column("sample"), Column("rate", "share", "label rate"), Column("from", "share", "interval")]
-    columns += [Column("to", "share", "interval"), Column("rows", "count")]
-    cells = [[r["sample"], r["rate"], *(r["interval"] or (None, None)), r["rows"]] for r in rates]
-    table = Table("Label rates", columns, cells)
-    caption = "Probe and test are uniform samples: they tell the rate of all pairs. The log is not."
-    return Figure("Positive labels", svg, caption, numbers=table, term="label rate")
-
-
-def _counts(log: Facts) -> Table:
-    columns = [Column("ratings of"), Column("least", "count"), Column("median", "count"), Column("mean", "number")]
-    columns += [Column("most", "count"), Column("without", "count"), Column("top tenth holds", "share", "top tenth")]
-    columns += [Column("Gini", "number", "Gini")]
-    keys = ("least", "median", "mean", "most", "without", "top_tenth_share", "gini")
-    sides = {"users": "activity", "items": "popularity"}
-    return Table(
-        "Activity and popularity", columns, [[who, *(log[name][key] for key in keys)] for who, name in sides.items()]
+    table = records(
+        "Label rates",
+        cells,
+        ("sample", "sample"),
+        ("rate", "rate", "share", "label rate"),
+        ("low", "from", "share", "interval"),
+        ("high", "to", "share", "interval"),
+        ("rows", "rows", "count"),
     )
-
-
-# The section on balance: love plot, held-out functions, and what balance cost.
-
-SHOWN = 20  # features in the love plot
-PRICES = 100  # functions in the chart of prices
-BALANCED = 0.1  # standardised differences within it are usually called balanced
+    caption = "Probe and test are uniform samples: they estimate the label rate of all pairs. The log is selected."
+    return Figure("Label rates", svg, caption, numbers=table, term="label rate")
 
 
 def balance_section(facts: Facts) -> Section:
-    """Whether the weighted log resembles all pairs."""
+    """Whether the weighted log has the same feature distribution as all pairs."""
     balance = facts["balance"]
-    blocks: list[Text | Table | Figure] = []
+    blocks: list[Block] = []
     if not balance["weighted"]:
-        blocks.append(Text(_why_unweighted(facts)))
+        why = "The log is not available, so weights cannot be assigned to rows."
+        if facts["weights"]["uniform"]:
+            why = "This method gives every row the same weight, so weighting changes no balance."
+        blocks.append(Text(f"{why} The figure shows the unweighted log against all pairs."))
     blocks.append(_love_plot(balance))
     held_out = _held_out(balance)
     blocks += [held_out] if held_out else []
     if balance["functions"]:
-        blocks += [_prices(balance), _functions(balance["functions"])]
+        blocks += [_dual_values(balance), _functions(balance["functions"])]
     elif balance["weighted"]:
-        blocks.append(
-            Text("This method balances no functions explicitly, so there are no dual prices and none given up.")
-        )
+        blocks.append(Text("This method balances no functions explicitly, so there are no dual values."))
     return Section("balance", "Balance", blocks)
 
 
-def _why_unweighted(facts: Facts) -> str:
-    if facts["weights"]["uniform"]:
-        return (
-            "This method gives every row the same weight, so weighting changes no balance: the picture shows how far "
-            "the log as it is differs from all pairs."
-        )
-    return "The log is not there, so weights cannot be told to their rows: the picture shows the log as it is."
-
-
 def _love_plot(balance: Facts) -> Figure:
+    weighted = balance["weighted"]
     rows = [row for row in balance["features"] if row["smd_before"] is not None]
-    size = _change if balance["weighted"] else _imbalance
-    largest = sorted(rows, key=lambda row: -abs(size(row)))[:SHOWN]
+    size = _change if weighted else _imbalance
+    largest = sorted(rows, key=lambda row: -abs(size(row)))[:MAX_FEATURES]
     drawn = []
     for row in sorted(largest, key=lambda row: -size(row)):
-        marks = [Mark(abs(row["smd_before"]), f"{row['name']}: {row['smd_before']:+.3f} SD before", "before")]
-        if balance["weighted"] and row["smd_after"] is not None:
-            marks.append(Mark(abs(row["smd_after"]), f"{row['name']}: {row['smd_after']:+.3f} SD after", "after"))
+        marks = [Mark(abs(row["smd_before"]), f"{row['name']}: SMD {row['smd_before']:+.3f} before", "before")]
+        if weighted and row["smd_after"] is not None:
+            marks.append(Mark(abs(row["smd_after"]), f"{row['name']}: SMD {row['smd_after']:+.3f} after", "after"))
         drawn.append((row["name"], marks))
-    alt = "Love plot: imbalance of each feature" + (" before and after weighting" if balance["weighted"] else "")
-    svg = row_chart(drawn, "|standardised difference|", alt, guides=(0.0, BALANCED))
-    words = ("changed most", "improvement") if balance["weighted"] else ("differ most", "imbalance")
-    shown = f"The {SHOWN} of {len(rows)} features that {words[0]}" if len(rows) > SHOWN else "All features"
-    caption = f"{shown}, the largest {words[1]} first; the dashed lines are 0 and {BALANCED}."
-    legend = {"before": "before", "after": "after"} if balance["weighted"] else {"the log as it is": "before"}
+    alt = "Love plot: imbalance of each feature" + (" before and after weighting" if weighted else "")
+    svg = row_chart(drawn, "|standardised mean difference|", alt, guides=(0.0, BALANCED_SMD))
+    selected, order = ("with the largest change", "improvement") if weighted else ("that differ most", "imbalance")
+    shown = f"The {MAX_FEATURES} of {len(rows)} features {selected}" if len(rows) > MAX_FEATURES else "All features"
+    caption = f"{shown}, the largest {order} first. Dashed lines: 0 and {BALANCED_SMD}."
+    legend = {"before": "before", "after": "after"} if weighted else {"unweighted log": "before"}
     numbers = _feature_table(balance["features"])
-    return Figure("Love plot", svg, caption, legend, numbers, term="standardised difference", tall=True)
+    return Figure("Love plot", svg, caption, legend, numbers, term="standardised mean difference", tall=True)
 
 
 def _imbalance(row: Facts) -> float:
@@ -223,29 +135,28 @@ def _change(row: Facts) -> float:
 
 
 def _feature_table(rows: Sequence[Facts]) -> Table:
-    smd, distance = "standardised difference", "distance"
-    columns = [Column("feature", term="feature"), Column("mean, all pairs", "number"), Column("mean, log", "number")]
-    columns += [Column("weighted", "number"), Column("SMD before", "sd", smd), Column("SMD after", "sd", smd)]
-    columns += [Column("change", "sd", "change"), Column("distance before", "number", distance)]
-    columns += [Column("distance after", "number", distance)]
-    keys = ("name", "population_mean", "mean_before", "mean_after", "smd_before", "smd_after")
-    tails = ("ks_before", "ks_after")
-    return Table(
+    changes = [{**row, "change": None if row["smd_before"] is None else _change(row)} for row in rows]
+    return records(
         "Balance of every feature",
-        columns,
-        [
-            [*(row[key] for key in keys), None if row["smd_before"] is None else _change(row), *(row[t] for t in tails)]
-            for row in rows
-        ],
+        changes,
+        ("name", "feature", "text", "feature"),
+        ("population_mean", "mean, all pairs", "number"),
+        ("mean_before", "mean, log", "number"),
+        ("mean_after", "mean, weighted log", "number"),
+        ("smd_before", "SMD before", "sd", "standardised mean difference"),
+        ("smd_after", "SMD after", "sd", "standardised mean difference"),
+        ("change", "change", "sd", "change"),
+        ("ks_before", "KS before", "number", "KS distance"),
+        ("ks_after", "KS after", "number", "KS distance"),
     )
 
 
 def _held_out(balance: Facts) -> Table | None:
-    kinds = {"held_out": "of features that we chose", "held_out_of_method": "of features of the method"}
+    kinds = {"held_out": "of the features above", "held_out_of_method": "of the method's features"}
     times = ("before", "after") if balance["weighted"] else ("before",)
     rows = [
-        [words, *(balance[key][when][size] for size in ("rms_sd", "max_sd") for when in times)]
-        for key, words in kinds.items()
+        [name, *(balance[key][when][size] for size in ("rms_sd", "max_sd") for when in times)]
+        for key, name in kinds.items()
         if balance[key]
     ]
     if not rows:
@@ -253,396 +164,358 @@ def _held_out(balance: Facts) -> Table | None:
     terms = "held-out functions", "held-out functions of the method"
     columns = [Column("functions", term=terms[len(rows) - 1])]
     columns += [Column(f"{what} {when}", "number", terms[0]) for what in ("RMS", "max") for when in times]
-    return Table("Balance on held-out functions, in SD", columns, rows, half=True)
+    return Table("Imbalance of held-out functions, in SD", columns, rows, half=True)
 
 
-def _certificate(balance: Facts) -> str:
-    functions, lost = balance["functions"], balance["relaxed"]
-    folds = max(row["fold"] for row in functions)
-    worst = max(abs(row["after_sd"]) for row in functions)
-    relaxed = (
-        "None was given up." if not lost else f"{lost} of them were given up: they cost more than they were worth."
-    )
-    return (
-        f"The method balanced {len(functions)} functions in {folds} fold{'s' if folds > 1 else ''}; the largest "
-        f"imbalance left is {worst:.2g} SD. {relaxed} Solver: {balance['status']}, duality gap {balance['gap']:.1e}."
-    )
-
-
-def _prices(balance: Facts) -> Figure:
-    dearest = sorted(balance["functions"], key=lambda row: -abs(row["price"]))[:PRICES]
+def _dual_values(balance: Facts) -> Figure:
+    functions = balance["functions"]
+    largest = sorted(functions, key=lambda row: -abs(row["dual_value"]))[:MAX_FUNCTIONS]
     bars = [
-        Bar(place, place + 1, abs(row["price"]), _price_tip(row), "warn" if row["relaxed"] else "after")
-        for place, row in enumerate(dearest)
+        Bar(
+            place,
+            place + 1,
+            abs(row["dual_value"]),
+            f"{row['name']} (fold {row['fold']}): dual value {row['dual_value']:+.3g}, imbalance "
+            f"{row['before_sd']:+.3f} before, {row['after_sd']:+.3f} after{', relaxed' if row['relaxed'] else ''}",
+            "warn" if row["relaxed"] else "after",
+        )
+        for place, row in enumerate(largest)
     ]
-    svg = bar_chart(bars, "balanced functions, dearest first", "|dual price|", "Dual price of each balanced function")
-    caption = f"{_certificate(balance)} High bars are what the log hardly has the rows for."
-    legend = {"balanced": "after"} | ({"given up": "warn"} if any(row["relaxed"] for row in dearest) else {})
-    return Figure("What balance cost", svg, caption, legend, term="dual price")
-
-
-def _price_tip(row: Facts) -> str:
-    relaxed = ", given up" if row["relaxed"] else ""
-    return (
-        f"{row['name']} (fold {row['fold']}): price {row['price']:+.3g}, imbalance {row['before_sd']:+.3f} before, "
-        f"{row['after_sd']:+.3f} after{relaxed}"
+    alt = "Dual value of each balanced function"
+    svg = bar_chart(bars, "balanced functions, largest dual value first", "|dual value|", alt)
+    folds, left = max(row["fold"] for row in functions), max(abs(row["after_sd"]) for row in functions)
+    relaxed = f"{balance['relaxed'] or 'No'} function{'s were' if (balance['relaxed'] or 0) > 1 else ' was'} relaxed"
+    caption = (
+        f"{len(functions)} functions were balanced in {folds} fold{'s' if folds > 1 else ''}; the largest remaining "
+        f"imbalance is {left:.2g} SD. {relaxed}. Solver: {balance['status']}, duality gap {balance['gap']:.1e}. A "
+        "large dual value: few rows of the log support the function."
     )
+    legend = {"balanced": "after"} | ({"relaxed": "warn"} if any(row["relaxed"] for row in largest) else {})
+    return Figure("Dual values", svg, caption, legend, term="dual value")
 
 
 def _functions(functions: Sequence[Facts]) -> Table:
-    columns = [Column("function", term="balanced functions"), Column("fold", "count"), Column("before", "sd")]
-    columns += [
-        Column("after", "sd"),
-        Column("dual price", "number", "dual price"),
-        Column("given up", term="given up"),
-    ]
-    rows = [
-        [row["name"], row["fold"], row["before_sd"], row["after_sd"], row["price"], "yes" if row["relaxed"] else "no"]
-        for row in functions
-    ]
-    return Table("Balanced functions, imbalance in standard deviations", columns, rows, folded=True)
+    return records(
+        "Balanced functions, imbalance in standard deviations",
+        [{**row, "relaxed": "yes" if row["relaxed"] else "no"} for row in functions],
+        ("name", "function", "text", "balanced functions"),
+        ("fold", "fold", "count"),
+        ("before_sd", "before", "sd"),
+        ("after_sd", "after", "sd"),
+        ("dual_value", "dual value", "number", "dual value"),
+        ("relaxed", "relaxed", "text", "relaxed"),
+        folded=True,
+    )
 
 
-# The section on weights: their spread, what is left of the sample, and whom they favour.
+WEIGHT_COLUMNS = (
+    ("effective_sample_size", "effective sample size", "count", "effective sample size"),
+    ("design_effect", "design effect", "number", "design effect"),
+    ("top_1_percent_share", "share of the heaviest 1%", "share", "weight tail"),
+    ("max_over_mean", "largest / mean", "number", "weight tail"),
+)
 
 
 def weights_section(facts: Facts) -> Section:
-    """What the weights look like."""
+    """The distribution of the weights and the effective sample size."""
     weights = facts["weights"]
     if weights["uniform"]:
-        words = f"Every one of the {weights['rows']:,} rows counts the same: this method corrects nothing by weights."
-        return Section("weights", "Weights", [Text(words)])
-    blocks: list[Text | Table | Figure] = [_weight_numbers(weights), _weight_histogram(weights)]
+        return Section("weights", "Weights", [Text(f"All {weights['rows']:,} rows have the same weight.")])
+    quantiles = [(name, name, "number", "weight") for name in weights["quantiles"]]
+    summary = [{**weights, **weights["quantiles"]}]
+    numbers = records("Weight diagnostics", summary, ("rows", "rows", "count"), *WEIGHT_COLUMNS, *quantiles)
+    tip = "{rows:,} rows have {low:.3g} to {high:.3g} times the mean weight"
+    svg = _histogram(weights["histogram"], tip, ("weight / mean weight", "rows"), "Histogram of the weights", True)
+    blocks: list[Block] = [numbers, Figure("Distribution of the weights", svg, "Logarithmic x axis.", term="weight")]
     if "by_popularity" not in weights:
-        blocks.append(Text("The log is not there, so weights cannot be told to users and items."))
+        blocks.append(Text("The log is not available, so weights cannot be assigned to users and items."))
         return Section("weights", "Weights", blocks)
     sides = {"by_popularity": ("item", "popularity"), "by_activity": ("user", "activity")}
-    blocks += [_against(weights[key], *words) for key, words in sides.items() if len(weights[key]) > 1]
-    blocks += [_share_histogram(weights[f"per_{who}"], who) for who in ("user", "item")]
-    blocks += [_group_table(weights), _label_table(weights["by_label"]), _heaviest(weights["heaviest"])]
-    return Section("weights", "Weights", blocks)
-
-
-def _weight_numbers(weights: Facts) -> Table:
-    columns = [Column("rows", "count"), Column("effective sample size", "count", "effective sample size")]
-    columns += [Column("design effect", "number", "design effect"), Column("heaviest 1% hold", "share", "tail")]
-    columns += [Column("largest / mean", "number", "tail")]
-    columns += [Column(name, "number", "weight") for name in weights["quantiles"]]
-    keys = ("rows", "effective_sample_size", "design_effect", "top_1_percent_share", "max_over_mean")
-    return Table("The weights in numbers", columns, [[*(weights[k] for k in keys), *weights["quantiles"].values()]])
-
-
-def _weight_histogram(weights: Facts) -> Figure:
-    bars = [
-        Bar(
-            b["low"], b["high"], b["rows"], f"{b['rows']:,} rows weigh {b['low']:.3g} to {b['high']:.3g} times the mean"
-        )
-        for b in weights["histogram"]
-    ]
-    svg = bar_chart(bars, "weight / mean weight", "rows", "Histogram of the weights", logarithmic_x=True)
-    return Figure("How the weights spread", svg, "Logarithmic: each step to the right multiplies.", term="weight")
-
-
-def _against(groups: Sequence[Facts], who: str, term: str) -> Figure:
-    tips = [
-        f"{who}s with {g['from']:,} to {g['to']:,} ratings: mean weight {g['mean']:.2f}, "
-        f"middle 80% from {g['low']:.2f} to {g['high']:.2f} ({g['rows']:,} rows)"
-        for g in groups
-    ]
-    line = Line("mean", [(g["ratings"], g["mean"]) for g in groups], tips, band=[(g["low"], g["high"]) for g in groups])
-    alt = f"Weight against the ratings of the {who}"
-    names = f"ratings of the {who}", "weight / mean weight"
-    svg = line_chart([line], *names, alt, include_y=(0.0,), logarithmic_x=True, guide=1)
-    caption = (
-        f"Rows in groups by the {term} of their {who}: the line is the mean, the band holds the middle 80% of the rows."
-    )
-    return Figure(f"Weight against {term}", svg, caption, term=term)
-
-
-def _share_histogram(groups: Facts, who: str) -> Figure:
-    bars = [
-        Bar(
-            b["low"], b["high"], b["rows"], f"{b['rows']:,} {who}s keep {b['low']:.0%} to {b['high']:.0%} of their rows"
-        )
-        for b in groups["share_histogram"]
-    ]
-    alt = f"Effective sample size of each {who} over its rows"
-    svg = bar_chart(bars, "effective sample size / rows", f"{who}s", alt)
-    caption = f"How much of each {who}'s ratings is left once they count unequally; 1 is all."
-    return Figure(f"Effective sample of each {who}", svg, caption, term="effective sample size")
-
-
-def _group_table(weights: Facts) -> Table:
-    names = list(weights["quantiles"])
-    columns = [Column("effective sample size", term="effective sample size"), Column("groups", "count")]
-    columns += [Column(name, "number") for name in names]
-    rows = []
+    blocks += [_weight_by_count(weights[key], *names) for key, names in sides.items() if len(weights[key]) > 1]
     for who in ("user", "item"):
-        part = weights[f"per_{who}"]
-        rows.append([f"of a {who}" if who == "user" else f"of an {who}", part["groups"], *part["sizes"].values()])
-        rows.append([f"over its rows, {who}s", part["groups"], *part["shares"].values()])
-    return Table("Effective sample sizes per user and item", columns, rows)
+        tip = f"{{rows:,}} {who}s have an effective sample size of {{low:.0%}} to {{high:.0%}} of their rows"
+        axes = "effective sample size / rows", f"{who}s"
+        alt = f"Effective sample size of each {who} / its rows"
+        svg = _histogram(weights[f"per_{who}"]["share_histogram"], tip, axes, alt)
+        caption = f"1: all rows of the {who} have the same weight."
+        blocks.append(Figure(f"Effective sample size per {who}", svg, caption, term="effective sample size"))
+    return Section("weights", "Weights", [*blocks, *_weight_tables(weights)])
 
 
-def _label_table(labels: Sequence[Facts]) -> Table:
-    columns = [Column("label", term="label"), Column("rows", "count"), Column("mean weight", "number", "weight")]
-    return Table(
-        "Weight by label", columns, [[part["label"], part["rows"], part["mean"]] for part in labels], half=True
+def _histogram(bins: Sequence[Facts], tip: str, axes: tuple[str, str], alt: str, logarithmic: bool = False) -> Markup:
+    bars = [Bar(one["low"], one["high"], one["rows"], tip.format(**one)) for one in bins]
+    return bar_chart(bars, *axes, alt, logarithmic_x=logarithmic)
+
+
+def _weight_by_count(groups: Sequence[Facts], who: str, term: str) -> Figure:
+    tip = (
+        f"{who}s with {{from:,}} to {{to:,}} ratings: mean weight {{mean:.2f}}, middle 80% from {{low:.2f}} to "
+        "{high:.2f} ({rows:,} rows)"
     )
+    points, band = [(g["ratings"], g["mean"]) for g in groups], [(g["low"], g["high"]) for g in groups]
+    line = Line(points, [tip.format(**group) for group in groups], band=band)
+    axes, alt = (f"ratings of the {who}", "weight / mean weight"), f"Weight by the ratings of the {who}"
+    svg = line_chart([line], *axes, alt, include_y=(0.0,), logarithmic_x=True, guide=1)
+    caption = f"Rows in groups by the {term} of their {who}. Line: mean weight; band: middle 80% of the rows."
+    return Figure(f"Weight by {term}", svg, caption, term=term)
 
 
-def _heaviest(rows: Sequence[Facts]) -> Table:
-    columns = [Column("user"), Column("item"), Column("label", "number", "label"), Column("weight", "number", "weight")]
-    columns += [Column("ratings of the user", "count", "activity"), Column("of the item", "count", "popularity")]
-    keys = ("user", "item", "label", "weight", "user_ratings", "item_ratings")
-    return Table("The heaviest rows", columns, [[row[key] for key in keys] for row in rows])
-
-
-METRIC_TERMS = {"auc": "AUC", "user_auc": "AUC", "ndcg": "NDCG", "precision": "precision", "recall": "recall"}
-METRIC_TERMS |= {"f1": "F1", "mse": "MSE", "mae": "MAE", "log_loss": "log loss"}
-KINDS = {"run": "after", "plain": "before"}
-NAMES = {"run": "this run", "plain": "plain MF"}
+def _weight_tables(weights: Facts) -> list[Block]:
+    """Effective sample sizes of users and items, weight by label, and the heaviest rows."""
+    sizes = [
+        {"of": title.format(who), "groups": weights[f"per_{who}"]["groups"], **weights[f"per_{who}"][key]}
+        for who in ("user", "item")
+        for key, title in (("sizes", "per {}"), ("shares", "per {} / rows"))
+    ]
+    columns = [(name, name, "number") for name in weights["quantiles"]]
+    size_heads = ("of", "effective sample size", "text", "effective sample size"), ("groups", "groups", "count")
+    return [
+        records("Effective sample sizes per user and item", sizes, *size_heads, *columns),
+        records(
+            "Weight by label",
+            weights["by_label"],
+            ("label", "label", "text", "label"),
+            ("rows", "rows", "count"),
+            ("mean", "mean weight", "number", "weight"),
+            half=True,
+        ),
+        records(
+            "Rows with the largest weights",
+            weights["heaviest"],
+            ("user", "user"),
+            ("item", "item"),
+            ("label", "label", "number", "label"),
+            ("weight", "weight", "number", "weight"),
+            ("user_ratings", "ratings of the user", "count", "activity"),
+            ("item_ratings", "ratings of the item", "count", "popularity"),
+        ),
+    ]
 
 
 def model_section(facts: Facts) -> Section:
-    """How good the model is."""
+    """Metrics, calibration, learning curve, and the fitted parts of the method."""
     model = facts["model"]
-    blocks: list[Text | Table | Figure] = []
+    blocks: list[Block] = []
     if model["metrics"]:
         rule = model["evaluation"]
-        blocks.append(Text(f"Judged on {model['test']['name']}: {_rule_words(rule)}"))
-        blocks.append(metric_table(model["metrics"]))
+        evaluated = (
+            f"Evaluated on {model['test']['name']}: {rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom "
+            f"{rule['n_empty_users']:,} have no positive label (rule: {rule['empty_users']}) and "
+            f"{rule['n_short_users']:,} fewer than {rule['k']} rows."
+        )
+        blocks += [Text(evaluated), metric_table(model["metrics"])]
         if any(row.get("difference") for row in model["metrics"]):
-            blocks.append(difference_figure(model["metrics"], "Against plain MF", "this run minus plain MF"))
+            titles = "Difference from the MF baseline", "this run minus baseline"
+            blocks.append(difference_figure(model["metrics"], *titles))
     elif model["evaluation"]:
-        blocks += [Text("The test is not there; these are the metrics of the fit."), _kept_metrics(model["evaluation"])]
+        blocks += [
+            Text("The test is not available; these are the metrics at the fit."),
+            _fit_metrics(model["evaluation"]),
+        ]
     else:
-        blocks.append(Text("There are no uniformly collected ratings to judge it by: give some with --test FILE."))
+        blocks.append(Text("There are no uniformly collected ratings to evaluate on: give some with --test FILE."))
     if model["calibration"]:
         blocks.append(_calibration(model["calibration"]))
-    blocks.append(_learning(model))
-    blocks += [*_silence(model), *_truth(model)]
-    return Section("model", "The model", blocks)
+    blocks += [_learning(model), *_fitted_parts(model), *_truth(model)]
+    return Section("model", "Model", blocks)
 
 
-def _rule_words(rule: Facts) -> str:
-    return (
-        f"{rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom {rule['n_empty_users']:,} have no positive "
-        f"label (rule: {rule['empty_users']}) and {rule['n_short_users']:,} fewer than {rule['k']} rows."
-    )
+def metric_heading(row: Facts) -> str:
+    """The name of a metric and its direction."""
+    return str(row["name"]) + (" (lower is better)" if row["lower_is_better"] else "")
 
 
 def metric_table(rows: Sequence[Facts]) -> Table:
-    """Every metric with its interval, that of plain MF, and the difference."""
-    columns = [Column("metric", term="AUC"), Column("this run", "metric", "interval")]
-    compared = any("plain" in row for row in rows)
+    """Every metric with its interval, that of the baseline, and the difference."""
+    columns = [Column("metric", term="AUC"), Column(MODELS["run"], "metric", "interval")]
+    compared = any("baseline" in row for row in rows)
     if compared:
-        columns += [Column("plain MF", "metric", "plain MF"), Column("difference", "signed", "difference")]
+        columns += [Column(MODELS["baseline"], "metric", "baseline"), Column("difference", "signed", "difference")]
         columns += [Column("verdict", term="verdict")]
     cells = []
     for row in rows:
-        name = row["name"] + (" (lower is better)" if row["lower_is_better"] else "")
-        line = [name, with_interval(row["run"])]
+        cells.append([metric_heading(row), with_interval(row["run"])])
         if compared:
-            line += [with_interval(row["plain"]), _span(row["difference"]), row["verdict"]]
-        cells.append(line)
+            cells[-1] += [with_interval(row["baseline"]), difference_interval(row["difference"]), row["verdict"]]
     return Table("Metrics on the test, with 95% intervals over users", columns, cells)
 
 
 def with_interval(part: Facts) -> Any:
-    """(value, low, high), or the value alone."""
+    """(value, low, high), or the value alone where there is no interval."""
     interval = part["interval"]
     known = part["value"] is not None and interval and interval[0] is not None
     return [part["value"], *interval] if known else part["value"]
 
 
-def _span(difference: Facts) -> Any:
-    if difference["low"] is None:
-        return difference["value"]
-    return [difference["value"], difference["low"], difference["high"]]
+def difference_interval(difference: Facts) -> Any:
+    """(difference, low, high), or the difference alone where there is no interval."""
+    return with_interval({"value": difference["value"], "interval": (difference["low"], difference["high"])})
 
 
 def difference_figure(rows: Sequence[Facts], title: str, x_name: str) -> Figure:
-    """Paired differences with intervals: right of 0 where more is more."""
+    """Paired differences of metrics with intervals."""
     drawn = []
     for row in rows:
-        d = row["difference"]
-        if d["value"] is None:
+        value, low, high = (row["difference"][key] for key in ("value", "low", "high"))
+        if value is None:
             continue
-        span = "" if d["low"] is None else f" ({d['low']:+.4f} to {d['high']:+.4f})"
-        kind = {"better": "good", "worse": "warn"}.get(row["verdict"], "unclear")
-        tip = f"{row['name']}: {d['value']:+.4f}{span}, {row['verdict']}"
-        drawn.append((row["name"] + (" ↓" if row["lower_is_better"] else ""), [_mark(d, tip, kind)]))
+        span = "" if low is None else f" ({low:+.4f} to {high:+.4f})"
+        style = {"better": "good", "worse": "warn"}.get(row["verdict"], "unclear")
+        mark = Mark(value, f"{row['name']}: {value:+.4f}{span}, {row['verdict']}", style, low, high)
+        drawn.append((row["name"] + (" ↓" if row["lower_is_better"] else ""), [mark]))
     svg = row_chart(drawn, x_name, f"{title}: difference of each metric")
-    caption = "Paired over users; an interval that leaves out 0 is a difference. ↓: lower is better."
+    caption = "Paired over users. A difference is clear if its interval excludes 0. ↓: lower is better."
     return Figure(title, svg, caption, {"better": "good", "worse": "warn", "not clear": "unclear"}, term="difference")
 
 
-def _mark(difference: Facts, tip: str, kind: str) -> Mark:
-    return Mark(difference["value"], tip, kind, difference["low"], difference["high"])
-
-
-def _kept_metrics(evaluation: Facts) -> Table:
+def _fit_metrics(evaluation: Facts) -> Table:
     rows = []
     for name, term in METRIC_TERMS.items():
         interval = evaluation["intervals"].get(name) or (None, None)
         rows.append([term if name != "user_auc" else "AUC per user", evaluation[name], *interval])
     columns = [Column("metric", term="AUC"), Column("value", "metric"), Column("from", "metric", "interval")]
-    return Table("Metrics of the fit", [*columns, Column("to", "metric", "interval")], rows)
+    return Table("Metrics at the fit", [*columns, Column("to", "metric", "interval")], rows)
 
 
 def _calibration(found: Facts) -> Figure:
-    lines = []
+    lines, rows = [], []
     for which, part in found.items():
-        bins = part["bins"]
-        tips = [
-            f"{NAMES[which]}: predicted {b['predicted']:.3f}, {b['observed']:.1%} of {b['rows']:,} rows are positive"
-            for b in bins
-        ]
-        points = [(b["predicted"], b["observed"]) for b in bins]
-        lines.append(Line(NAMES[which], points, tips, KINDS[which], [(b["low"], b["high"]) for b in bins], True))
+        bins = [{"model": MODELS[which], **one} for one in part["bins"]]
+        rows += bins
+        tip = "{model}: predicted {predicted:.3f}, {observed:.1%} of {rows:,} rows are positive"
+        points, band = [(b["predicted"], b["observed"]) for b in bins], [(b["low"], b["high"]) for b in bins]
+        lines.append(Line(points, [tip.format(**one) for one in bins], STYLES[which], band, whiskers=True))
     svg = line_chart(lines, "mean prediction", "share of positives", "Calibration on the test", diagonal=True)
-    errors = ", ".join(f"{part['error']:.3f} for {NAMES[which]}" for which, part in found.items())
-    caption = f"On the dashed line predictions mean what they say. Calibration error: {errors}."
-    columns = [
-        Column("model"),
-        Column("predicted", "metric", "calibration"),
-        Column("positive", "metric", "label rate"),
-    ]
-    columns += [Column("from", "metric", "interval"), Column("to", "metric", "interval"), Column("rows", "count")]
-    rows = [
-        [NAMES[which], *(b[key] for key in ("predicted", "observed", "low", "high", "rows"))]
-        for which, part in found.items()
-        for b in part["bins"]
-    ]
-    legend = {NAMES[which]: KINDS[which] for which in found}
-    return Figure("Calibration", svg, caption, legend, Table("Calibration", columns, rows), term="calibration error")
+    errors = ", ".join(f"{part['error']:.3f} ({MODELS[which]})" for which, part in found.items())
+    caption = f"Dashed line: perfect calibration. Calibration error: {errors}."
+    numbers = records(
+        "Calibration",
+        rows,
+        ("model", "model"),
+        ("predicted", "predicted", "metric", "calibration"),
+        ("observed", "positive", "metric", "label rate"),
+        ("low", "from", "metric", "interval"),
+        ("high", "to", "metric", "interval"),
+        ("rows", "rows", "count"),
+    )
+    legend = {MODELS[which]: STYLES[which] for which in found}
+    return Figure("Calibration", svg, caption, legend, numbers, term="calibration error")
 
 
 def _learning(model: Facts) -> Figure:
     learning = model["learning"]
-    kinds = {"loss": ("loss", "after"), "held_out_risk": ("held-out risk", "before")}
+    styles = {"loss": ("loss", "after"), "held_out_risk": ("held-out risk", "before")}
+    drawn = {key: names for key, names in styles.items() if learning[key]}
     lines = [
-        Line(name, learning[key], [f"epoch {epoch}: {name} {value:.4f}" for epoch, value in learning[key]], kind)
-        for key, (name, kind) in kinds.items()
-        if learning[key]
+        Line(learning[key], [f"epoch {epoch}: {name} {value:.4f}" for epoch, value in learning[key]], style)
+        for key, (name, style) in drawn.items()
     ]
     svg = line_chart(lines, "epoch", "loss", "Learning curve")
-    stopped = (
+    caption = (
         f"{learning['epochs']} epochs in {learning['seconds']:.1f} s; the parameters are those of epoch "
         f"{learning['best_epoch']}. At the end the risk is {model['risk']:.4f}, the error on the log "
         f"{model['error_on_log']:.4f}."
     )
-    legend = {name: kind for key, (name, kind) in kinds.items() if learning[key]}
-    return Figure("Learning curve", svg, stopped, legend, term="loss")
+    return Figure("Learning curve", svg, caption, dict(drawn.values()), term="loss")
 
 
-def _silence(model: Facts) -> list[Text | Table | Figure]:
-    """What silence and exposure did, where a method reads them."""
-    facts, exposure_coefficients = model["imputation"], model["exposure_coefficients"]
-    blocks: list[Text | Table | Figure] = []
-    if "contrast" in facts:
-        columns = [Column("observed if positive", "share", "chance of being observed")]
-        columns += [Column("observed if negative", "share", "chance of being observed")]
-        columns += [Column("contrast", "number", "contrast")]
-        rows = [[facts["positive"], facts["negative"], facts["contrast"]]]
-        if "level" in facts:
-            columns.append(Column("level", "number", "level"))
-            rows[0].append(facts["level"])
-        blocks.append(
-            Table("What silence says: the chance that a pair is observed, by its label", columns, rows, half=True)
-        )
-    if exposure_coefficients:
-        words = {"user": "exposure of the user", "item": "exposure of the item", "pair": "exposure of the pair"}
-        drawn = [
-            (words[who], [Mark(value, f"{words[who]}: {value:+.3f} log odds for a standard deviation")])
-            for who, value in exposure_coefficients.items()
-        ]
-        svg = row_chart(drawn, "log odds for a standard deviation", "What exposure adds to the prediction")
-        table = Table(
-            "Voices",
-            [Column("of", term="exposure_coefficients"), Column("voice", "sd", "exposure_coefficients")],
-            [[words[w], v] for w, v in exposure_coefficients.items()],
-        )
-        caption = "Right of 0: what is seen more pleases more, beyond what else is known of it."
-        blocks.append(Figure("What exposure adds", svg, caption, numbers=table, term="exposure_coefficients"))
-    if grades := model.get("grades"):
-        columns = [Column("rating from", "number"), Column("log odds", "number", "grades")]
-        rows = list(map(list, zip(grades["levels"], grades["log_odds"], strict=True)))
-        title = f"What grades say: the odds of a rating as high at the mean, believed at {grades['say']:.2f}"
-        blocks.append(Table(title, columns, rows, half=True))
-    shown = ("contrast", "positive", "negative", "level") if "contrast" in facts else ()
-    others = {name: value for name, value in facts.items() if name not in shown}
+MISSINGNESS_COLUMNS = (
+    ("positive", "P(observed | positive)", "share", "observation probability"),
+    ("negative", "P(observed | negative)", "share", "observation probability"),
+    ("log_odds_ratio", "log odds ratio", "number", "log odds ratio"),
+    ("intercept", "intercept", "number", "intercept"),
+)
+
+
+def _fitted_parts(model: Facts) -> list[Block]:
+    """Missingness model, exposure coefficients, ordinal ratings and other facts of the imputation."""
+    fitted, blocks, shown = model["imputation"], list[Block](), list[tuple[str, ...]]()
+    if "log_odds_ratio" in fitted:
+        shown = [column for column in MISSINGNESS_COLUMNS if column[0] in fitted]
+        caption = "Missingness model: probability that a pair is observed, by its label"
+        blocks.append(records(caption, [fitted], *shown, half=True))
+    if model["exposure_coefficients"]:
+        blocks.append(_exposure(model["exposure_coefficients"]))
+    if ordinal := model["ordinal"]:
+        columns = [Column("rating from", "number"), Column("log odds", "number", "ordinal log odds")]
+        rows = list(map(list, zip(ordinal["levels"], ordinal["log_odds"], strict=True)))
+        caption = f"Ordinal ratings: log odds of a rating at or above each level (weight {ordinal['weight']:.2f})"
+        blocks.append(Table(caption, columns, rows, half=True))
+    others = {name: value for name, value in fitted.items() if name not in [column[0] for column in shown]}
     if others:
-        rows = [[name.replace("_", " "), value] for name, value in others.items()]
-        blocks.append(Table("What the imputation says", [Column("fact"), Column("value")], rows))
+        blocks.append(pairs("Imputation", {name.replace("_", " "): value for name, value in others.items()}))
     return blocks
 
 
-def _truth(model: Facts) -> list[Text | Table | Figure]:
-    """What only a simulation knows."""
-    blocks: list[Text | Table | Figure] = []
+def _exposure(coefficients: Facts) -> Figure:
+    rows = [{"of": f"exposure of the {who}", "value": value} for who, value in coefficients.items()]
+    tip = "{of}: {value:+.3f} log odds per standard deviation"
+    marks = [(row["of"], [Mark(row["value"], tip.format(**row))]) for row in rows]
+    svg = row_chart(marks, "log odds per standard deviation", "Exposure coefficients")
+    term = "exposure coefficients"
+    numbers = records("Exposure coefficients", rows, ("of", "covariate"), ("value", "coefficient", "sd", term))
+    caption = "Positive: more exposed users, items or pairs have more positive labels, other things equal."
+    return Figure("Exposure coefficients", svg, caption, numbers=numbers, term=term)
+
+
+def _truth(model: Facts) -> list[Block]:
+    """What is known in a simulation only."""
+    blocks: list[Block] = []
     if model["truth"]:
-        columns = [
-            Column("ideal loss", "metric", "ideal loss"),
-            Column("bias of the log's mean error", "share", "bias"),
-        ]
-        columns += [Column("bias with the weights", "share", "bias")]
         keys = ("ideal_loss", "bias_of_the_log", "bias_of_the_weights")
-        blocks.append(Table("Known because the log is simulated", columns, [[model["truth"].get(key) for key in keys]]))
-    if model["demo"]:
-        shown = ("predictor", "loss_on_log", "loss_on_all_pairs", "auc", "ndcg")
-        columns = [Column("predictor"), Column("loss on the log", "metric", "error on the log")]
-        columns += [Column("loss on all pairs", "metric", "ideal loss"), Column("AUC", "metric", "AUC")]
-        rows = [[row[key] for key in shown] for row in model["demo"]["rows"]]
-        blocks.append(
-            Table("What the log says, and what is true", [*columns, Column("NDCG@5", "metric", "NDCG")], rows)
+        table = records(
+            "Known because the log is simulated",
+            [{key: model["truth"].get(key) for key in keys}],
+            ("ideal_loss", "ideal loss", "metric", "ideal loss"),
+            ("bias_of_the_log", "bias of the unweighted log", "share", "bias"),
+            ("bias_of_the_weights", "bias of the weighted log", "share", "bias"),
         )
+        blocks.append(table)
+    if model["demo"]:
+        table = records(
+            "Loss on the log and on all pairs",
+            model["demo"]["rows"],
+            ("predictor", "predictor"),
+            ("loss_on_log", "loss on the log", "metric", "error on the log"),
+            ("loss_on_all_pairs", "loss on all pairs", "metric", "ideal loss"),
+            ("auc", "AUC", "metric", "AUC"),
+            ("ndcg", "NDCG@5", "metric", "NDCG"),
+        )
+        blocks.append(table)
     return blocks
-
-
-# The section on recommendations: what people would be shown, before and after.
 
 
 def lists_section(facts: Facts) -> Section:
-    """What people would be shown."""
+    """Coverage and popularity of the recommended lists, and the lists of some users."""
     lists = facts["lists"]
-    blocks: list[Text | Table | Figure] = [_list_figures(lists)]
-    if "before" not in lists:
-        blocks.append(Text("There is no plain MF to compare with, so these are the lists of this run alone."))
-    else:
-        blocks.append(
-            Text("Some users, from the least to the most active; • marks what plain MF would not have shown.")
-        )
-    for user in lists["users"]:
-        if user["after"]:
-            blocks.append(_user_table(user, "before" in lists))
-    return Section("lists", "Recommendations", blocks)
-
-
-def _list_figures(lists: Facts) -> Table:
-    columns = [Column("lists"), Column("items shown", "count", "items shown")]
-    columns += [
-        Column("popularity rank", "metric", "popularity rank"),
-        Column("from the top tenth", "share", "top tenth"),
-    ]
-    columns += [Column("overlap", "share", "overlap")]
-    keys = ("items_shown", "popularity_rank", "top_tenth")
-    names = {"before": "before: plain MF", "after": "after: this run"}
+    compared = "baseline" in lists
     rows = [
-        [words, *(lists[which][key] for key in keys), lists["overlap"] if which == "after" else None]
-        for which, words in names.items()
+        {"lists": MODELS[which], **lists[which], "overlap": lists["overlap"] if which == "run" else None}
+        for which in ("baseline", "run")
         if which in lists
     ]
-    return Table(f"Lists of {lists['k']} for {lists['sampled_users']:,} users", columns, rows)
+    table = records(
+        f"Top-{lists['k']} lists of {lists['sampled_users']:,} users",
+        rows,
+        ("lists", "lists"),
+        ("items_shown", "items shown", "count", "items shown"),
+        ("popularity_rank", "popularity rank", "metric", "popularity rank"),
+        ("top_tenth", "share of the top tenth", "share", "top tenth"),
+        ("overlap", "overlap", "share", "overlap"),
+    )
+    users = "Some users, from the least to the most active."
+    note = f"{users} • marks items that are not in the baseline's list." if compared else f"{users} No baseline."
+    tables = [_user_table(user, compared) for user in lists["users"] if user["run"]]
+    return Section("lists", "Recommendations", [table, Text(note), *tables])
 
 
 def _user_table(user: Facts, compared: bool) -> Table:
     """One user's lists side by side."""
     columns = [Column("rank", "count")]
-    sides = ["before", "after"] if compared else ["after"]
+    sides = ["baseline", "run"] if compared else ["run"]
     for side in sides:
-        columns += [Column(side), Column("score", "chance", "score"), Column("ratings", "count", "popularity")]
+        columns += [Column(MODELS[side]), Column("score", "probability", "score")]
+        columns += [Column("ratings", "count", "popularity")]
     rows = []
     for place in range(max(len(user[side]) for side in sides)):
         row: list[Any] = [place + 1]
@@ -655,32 +528,22 @@ def _user_table(user: Facts, compared: bool) -> Table:
     return Table(f"User {user['user']}, {count}", columns, rows, half=True, sortable=False)
 
 
-# The section on configuration: what decides the fit, and what it ran on.
-
-
 def configuration_section(facts: Facts) -> Section:
-    """What decides the fit, and what it ran on."""
+    """Method, settings, data and versions."""
     found, method = facts["configuration"], facts["method"]
-    about = {
+    fit = {
         "method": method["name"],
         "about": method["about"],
         "formula": method["formula"],
         "citation": method["citation"],
-        "seed": str(found["seed"]),
+        "seed": found["seed"],
         "seconds of the fit": f"{found['fit_seconds']:.1f}",
         "fitted with counterpoise": found["fit_version"],
     }
-    if found["plain_seconds"] is not None:
-        about["plain MF"] = f"{found['plain_epochs']} epochs in {found['plain_seconds']:.1f} s"
-    pairs = [Column("what"), Column("value")]
-    blocks: list[Text | Table | Figure] = [
-        Table("The fit", pairs, [[k, v] for k, v in about.items() if v], sortable=False)
-    ]
-    folded = {"Asked for": "fit", "Settings of every part": "settings", "The data": "dataset"}
-    blocks += [Table(words, pairs, _shown(found[key]), True) for words, key in folded.items() if found[key]]
-    blocks.append(Table("Versions that made this report", pairs, _shown(found["versions"]), sortable=False))
+    if found["baseline_seconds"] is not None:
+        fit["MF baseline"] = f"{found['baseline_epochs']} epochs in {found['baseline_seconds']:.1f} s"
+    folded = {"Options of the fit": "fit", "Settings of every part": "settings", "Data": "dataset"}
+    blocks: list[Block] = [pairs("Fit", {name: value for name, value in fit.items() if value != ""}, sortable=False)]
+    blocks += [pairs(caption, found[key], folded=True) for caption, key in folded.items() if found[key]]
+    blocks.append(pairs("Versions that made this report", found["versions"], sortable=False))
     return Section("configuration", "Configuration", blocks)
-
-
-def _shown(values: Facts) -> list[list[Any]]:
-    return [[name, "not set" if value is None else str(value)] for name, value in values.items()]

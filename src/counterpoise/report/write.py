@@ -1,4 +1,4 @@
-"""Reports as files: one HTML page that needs no other, and the facts behind it as JSON."""
+"""Reports as files: one self-contained HTML page, and the facts behind it as JSON."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from counterpoise.config import Unknown
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.report.comparison import comparison_facts
-from counterpoise.report.comparison_page import comparison_page
-from counterpoise.report.context import ReportContext, material_of_run, name_of_test, with_plain
+from counterpoise.report.comparison import comparison_facts, comparison_page
+from counterpoise.report.context import ReportContext, load_context, name_of_test, with_baseline
 from counterpoise.report.facts import gather
-from counterpoise.report.page import report_page
+from counterpoise.report.sections import report_page
 from counterpoise.storage import MANIFEST, check_writable, write_texts
 
 REPORT, COMPARISON = "report.html", "comparison.html"
+Baseline = bool | str | Path | DebiasedRecommender
 
 
 def write_report(
@@ -29,34 +29,63 @@ def write_report(
     out: str | Path | None = None,
     test: str | FeedbackLog | None = None,
     unknown: Unknown = "error",
-    plain: bool | str | Path | DebiasedRecommender = True,
+    baseline: Baseline = True,
 ) -> dict[str, Any]:
-    """Write the report of a saved run, or of a fitted model and its dataset; the facts that it shows.
+    """Write the report of a saved run, or of a fitted model and its dataset; returns the facts that it shows.
 
-    `out`: the page, by default report.html in the folder of the run; the facts lie beside it as .json.
-    `test`: uniformly collected ratings to judge by (for a run a file, or a dataset's name); by default the dataset's.
-    `unknown`: users of the test whom the model does not know, as in `predict`.
-    `plain`: plain MF to compare with. True fits it now; or a saved run of it, a fitted model, or False for none.
+    `out`: the page, by default report.html in the folder of the run; the facts are written beside it as .json.
+    `test`: uniformly collected ratings (for a run a file or the name of a dataset); by default those of the dataset.
+    `unknown`: how to score users of the test whom the model does not know, as in `predict`.
+    `baseline`: MF without correction to compare with. True fits it now; or a saved run, a fitted model, False for none.
     """
     if isinstance(source, DebiasedRecommender):
-        given = test if isinstance(test, FeedbackLog) else None if dataset is None else dataset.test
-        name = "the given test" if isinstance(test, FeedbackLog) else None if dataset is None else name_of_test(dataset)
-        material = ReportContext(source, dataset=dataset, test=given, test_name=name, unknown=unknown)
-        out = out or REPORT
-    else:
+        log = None if dataset is None else dataset.test
+        name = None if dataset is None else name_of_test(dataset)
         if isinstance(test, FeedbackLog):
-            raise ConfigError("`test` must be a file or a dataset's name for a saved run, got a FeedbackLog.")
-        out = out or Path(source) / REPORT
-        check_out(out)
-        material = material_of_run(source, test, unknown)
-        with drawing(source):
-            return write_report_of(material, out, plain)
-    return write_report_of(material, out, plain)
+            log, name = test, "the given test"
+        context = ReportContext(source, dataset=dataset, test=log, test_name=name, unknown=unknown)
+        return write_report_of(context, out or REPORT, baseline)
+    if isinstance(test, FeedbackLog):
+        raise ConfigError("`test` must be a file or the name of a dataset for a saved run, got a FeedbackLog.")
+    out = out or Path(source) / REPORT
+    check_out(out)
+    context = load_context(source, test, unknown)
+    with _damaged_runs(source):
+        return write_report_of(context, out, baseline)
+
+
+def write_report_of(context: ReportContext, out: str | Path, baseline: Baseline = True) -> dict[str, Any]:
+    """Write the report of a context; returns its facts."""
+    check_out(out)
+    if baseline is not False:
+        context = with_baseline(context, None if baseline is True else baseline)
+    facts = gather(context)
+    _write_page(out, facts, report_page(facts))
+    return facts
+
+
+def compare(
+    runs: Sequence[str | Path],
+    *,
+    out: str | Path = COMPARISON,
+    test: str | None = None,
+    unknown: Unknown = "error",
+) -> dict[str, Any]:
+    """Write a page with several saved runs side by side; returns the facts that it shows.
+
+    All are evaluated on `test`, by default that of the first run, without pairs that any of them was trained on.
+    `unknown`: how to score users of the test whom a run does not know, as in `predict`.
+    """
+    check_out(out)
+    with _damaged_runs(*runs):
+        facts = comparison_facts(runs, test, unknown)
+        _write_page(out, facts, comparison_page(facts))
+    return facts
 
 
 @contextmanager
-def drawing(*runs: str | Path) -> Iterator[None]:
-    """Facts of saved runs that cannot be drawn are an error of their data: a manifest may hold anything."""
+def _damaged_runs(*runs: str | Path) -> Iterator[None]:
+    """Turn errors while facts of saved runs are drawn into `DataError`: a damaged manifest may hold anything."""
     try:
         yield
     except CounterpoiseError:
@@ -66,20 +95,8 @@ def drawing(*runs: str | Path) -> Iterator[None]:
         raise DataError(f"{named}: the facts kept there cannot be drawn ({reason}). Fit and save again.") from error
 
 
-def write_report_of(
-    material: ReportContext, out: str | Path, plain: bool | str | Path | DebiasedRecommender = True
-) -> dict[str, Any]:
-    """The report of what is at hand, written; its facts."""
-    check_out(out)
-    if plain is not False:
-        material = with_plain(material, None if plain is True else plain)
-    facts = gather(material)
-    write_page(out, facts, report_page(facts))
-    return facts
-
-
 def check_out(out: str | Path) -> None:
-    """Raise an error where a page cannot be written: worth asking before long work."""
+    """Raise an error where a page cannot be written, before long work."""
     out = Path(out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"`out` must end in .html, got {str(out)!r}.")
@@ -90,25 +107,5 @@ def check_out(out: str | Path) -> None:
     check_writable(out.parent)
 
 
-def write_page(out: str | Path, facts: Mapping[str, Any], page: str) -> None:
-    """The page and its facts, beside and renamed."""
+def _write_page(out: str | Path, facts: Mapping[str, Any], page: str) -> None:
     write_texts({Path(out).with_suffix(".json"): json.dumps(facts, indent=1) + "\n", Path(out): page})
-
-
-def compare(
-    runs: Sequence[str | Path],
-    *,
-    out: str | Path = COMPARISON,
-    test: str | None = None,
-    unknown: Unknown = "error",
-) -> dict[str, Any]:
-    """Write a page with several saved runs side by side; the facts that it shows.
-
-    All are judged on `test`, by default that of the first run, without pairs that any of them has seen.
-    `unknown`: users of it whom a run does not know, as in `predict`.
-    """
-    check_out(out)
-    with drawing(*runs):
-        facts = comparison_facts(runs, test, unknown)
-        write_page(out, facts, comparison_page(facts))
-    return facts

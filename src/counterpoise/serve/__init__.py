@@ -1,1 +1,5 @@
-"""serve."""
+"""A saved run over HTTP.
+
+Read `schema` (requests, answers, limits), `lists` (top-k lists in tens of microseconds), `model` (a loaded run), `app`
+(the endpoints), `page` (the page at /), `guard` (tokens and sizes), then `server` (the process).
+"""

@@ -1,4 +1,4 @@
-"""The endpoints: each reads its request, asks the run that is served now, and answers JSON."""
+"""The endpoints: each checks its request, ranks with the run that is served now, and answers JSON."""
 
 from __future__ import annotations
 
@@ -14,51 +14,52 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from counterpoise import __version__
-from counterpoise.errors import CounterpoiseError
+from counterpoise.errors import CounterpoiseError, short_repr
 from counterpoise.serve import schema
 from counterpoise.serve.lists import UnknownId
-from counterpoise.serve.model import Served
-from counterpoise.serve.page import REPORT_POLICY, page_headers, show_page
+from counterpoise.serve.model import ServedRun
+from counterpoise.serve.page import REPORT_POLICY, page_headers, render_page
 
-FEW = 1000  # rows that are answered at once; more are made beside, so that others need not wait
-AS_IT_IS = {"X-Content-Type-Options": "nosniff"}  # a browser takes JSON for nothing else
-SHOWN = 80  # letters of a wrong value in a message
-TITLE, ABOUT = "counterpoise", "Recommendations of one saved run, in the ids of its log."
-WHY_NOT: dict[int | str, dict[str, Any]] = {
-    status: {"model": schema.Failure, "description": words}
-    for status, words in {
-        401: "No token, or another.",
-        404: "An id that the log does not have.",
+MAX_INLINE_ROWS = 1000  # users x k that are ranked on the event loop; more go to a thread, so that others do not wait
+NO_SNIFF = {"X-Content-Type-Options": "nosniff"}  # a browser must not interpret JSON as anything else
+ABOUT = "Recommendations of one saved run, in the ids of its log."
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": schema.Failure, "description": reason}
+    for status, reason in {
+        401: "The token is missing or wrong.",
+        404: "The log does not have the id.",
         413: "The body is too large.",
-        421: "Called under a foreign name.",
+        421: "The Host header names another machine.",
         422: "A value breaks its rule.",
     }.items()
 }
 BAD_BODY: dict[int | str, dict[str, Any]] = {400: {"model": schema.Failure, "description": "The body is not JSON."}}
-ALWAYS: dict[int | str, dict[str, Any]] = {status: WHY_NOT[status] for status in (413, 421)}
-Model = TypeVar("Model", bound=schema.Asked)
+ALWAYS_POSSIBLE: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (413, 421)}
+RequestModel = TypeVar("RequestModel", bound=schema.BaseRequest)
 router = APIRouter()
 
 
-def make_app(run: Callable[[], Served], lifespan: Any = None) -> FastAPI:
-    """The application; `run` gives the run to answer from, asked once for each request.
+def make_app(run: Callable[[], ServedRun], lifespan: Any = None) -> FastAPI:
+    """The application; `run` is called once for each request and returns the run to answer from.
 
-    There are no pages of FastAPI's own: they would load their scripts from elsewhere.
+    FastAPI's own documentation pages are off: they load scripts from other servers.
     """
-    app = FastAPI(title=TITLE, version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="counterpoise", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
     app.state.run = run
     app.include_router(router)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(CounterpoiseError, _not_possible)
-    app.add_exception_handler(Exception, _broken)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(CounterpoiseError, _library_error)
+    app.add_exception_handler(Exception, _server_error)
     return app
 
 
-def described(model: type[schema.Asked]) -> dict[str, Any]:
-    """The parameters of a query for the OpenAPI document.
+def query_parameters(model: type[schema.BaseRequest]) -> dict[str, Any]:
+    """The query parameters for the OpenAPI document.
 
-    They are read by `query`: FastAPI's own reading takes longer than making the list.
+    They are parsed by `parse_query`: FastAPI's own parsing takes longer than ranking.
     """
     fields = model.model_json_schema()
     names = {name: name in fields.get("required", ()) for name in fields["properties"]}
@@ -70,106 +71,108 @@ def described(model: type[schema.Asked]) -> dict[str, Any]:
     }
 
 
-def query(request: Request, model: type[Model]) -> Model:
-    """The parameters of a query, checked."""
+def parse_query(request: Request, model: type[RequestModel]) -> RequestModel:
+    """The query parameters of a request, checked."""
     try:
         return model.model_validate(dict(request.query_params))
     except ValidationError as error:
         raise RequestValidationError([{**row, "loc": ("query", *row["loc"])} for row in error.errors()]) from None
 
 
-@router.get("/recommend", response_model=schema.UserList, responses=WHY_NOT, openapi_extra=described(schema.OneUser))
+@router.get(
+    "/recommend", response_model=schema.UserList, responses=ERRORS, openapi_extra=query_parameters(schema.OneUser)
+)
 async def recommend(request: Request) -> Response:
     """The best items of one user."""
-    asked = query(request, schema.OneUser)
+    asked = parse_query(request, schema.OneUser)
     return answer(served(request).recommend(asked.user, asked.k, asked.filter_seen))
 
 
-@router.post("/recommend", response_model=schema.UserLists, responses=WHY_NOT | BAD_BODY)
+@router.post("/recommend", response_model=schema.UserLists, responses=ERRORS | BAD_BODY)
 async def recommend_many(request: Request, asked: schema.ManyUsers) -> Response:
     """The best items of many users, among candidates, without those to leave out."""
-    if len(asked.users) * asked.k <= FEW:
+    if len(asked.users) * asked.k <= MAX_INLINE_ROWS:
         return _many(served(request), asked)
     return await run_in_threadpool(_many, served(request), asked)
 
 
-@router.get("/similar", response_model=schema.ItemList, responses=WHY_NOT, openapi_extra=described(schema.OneItem))
+@router.get(
+    "/similar", response_model=schema.ItemList, responses=ERRORS, openapi_extra=query_parameters(schema.OneItem)
+)
 async def similar(request: Request) -> Response:
     """The items most like one."""
-    asked = query(request, schema.OneItem)
+    asked = parse_query(request, schema.OneItem)
     return answer(served(request).similar(asked.item, asked.k))
 
 
-@router.get("/health", response_model=schema.Health, responses=ALWAYS)
+@router.get("/health", response_model=schema.Health, responses=ALWAYS_POSSIBLE)
 async def health() -> Response:
-    """Whether the server answers; needs no token."""
+    """Answers while the server runs; needs no token."""
     return answer({"status": "ok"})
 
 
-@router.get("/model", response_model=schema.Model, responses=ALWAYS | {401: WHY_NOT[401]})
+@router.get("/model", response_model=schema.Model, responses=ALWAYS_POSSIBLE | {401: ERRORS[401]})
 async def model(request: Request) -> Response:
     """Configuration, metrics and diagnostics of the run."""
     return answer(served(request).facts)
 
 
 @router.get("/", include_in_schema=False)
-async def look(request: Request, user: str = "", k: str = "10") -> Response:
-    """A page: type a user, see the lists side by side."""
-    text, status = show_page(served(request), user, k)
+async def page(request: Request, user: str = "", k: str = "10") -> Response:
+    """A page with a form for a user, and two lists side by side."""
+    text, status = render_page(served(request), user, k)
     return Response(text, status, page_headers(), "text/html")
 
 
 @router.get("/report", include_in_schema=False)
 async def report(request: Request) -> Response:
-    """The run's report, if it was written; it runs apart from this server's other pages."""
+    """The report of the run, if there is one; it is sandboxed, so that its script cannot reach the other pages."""
     content = await run_in_threadpool(served(request).report)
     if content is None:
         return answer({"error": "this run has no report. Write it: counterpoise report RUN"}, 404)
-    return Response(content, 200, AS_IT_IS | {"Content-Security-Policy": REPORT_POLICY}, "text/html")
+    return Response(content, 200, NO_SNIFF | {"Content-Security-Policy": REPORT_POLICY}, "text/html")
 
 
-def served(request: Request) -> Served:
+def served(request: Request) -> ServedRun:
     """The run to answer from."""
-    run: Served = request.app.state.run()
+    run: ServedRun = request.app.state.run()
     return run
 
 
 def answer(facts: Any, status: int = 200) -> Response:
-    """Facts as JSON."""
-    return Response(to_json(facts, inf_nan_mode="null"), status, AS_IT_IS, "application/json")
+    """A JSON response."""
+    return Response(to_json(facts, inf_nan_mode="null"), status, NO_SNIFF, "application/json")
 
 
-def _many(run: Served, asked: schema.ManyUsers) -> Response:
+def _many(run: ServedRun, asked: schema.ManyUsers) -> Response:
     candidates, exclude = run.choice(asked.candidates), run.items.known(asked.exclude)
     lists = [run.recommend(user, asked.k, asked.filter_seen, candidates, exclude) for user in asked.users]
     return answer({"users": lists})
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
+async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     return answer({"error": "; ".join(map(_rule, error.errors()[:5]))}, 422)
 
 
 def _rule(problem: dict[str, Any]) -> str:
-    """The name, the rule and the value that came, of one problem that pydantic found."""
-    if problem["type"] == "json_invalid":
+    """The parameter, the rule it breaks and its value, of one error of pydantic."""
+    if problem["type"] == "json_invalid_request":
         return f"the body is not JSON: {problem['ctx']['error']} at byte {problem['loc'][-1]}"
     place = ".".join(str(part) for part in problem["loc"][1:]) or problem["loc"][0]
-    value = repr(problem.get("input"))
-    shown = value if len(value) <= SHOWN else value[:SHOWN] + "..."
-    return f"`{place}`: {problem['msg'].removeprefix('Value error, ')}, got {shown}"
+    return f"`{place}`: {problem['msg'].removeprefix('Value error, ')}, got {short_repr(problem.get('input'))}"
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     response = answer({"error": str(error.detail)}, error.status_code)
     response.headers.update(error.headers or {})
     return response
 
 
-async def _not_possible(request: Request, error: Exception) -> Response:
+async def _library_error(request: Request, error: Exception) -> Response:
     return answer({"error": str(error)}, 404 if isinstance(error, UnknownId) else 422)
 
 
-async def _broken(request: Request, error: Exception) -> Response:
-    return answer({"error": "something went wrong in the server; its log says what."}, 500)
+async def _server_error(request: Request, error: Exception) -> Response:
+    return answer({"error": "something went wrong in the server; its log has the details."}, 500)

@@ -1,4 +1,7 @@
-"""Who is let in, and with how much: token, name of the host and size of the body, before anything is parsed."""
+"""What is checked before a request is parsed: token, host name, and the sizes of headers and body.
+
+uvicorn's parser collects headers as long as they come, so `BoundedHeaders` closes a connection that exceeds a limit.
+"""
 
 from __future__ import annotations
 
@@ -15,35 +18,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.serve.schema import MOST_BYTES
-
-# HTTP whose heads have a bound: uvicorn's parser would collect the headers of a request as long as they come.
-
-MOST_HEAD = 1 << 16  # bytes of a request's first line and headers
-
-
-class BoundedHeads(HttpToolsProtocol):
-    """Closes a connection whose head goes on beyond the bound, before anything is made of it."""
-
-    without_end = 0  # bytes since a head ended or a body went on
-
-    def data_received(self, data: bytes) -> None:
-        """Count, and parse; the two below have come in between where there was an end."""
-        self.without_end += len(data)
-        super().data_received(data)
-        if self.without_end > MOST_HEAD:
-            self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        """A head has ended."""
-        self.without_end = 0
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """A body goes on; its size is the guard's business."""
-        self.without_end = 0
-        super().on_body(body)
-
+from counterpoise.serve.schema import MAX_BODY_BYTES
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -51,21 +26,24 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-OPEN = ("/health",)  # needs no token: it says only that the server answers
-SHORTEST = 16  # letters of a token
-MAKE_ONE = 'python -c "import secrets; print(secrets.token_urlsafe())" > FILE'
+MAX_HEADER_BYTES = 1 << 16  # of a request's first line and headers
+PUBLIC_PATHS = ("/health",)  # need no token
+MIN_TOKEN_LENGTH = 16  # characters
+TOO_LARGE = 413, f"the body must have at most {MAX_BODY_BYTES:,} bytes. Ask for fewer users at a time."
+TOKEN_COMMAND = 'python -c "import secrets; print(secrets.token_urlsafe())" > FILE'
 
 
 def read_token(path: Path) -> str:
-    """The token of a file: one word of printable ASCII."""
+    """The token in a file: one word of printable ASCII."""
     try:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not plain ASCII text"
-        raise DataError(f"the token file {path} cannot be read: {reason}. Make one: {MAKE_ONE}") from None
-    if len(token) < SHORTEST or not token.isprintable() or " " in token:
+        raise DataError(f"the token file {path} cannot be read: {reason}. Make one: {TOKEN_COMMAND}") from None
+    if len(token) < MIN_TOKEN_LENGTH or not token.isprintable() or " " in token:
         raise ConfigError(
-            f"the token in {path} must be a word of {SHORTEST} letters or more, got {len(token)}. Make one: {MAKE_ONE}"
+            f"the token in {path} must be one word of {MIN_TOKEN_LENGTH} characters or more, got {len(token)}. "
+            f"Make one: {TOKEN_COMMAND}"
         )
     return token
 
@@ -80,19 +58,42 @@ def is_local(host: str) -> bool:
 
 
 def check_host(host: str, token: str | None) -> None:
-    """Raise `ConfigError` where others could reach the server and no token keeps them out."""
+    """Raise `ConfigError` where other machines can reach the server and there is no token."""
     if token is None and not is_local(host):
         raise ConfigError(
             f"`host` must be 127.0.0.1, ::1 or localhost without a token, got {host!r}: "
-            f"anybody who reaches it could ask. Give --token-file FILE. Make one: {MAKE_ONE}"
+            f"anybody who reaches it could ask. Give --token-file FILE. Make one: {TOKEN_COMMAND}"
         )
 
 
-class Guard:
-    """Wraps an application: what it refuses, the application never sees."""
+class BoundedHeaders(HttpToolsProtocol):
+    """HTTP that closes a connection whose headers exceed `MAX_HEADER_BYTES`."""
 
-    def __init__(self, app: App, token: str | None = None, most_bytes: int = MOST_BYTES) -> None:
-        self.app, self.most_bytes = app, most_bytes
+    pending = 0  # bytes received since the headers ended or a piece of a body arrived
+
+    def data_received(self, data: bytes) -> None:
+        """Parse, which calls the two methods below, and count what they have not claimed."""
+        self.pending += len(data)
+        super().data_received(data)
+        if self.pending > MAX_HEADER_BYTES:
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        """The headers have ended."""
+        self.pending = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """A piece of a body arrived; `Guard` limits its size."""
+        self.pending = 0
+        super().on_body(body)
+
+
+class Guard:
+    """Middleware that refuses requests by token, host name and body size."""
+
+    def __init__(self, app: App, token: str | None = None) -> None:
+        self.app = app
         self.token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -104,25 +105,29 @@ class Guard:
         if refused is None and scope["method"] not in ("GET", "HEAD"):
             body = await self.whole_body(receive)
             receive = _replayed(body or b"", receive)
-            refused = self.too_large if body is None else None
+            refused = TOO_LARGE if body is None else None
         if refused is None:
             await self.app(scope, receive, send)
         else:
             await _refuse(send, *refused)
 
     def refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
-        """(status, why) of a request that is refused by its head alone."""
+        """(status, reason) where the headers are enough to refuse a request."""
         if self.token is None and not is_local(_host_name(headers)):
-            return 421, "without a token this server answers under the names of this machine only: use 127.0.0.1."
-        if self.token is not None and path not in OPEN and not self.is_let_in(headers.get(b"authorization", b"")):
+            return 421, "without a token this server answers only requests to this machine's own names: use 127.0.0.1."
+        if (
+            self.token is not None
+            and path not in PUBLIC_PATHS
+            and not self.has_token(headers.get(b"authorization", b""))
+        ):
             return 401, "a token is needed: send the header `Authorization: Bearer TOKEN`."
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length[:20]) > self.most_bytes:
-            return self.too_large
+        if not length.isdigit() or int(length[:20]) > MAX_BODY_BYTES:
+            return TOO_LARGE
         return None
 
-    def is_let_in(self, authorization: bytes) -> bool:
-        """Whether a header carries the token, compared in constant time: as Bearer, or as a browser's password."""
+    def has_token(self, authorization: bytes) -> bool:
+        """Whether a header has the token, as Bearer or as the password of a browser; compared in constant time."""
         assert self.token is not None
         scheme, _, word = authorization.partition(b" ")
         if scheme.lower() == b"basic":
@@ -132,24 +137,19 @@ class Guard:
         return hmac.compare_digest(word.strip(), self.token)
 
     async def whole_body(self, receive: Receive) -> bytes | None:
-        """The body, read to its end; None where it goes on beyond the limit."""
+        """The body, read to its end; None if it exceeds the limit."""
         parts, size, more = [], 0, True
         while more:
             message = await receive()
             parts.append(message.get("body", b""))
             size, more = size + len(parts[-1]), message.get("more_body", False)
-            if size > self.most_bytes:
+            if size > MAX_BODY_BYTES:
                 return None
         return b"".join(parts)
 
-    @property
-    def too_large(self) -> tuple[int, str]:
-        """What a body beyond the limit is answered."""
-        return 413, f"the body must have at most {self.most_bytes:,} bytes. Ask for fewer users at a time."
-
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """The body in one piece, then whatever comes after it."""
+    """A `receive` that returns the body in one piece, then what follows it."""
     waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def again() -> Message:
@@ -170,7 +170,7 @@ async def _refuse(send: Send, status: int, reason: str) -> None:
 
 
 def _host_name(headers: dict[bytes, bytes]) -> str:
-    """The name under which the server was called, without its port."""
+    """The name in the Host header, without its port."""
     host = headers.get(b"host", b"").decode("latin-1").lower()
     name, _, port = host.rpartition(":")
     return (name if port.isdigit() and name else host).strip("[]")

@@ -1,7 +1,7 @@
-"""The lists of a fitted model for one user at a time, in codes: what `recommend` gives, without frames.
+"""Top-k lists of a fitted model for one user at a time, in integer codes: as `recommend`, without data frames.
 
-Scores of a factorisation are one product of a table with a vector; what a user has seen is a slice. So one list takes
-tens of microseconds. Tests hold every answer against `recommend`.
+The scores of a factorisation are one matrix-vector product, and the items that a user has seen are a slice. So one list
+takes tens of microseconds. Tests compare every list with `recommend`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from counterpoise.data.ids import Vocabulary, as_text
-from counterpoise.errors import DataError
+from counterpoise.errors import DataError, short_repr
 from counterpoise.models.base import Scorer
 from counterpoise.recommender import DebiasedRecommender
 
-# Ids between JSON and codes: compared by how they are written, answered as they are.
-
 Id = int | str
-SHOWN = 80  # letters of an unknown id in a message
+Scores = NDArray[np.float32]
+Items = NDArray[np.intp]
 
 
 class UnknownId(DataError):
@@ -32,27 +31,29 @@ class UnknownId(DataError):
 
 
 class Ids:
-    """One side of a log: `written` has the code of each id as text, `plain` the id of each code as JSON has it."""
+    """The users or the items of a log: ids compared as text, and answered with their own type.
+
+    `codes` has the code of each id as text, `values` the id of each code for JSON.
+    """
 
     def __init__(self, vocabulary: Vocabulary, kind: str) -> None:
         self.vocabulary, self.kind = vocabulary, kind
         column = vocabulary.column
-        assert isinstance(column, pl.Series)  # whatever was saved is a column
+        assert isinstance(column, pl.Series)  # as in every saved run
         text: list[Any] = as_text(column).to_list()
-        self.written: dict[str, int] = {name: code for code, name in enumerate(text)}
-        self.plain: list[Id] = column.to_list() if column.dtype.is_integer() else text
+        self.codes: dict[str, int] = {name: code for code, name in enumerate(text)}
+        self.values: list[Id] = column.to_list() if column.dtype.is_integer() else text
 
     def code(self, name: Id) -> int | None:
-        """The code of an id; None where it is unknown. The text "7" is the integer 7, "007" is not."""
-        return self.written.get(str(name))
+        """The code of an id, None if it is unknown. The text "7" matches the integer 7, "007" does not."""
+        return self.codes.get(str(name))
 
     def require(self, name: Id) -> int:
         """The code of an id, or an error that names it."""
         code = self.code(name)
         if code is None:
-            shown = repr(name)
-            shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + "..."
-            raise UnknownId(f"unknown {self.kind} {shown}: this log has {self.vocabulary.describe(self.kind)}.")
+            known = self.vocabulary.describe(self.kind)
+            raise UnknownId(f"unknown {self.kind} {short_repr(name)}: this log has {known}.")
         return code
 
     def require_all(self, names: Sequence[Id]) -> list[int]:
@@ -64,12 +65,8 @@ class Ids:
         return [code for name in names if (code := self.code(name)) is not None]
 
 
-Scores = NDArray[np.float32]
-Items = NDArray[np.intp]
-
-
-def best(scores: Scores, k: int) -> Items:
-    """The positions of the k largest scores, best first; equal ones by position; never one of minus infinity."""
+def top_k(scores: Scores, k: int) -> Items:
+    """The positions of the k largest scores, best first, ties by position; minus infinity is never among them."""
     k = min(k, len(scores))
     least = np.partition(scores, len(scores) - k)[len(scores) - k]
     places = np.flatnonzero((scores >= least) & (scores > -np.inf))
@@ -78,14 +75,14 @@ def best(scores: Scores, k: int) -> Items:
 
 @dataclass(frozen=True)
 class Lists:
-    """What lists are made of: scores of users, of strangers and between items, and what was seen."""
+    """The tables that lists are made from: factors, similarities, scores for unknown users, and seen items."""
 
     scorer: Scorer
-    users: Scores | None  # (|U|, d), and items (|I|, d): their inner products are the logits, where there are such
+    users: Scores | None  # (|U|, d); inner products with items (|I|, d) are the logits. None for other backbones
     items: Scores | None
     directions: Scores  # (|I|, d') vectors of length 1: their inner products are similarities
-    unknown_users: Scores  # (|I|,) the log odds of each item's label rate
-    popularity: NDArray[np.int64]  # (|I|,) how often each item stands in the log
+    unknown_user_logits: Scores  # (|I|,) log odds of each item's label rate
+    popularity: NDArray[np.int64]  # (|I|,) number of ratings in the log
     seen_starts: list[int]
     seen_items: NDArray[np.int64]
 
@@ -95,14 +92,14 @@ class Lists:
         tables = model.scorer_.vectors()
         users, items = (None, None) if tables is None else (table.cpu().contiguous().numpy() for table in tables)
         directions = torch.nn.functional.normalize(model.scorer_.embeddings()[1], dim=1).cpu().numpy()
-        unknown_users = torch.logit(model.item_rates_.cpu(), eps=1e-6).numpy()
-        tensors = [directions, unknown_users, *(table for table in (users, items) if table is not None)]
+        unknown_user_logits = torch.logit(model.item_rates_.cpu(), eps=1e-6).numpy()
+        tensors = [directions, unknown_user_logits, *(table for table in (users, items) if table is not None)]
         if not all(np.isfinite(table).all() for table in tensors):
-            raise DataError("the model holds numbers that are not finite, so it ranks nothing. Fit and save again.")
+            raise DataError("the model holds numbers that are not finite, so it cannot rank. Fit and save again.")
         starts, seen = model.seen_.starts.tolist(), model.seen_.items.numpy()
-        _check_shapes(model, len(unknown_users), starts, seen)
-        popularity = np.bincount(seen, minlength=len(unknown_users))
-        return cls(model.scorer_, users, items, directions, unknown_users, popularity, starts, seen)
+        _check_shapes(model, len(unknown_user_logits), starts, seen)
+        popularity = np.bincount(seen, minlength=len(unknown_user_logits))
+        return cls(model.scorer_, users, items, directions, unknown_user_logits, popularity, starts, seen)
 
     def recommend(
         self,
@@ -112,50 +109,50 @@ class Lists:
         candidates: Items | None = None,
         exclude: Sequence[int] = (),
     ) -> tuple[Items, Scores]:
-        """The k best items of a user, None for one the log does not have, and their probabilities.
+        """The k best items of a user, None for an unknown one, and their probabilities.
 
-        `candidates`: codes to choose from, ascending, None for all. `exclude`: codes that are left out.
+        `candidates`: codes to choose from, ascending; None for all. `exclude`: codes to leave out.
         """
         scores = self.scores(user)
         if filter_seen:
             scores[self.seen(user)] = -np.inf
         scores[list(exclude)] = -np.inf
-        chosen = best(scores, k) if candidates is None else candidates[best(scores[candidates], k)]
+        chosen = top_k(scores, k) if candidates is None else candidates[top_k(scores[candidates], k)]
         return chosen, expit(scores[chosen])
 
     def most_popular(self, user: int | None, k: int) -> Items:
         """The k items with most ratings in the log that a user has not seen."""
         counts = self.popularity.astype(np.float32)
         counts[self.seen(user)] = -np.inf
-        return best(counts, k)
+        return top_k(counts, k)
 
     def similar(self, item: int, k: int) -> tuple[Items, Scores]:
         """The k other items whose vectors are nearest by cosine, and the cosines."""
         cosines = self.directions @ self.directions[item]
         cosines[item] = -np.inf
-        chosen = best(cosines, k)
+        chosen = top_k(cosines, k)
         return chosen, cosines[chosen]
 
     def scores(self, user: int | None) -> Scores:
         """The logit of every item, in an array of its own. (|I|,)"""
         if user is None:
-            return self.unknown_users.copy()
+            return self.unknown_user_logits.copy()
         if self.users is None or self.items is None:
             return self.scorer.grid(torch.tensor([user]))[0].cpu().numpy()
         logits: Scores = self.items @ self.users[user]
         return logits
 
     def seen(self, user: int | None) -> NDArray[np.int64]:
-        """What a user rated in the log."""
+        """The items that a user rated in the log."""
         if user is None:
             return self.seen_items[:0]
         return self.seen_items[self.seen_starts[user] : self.seen_starts[user + 1]]
 
 
 def _check_shapes(model: DebiasedRecommender, rates: int, starts: list[int], seen: NDArray[np.int64]) -> None:
-    """Raise `DataError` unless what was seen speaks of the users and items of the model."""
+    """Raise `DataError` unless the seen items match the users and items of the model."""
     n_users, n_items = len(model.user_ids_), len(model.item_ids_)
     inside = seen.size == 0 or (seen.min() >= 0 and seen.max() < n_items)
     ends = len(starts) == n_users + 1 and starts[0] == 0 and starts[-1] == len(seen) and starts == sorted(starts)
     if not (rates == n_items and inside and ends):
-        raise DataError("the model and what it has seen do not fit together. Fit and save again.")
+        raise DataError("the model and its seen items do not fit together. Fit and save again.")

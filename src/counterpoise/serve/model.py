@@ -1,4 +1,4 @@
-"""One saved run, ready to answer: loaded whole, checked, and never changed afterwards."""
+"""One saved run, loaded and checked; it is never changed afterwards."""
 
 from __future__ import annotations
 
@@ -13,41 +13,44 @@ import numpy as np
 from counterpoise.config import Unknown
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.report.context import is_plain
+from counterpoise.report.context import is_uncorrected
 from counterpoise.report.write import REPORT
 from counterpoise.serve.lists import Id, Ids, Items, Lists
 from counterpoise.storage import read_manifest
 
-OWN = ("format", "format_version", "files", "history")  # of a manifest: how it is stored, and a row for each epoch
+STORAGE_FIELDS = ("format", "format_version", "files", "history")  # of run.json, left out of /model
 
 
 @dataclass(frozen=True)
-class Served:
-    """A run with the ids of its log, its lists, those of a plain run beside it, and the facts of its manifest."""
+class ServedRun:
+    """A run with the ids of its log, its lists, those of a baseline run, and the facts of its manifest."""
 
     folder: Path
     users: Ids
     items: Ids
     lists: Lists
     facts: dict[str, Any]
-    plain: Lists | None = None
-    is_plain: bool = False
+    baseline: Lists | None = None
+    is_baseline: bool = False  # whether the run itself is matrix factorisation without weights
     unknown: Unknown = "error"
 
     @classmethod
-    def load(cls, folder: Path, plain: Path | None = None, unknown: Unknown = "error") -> Served:
-        """Read a run, and a plain one to show beside it; an error where either cannot be served."""
+    def load(cls, folder: Path, baseline: Path | None = None, unknown: Unknown = "error") -> ServedRun:
+        """Load a run, and a baseline run to show beside it; an error where either cannot be served."""
         manifest, model = read_manifest(folder), load_model(folder)
         if read_manifest(folder) != manifest:
-            raise DataError(f"{folder} was saved anew while it was read. Try again.")
-        facts = {"run": folder.resolve().name, **{name: value for name, value in manifest.items() if name not in OWN}}
+            raise DataError(f"{folder} was saved again while it was read. Try again.")
+        facts = {
+            "run": folder.resolve().name,
+            **{name: value for name, value in manifest.items() if name not in STORAGE_FIELDS},
+        }
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
-        beside = None if plain is None else Lists.of(_plain_beside(model, plain))
-        return cls(folder, users, items, Lists.of(model), _printable(facts), beside, is_plain(model), unknown)
+        beside = None if baseline is None else Lists.of(_load_baseline(model, baseline))
+        return cls(folder, users, items, Lists.of(model), _printable(facts), beside, is_uncorrected(model), unknown)
 
     @property
     def method(self) -> str:
-        """What the method is called, where the run says it."""
+        """The name of the method, "debiased" where the run does not tell it."""
         fit = self.facts.get("fit")
         return str(fit.get("method", "debiased")) if isinstance(fit, dict) else "debiased"
 
@@ -64,7 +67,7 @@ class Served:
             return None
 
     def user(self, name: Id) -> int | None:
-        """The code of a user; None for a stranger, who is an error unless strangers are served what is popular."""
+        """The code of a user; an unknown one is None with unknown="popular", else an error."""
         return self.users.code(name) if self.unknown == "popular" else self.users.require(name)
 
     def choice(self, candidates: Sequence[Id] | None) -> Items | None:
@@ -79,38 +82,35 @@ class Served:
         candidates: Items | None = None,
         exclude: Sequence[int] = (),
     ) -> dict[str, Any]:
-        """The list of one user as JSON has it; `candidates` and `exclude` in codes."""
+        """JSON-able: the list of one user; `candidates` and `exclude` are codes."""
         user = self.user(name)
         items, scores = self.lists.recommend(user, k, filter_seen, candidates, exclude)
-        own = name if user is None else self.users.plain[user]
+        own = name if user is None else self.users.values[user]
         return {"user_id": own, "known": user is not None, "items": self._ranked(items, scores)}
 
     def similar(self, name: Id, k: int) -> dict[str, Any]:
-        """The items most like one, as JSON has them."""
+        """JSON-able: the items most like one."""
         item = self.items.require(name)
-        return {"item_id": self.items.plain[item], "items": self._ranked(*self.lists.similar(item, k))}
+        return {"item_id": self.items.values[item], "items": self._ranked(*self.lists.similar(item, k))}
 
     def _ranked(self, items: Items, scores: Any) -> list[dict[str, Any]]:
         pairs = zip(items.tolist(), scores.tolist(), strict=True)
-        plain = self.items.plain
+        ids = self.items.values
         return [
-            {"item_id": plain[item], "score": score, "rank": rank} for rank, (item, score) in enumerate(pairs, start=1)
+            {"item_id": ids[item], "score": score, "rank": rank} for rank, (item, score) in enumerate(pairs, start=1)
         ]
 
 
 def _printable(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts with a question mark for every half letter: names of folders may hold such, answers cannot."""
+    """Facts with a question mark for every lone surrogate: folder names may contain them, JSON answers cannot."""
     whole: dict[str, Any] = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
     return whole
 
 
-def _plain_beside(model: DebiasedRecommender, folder: Path) -> DebiasedRecommender:
-    """A plain run of the same log."""
-    plain = load_model(folder)
-    if not is_plain(plain):
-        raise ConfigError(
-            f"`plain` must be a run of plain MF (counterpoise fit --method mf), and {folder} is debiased."
-        )
-    if (plain.user_ids_, plain.item_ids_) != (model.user_ids_, model.item_ids_):
-        raise DataError(f"`plain` must be fitted on the same log: users and items of {folder} are others.")
-    return plain
+def _load_baseline(model: DebiasedRecommender, folder: Path) -> DebiasedRecommender:
+    baseline = load_model(folder)
+    if not is_uncorrected(baseline):
+        raise ConfigError(f"`baseline` must be a run of mf (counterpoise fit --method mf), and {folder} is debiased.")
+    if (baseline.user_ids_, baseline.item_ids_) != (model.user_ids_, model.item_ids_):
+        raise DataError(f"`baseline` must be fitted on the same log: users and items of {folder} are others.")
+    return baseline

@@ -1,4 +1,4 @@
-"""The page at /: the lists of one user side by side, with how popular each item is. Works without any script."""
+"""The page at /: two lists for a user side by side, with the popularity of each item. It needs no script."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from markupsafe import Markup
 
 from counterpoise import __version__
 from counterpoise.errors import ConfigError, CounterpoiseError
-from counterpoise.report.page import source
+from counterpoise.report.page import csp_hash
 from counterpoise.serve.lists import Items
-from counterpoise.serve.model import Served
-from counterpoise.serve.schema import MOST_K
+from counterpoise.serve.model import ServedRun
+from counterpoise.serve.schema import MAX_K
 
 POPULAR = "Most rated, not seen yet"
-REPORT_POLICY = "sandbox allow-scripts; connect-src 'none'; form-action 'none'"  # an origin of its own
+REPORT_POLICY = "sandbox allow-scripts; connect-src 'none'; form-action 'none'"  # gives the report an origin of its own
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A list as the page shows it: rows of item, score (None where there is none) and ratings in the log."""
+class PageList:
+    """A list on the page: rows of item, score (None where there is none) and number of ratings in the log."""
 
     title: str
     note: str
@@ -31,15 +31,15 @@ class Shown:
 
     @property
     def mean_ratings(self) -> float:
-        """How popular its items are on average."""
+        """Mean number of ratings of its items."""
         return sum(row[2] for row in self.rows) / max(1, len(self.rows))
 
 
-def show_page(run: Served, user: str, k: str) -> tuple[str, int]:
+def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
     """The page as HTML, and its status: 404 for an unknown user, 422 for a wrong k."""
     lists, error, status = [], "", 200
     try:
-        lists = shown_lists(run, user, _length(k)) if user else []
+        lists = page_lists(run, user, _length(k)) if user else []
     except CounterpoiseError as problem:
         error, status = str(problem), 422 if isinstance(problem, ConfigError) else 404
     text = _template().render(
@@ -48,44 +48,44 @@ def show_page(run: Served, user: str, k: str) -> tuple[str, int]:
         k=k,
         lists=lists,
         error=error,
-        most_k=MOST_K,
+        max_k=MAX_K,
         version=__version__,
         style=Markup(style()),  # a file of this package  # nosec B704
     )
     return text, status
 
 
-def shown_lists(run: Served, user: str, k: int) -> list[Shown]:
-    """What the run recommends; beside it the plain run's list, where there is one, and what is rated most."""
+def page_lists(run: ServedRun, user: str, k: int) -> list[PageList]:
+    """The list of the run, and beside it that of the baseline run or else the most rated items."""
     code = run.user(user)
-    own = "Plain" if run.is_plain else "Debiased"
-    stranger = "" if code is not None else " A stranger to the log gets the items that are liked most."
-    lists = [_shown(run, f"{own}: {run.method}", f"What this run recommends.{stranger}", *run.lists.recommend(code, k))]
-    if run.plain is not None:
+    title = f"{'Baseline' if run.is_baseline else 'Debiased'}: {run.method}"
+    unknown = "" if code is not None else " This user is unknown: the items with the best rates of positive labels."
+    lists = [_page_list(run, title, f"Recommendations of this run.{unknown}", *run.lists.recommend(code, k))]
+    if run.baseline is not None:
         note = "Matrix factorisation that takes the log as it is."
-        lists.append(_shown(run, "Plain", note, *run.plain.recommend(code, k)))
+        lists.append(_page_list(run, "Baseline", note, *run.baseline.recommend(code, k)))
     else:
-        note = "No plain run was given (serve --plain RUN), so popularity stands here."
-        lists.append(_shown(run, POPULAR, note, run.lists.most_popular(code, k)))
+        note = "No baseline run was given (serve --baseline RUN), so the most rated items are shown."
+        lists.append(_page_list(run, POPULAR, note, run.lists.most_popular(code, k)))
     return lists
 
 
-def _shown(run: Served, title: str, note: str, items: Items, scores: Any = None) -> Shown:
+def _page_list(run: ServedRun, title: str, note: str, items: Items, scores: Any = None) -> PageList:
     values = [None] * len(items) if scores is None else scores.tolist()
     ratings = run.lists.popularity[items].tolist()
-    names = [run.items.plain[item] for item in items.tolist()]
-    return Shown(title, note, list(zip(names, values, ratings, strict=True)))
+    names = [run.items.values[item] for item in items.tolist()]
+    return PageList(title, note, list(zip(names, values, ratings, strict=True)))
 
 
 def _length(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MOST_K):
-        raise ConfigError(f"`k` must be an integer from 1 to {MOST_K}, got {text[:20]!r}.")
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MAX_K):
+        raise ConfigError(f"`k` must be an integer from 1 to {MAX_K}, got {text[:20]!r}.")
     return int(text)
 
 
 @lru_cache(maxsize=1)
 def style() -> str:
-    """The report's look, and what a form needs."""
+    """The stylesheet of the report, and that of the form."""
     own = files("counterpoise.serve") / "templates" / "form.css"
     report = files("counterpoise.report") / "templates" / "style.css"
     return report.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
@@ -93,8 +93,8 @@ def style() -> str:
 
 @lru_cache(maxsize=1)
 def page_headers() -> dict[str, str]:
-    """A browser loads nothing from elsewhere, runs no script, and shows the page in no other."""
-    rules = f"default-src 'none'; img-src data:; style-src {source(style())}; form-action 'self'"
+    """Headers that forbid scripts, loading anything from elsewhere, and framing."""
+    rules = f"default-src 'none'; img-src data:; style-src {csp_hash(style())}; form-action 'self'"
     return {
         "Content-Security-Policy": f"{rules}; base-uri 'none'; frame-ancestors 'none'",
         "X-Content-Type-Options": "nosniff",
@@ -112,4 +112,4 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("look.html")
+    return environment.get_template("page.html")

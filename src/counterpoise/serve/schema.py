@@ -1,4 +1,4 @@
-"""What may be asked and what is answered, as the OpenAPI document states it; and the limits of both."""
+"""Requests and answers as the OpenAPI document states them, and the limits of a request."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
-MOST_K = 1000  # items in a list
-MOST_USERS = 1000  # in one request
-MOST_ROWS = 100_000  # users x k of one request
-MOST_ITEMS = 10_000  # candidates, or items to leave out
-MOST_BYTES = 1 << 20  # of a body
+MAX_K = 1000  # items in a list
+MAX_USERS = 1000  # in one request
+MAX_ROWS = 100_000  # users x k of one request
+MAX_ITEMS = 10_000  # candidates, or excluded items, of one request
+MAX_BODY_BYTES = 1 << 20  # 1 MiB
 
 
 def _whole(value: Any) -> Any:
-    """7.0 is the integer 7, as JSON Schema has it."""
+    """The float 7.0 as the integer 7, as in JSON Schema."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -23,21 +23,21 @@ def _integer_or_text(value: Any) -> Any:
     if type(value) not in (int, str):
         raise ValueError("an id must be an integer or text")
     if isinstance(value, str) and not value.isascii():
-        value.encode()  # half a letter (a lone surrogate) is no text, and could not be answered
+        value.encode()  # raises for a lone surrogate, which no answer could contain
     return value
 
 
 Id = Annotated[int | str, BeforeValidator(_integer_or_text)]
-LENGTH = Field(ge=1, le=MOST_K, description="Items in a list.")
+LENGTH = Field(ge=1, le=MAX_K, description="Items in a list.")
 
 
-class Asked(BaseModel):
-    """A request: a misspelt name is an error, not silence."""
+class BaseRequest(BaseModel):
+    """A request: a misspelt name is an error, it is not ignored."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class OneUser(Asked):
+class OneUser(BaseRequest):
     """The list of one user."""
 
     user: str = Field(description="A user's id; the text 7 is the integer 7.")
@@ -45,28 +45,28 @@ class OneUser(Asked):
     filter_seen: bool = Field(True, description="Leave out what the user rated in the log.")
 
 
-class OneItem(Asked):
+class OneItem(BaseRequest):
     """The items most like one."""
 
     item: str = Field(description="An item's id; the text 7 is the integer 7.")
     k: Annotated[int, LENGTH] = 10
 
 
-class ManyUsers(Asked):
+class ManyUsers(BaseRequest):
     """The lists of many users."""
 
-    users: list[Id] = Field(min_length=1, max_length=MOST_USERS, description="Users' ids.")
+    users: list[Id] = Field(min_length=1, max_length=MAX_USERS, description="Users' ids.")
     k: Annotated[StrictInt, LENGTH, BeforeValidator(_whole)] = 10
     filter_seen: StrictBool = Field(True, description="Leave out what each user rated in the log.")
     candidates: list[Id] | None = Field(
-        None, min_length=1, max_length=MOST_ITEMS, description="Item ids to choose from; null for all."
+        None, min_length=1, max_length=MAX_ITEMS, description="Item ids to choose from; null for all."
     )
-    exclude: list[Id] = Field([], max_length=MOST_ITEMS, description="Item ids to leave out; unknown ones are none.")
+    exclude: list[Id] = Field([], max_length=MAX_ITEMS, description="Item ids to leave out; unknown ids are ignored.")
 
     @model_validator(mode="after")
-    def _few_rows(self) -> Self:
-        if len(self.users) * self.k > MOST_ROWS:
-            raise ValueError(f"users x k must be at most {MOST_ROWS:,}, got {len(self.users)} x {self.k}")
+    def _limit_rows(self) -> Self:
+        if len(self.users) * self.k > MAX_ROWS:
+            raise ValueError(f"users x k must be at most {MAX_ROWS:,}, got {len(self.users)} x {self.k}")
         return self
 
 
@@ -82,7 +82,7 @@ class UserList(BaseModel):
     """The list of one user."""
 
     user_id: Id
-    known: bool = Field(description="Whether the log has the user; others get what is popular, or are an error.")
+    known: bool = Field(description="Whether the log has the user; others get popular items, or are an error.")
     items: list[Ranked]
 
 
@@ -100,13 +100,13 @@ class ItemList(BaseModel):
 
 
 class Health(BaseModel):
-    """That the server answers."""
+    """The server answers."""
 
     status: str
 
 
 class Model(BaseModel):
-    """What run.json says: configuration, log, diagnostics of the parts, and an evaluation where there is one."""
+    """The facts of run.json: configuration, log, diagnostics of the parts, and an evaluation where there is one."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -118,6 +118,6 @@ class Model(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why not, and the way out."""
+    """What went wrong, and what to do."""
 
     error: str

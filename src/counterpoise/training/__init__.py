@@ -1,1 +1,6 @@
-"""training."""
+"""One fit: its context, the contracts of its parts, one step of learning, the loop.
+
+Read in this order: `context` (FitContext: data, randomness, pretraining), `contracts` (Weights, Imputation and what
+they become in a fit), `learner` (one step), `loop` (epochs), `optimizer`, `ordinal` (ratings beyond the label),
+`ensemble` (the average of two predictors), `checkpoint`.
+"""

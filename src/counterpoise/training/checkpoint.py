@@ -79,7 +79,7 @@ class Resumable:
         self.epochs_done = len(self.losses)
 
     def start_epoch(self, epoch: int) -> None:
-        """Close the epoch before, and start the learner's, also one that is skipped: weights draw random numbers here."""
+        """Close the epoch before, and start the learner's, also one that is skipped: weights may draw numbers in it."""
         if self.epoch > self.epochs_done:
             self.losses.append((self.sum / self.steps).cpu())
             every = SECONDS_BETWEEN if self.checkpoint.every is None else self.checkpoint.every

@@ -48,7 +48,7 @@ class Ensemble(Configurable):
         if type(imputation) is FittedImputation:
             return "nothing is imputed"
         if type(imputation).errors is FittedImputation.errors:
-            return "the missingness model is inactive"
+            return "there is no active missingness model to average with"
         return None if learner.risk_name in risks.NEED_IMPUTATION else "the risk uses no imputation"
 
 

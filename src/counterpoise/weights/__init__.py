@@ -1,1 +1,6 @@
-"""weights."""
+"""Weights: how much each observed pair counts.
+
+Read in this order: `base` (equal weights, naive Bayes, inverse propensities), `propensity` (estimated or known
+propensities), `joint` (propensities learned beside the predictor), `balancing` (the paper's weights, solved exactly),
+`gradient` (the paper's Algorithm 1).
+"""

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from counterpoise.balance.diagnostics import held_out_imbalance
 from counterpoise.balance.features import Source, observed_pairs, pair_features
-from counterpoise.balance.fitted_functions import FittedFunctions, FittedKernels, check_prices
-from counterpoise.balance.functions import Functions, KernelFunctions
+from counterpoise.balance.functions import FittedFunctions, FittedKernels, Functions, KernelFunctions, check_penalty
 from counterpoise.balance.population import Pairs
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.config import Prior, Solver
@@ -80,7 +79,7 @@ class Balancing(Weights):
 
     def check(self) -> None:
         """Raise `ConfigError` for the first setting that breaks its rule."""
-        check_prices(self.tolerance, self.strength)
+        check_penalty(self.tolerance, self.strength)
         for source in self.sources:
             check_choice("features", source, get_args(Source))
         check_choice("prior", self.prior, get_args(Prior))

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from counterpoise.balance.fitted_functions import FittedFunctions
-from counterpoise.balance.functions import Functions, KernelFunctions
+from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS
 from counterpoise.balance.population import Pairs, Population, Sample
 from counterpoise.balance.selection import solve
@@ -46,7 +45,7 @@ def weight_loss(
     if fitted.matrix is not None:
         worst: Tensor = imbalance @ solve(fitted.matrix, imbalance)
         return divergence + strength * worst
-    allowed, prices = fitted.prices(tolerance, strength)
+    allowed, prices = fitted.penalties(tolerance, strength)
     return divergence + (prices * (imbalance.abs() - allowed).clamp(min=0)).sum()
 
 

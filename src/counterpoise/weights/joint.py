@@ -136,7 +136,7 @@ class BalancedPropensity(Weights):
         observation CE(o -> p) + labels CE(o r -> p r^) + balance (mean_D (o / p - (1 - o) / (1 - p)) r^)^2,
 
     each CE a mean over D (`exposure_cross_entropy`), r^ held fixed; the predictor minimises labels CE(o r -> p r^)
-    besides its risk, p held fixed. (Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters.) Where we differ from the released
+    besides its risk, p held fixed. (Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters.) Unlike the released
     code: no gradient of the risk reaches p, where it would push p to 1 on observed pairs; the third term does not move
     the predictor; all terms are means; `clip` (see `inverse_propensity`) is relative to the density.
     """

@@ -137,7 +137,7 @@ def _given(propensity: Any, context: FitContext) -> PropensityOf:
         return _from_matrix(values, device)
     if values.shape == (len(log),):
         _check_propensities(values, lambda row: f"row {row}")
-        return _from_rows(replace(log, propensities=values, source=None), device)
+        return _from_rows(replace(log, propensities=values, parent_propensities=None), device)
     advice = ""
     if values.ndim == 1 and context.training.patience is not None:
         advice = " With patience some rows are held out and an array cannot follow: give the log its `propensities`."

@@ -1,6 +1,6 @@
-"""What should be given up first? Equal prices for all eigenfunctions against prices that follow the eigenvalue.
+"""Which functions are relaxed first? Equal strengths for all eigenfunctions against strengths by eigenvalue.
 
-python benchmarks/prices.py [--samples 8]
+python benchmarks/relative_strength.py [--samples 8]
 
 Populations are standard normal, the observed rows are those of the population that a rule selects. Printed: the largest
 standardised difference of a feature (mean over samples, standard error) and the effective share of the rows.
@@ -31,14 +31,17 @@ CASES = {
 
 
 def balance(seed: int, rows: int, columns: int, select) -> dict[str, tuple[float, float]]:
-    """(largest standardised difference, effective share) before, with equal prices, and by eigenvalue."""
+    """(largest standardised difference, effective share) before, with equal strengths, and by eigenvalue."""
     rng = np.random.default_rng(seed)
     population = rng.normal(size=(rows, columns))
     observed = population[select(population, rng)]
     scaled = Standardised.of(torch.from_numpy(observed), torch.from_numpy(population))
     fitted = KernelFunctions().fit(scaled.population, scaled.observed, generator=torch.Generator().manual_seed(seed))
     found = {"before": np.ones(len(observed))}
-    for name, functions in (("equal prices", dataclasses.replace(fitted, worth=None)), ("by eigenvalue", fitted)):
+    for name, functions in (
+        ("equal strengths", dataclasses.replace(fitted, relative_strength=None)),
+        ("by eigenvalue", fitted),
+    ):
         found[name] = functions.balance(scaled.observed, 1e-3).weights.numpy()
     results = {}
     for name, weights in found.items():
@@ -54,11 +57,11 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     samples = parser.parse_args().samples
     warnings.simplefilter("ignore", ConvergenceWarning)
-    print("| population, selection | before | equal prices | by eigenvalue |\n| --- | --- | --- | --- |")
+    print("| population, selection | before | equal strengths | by eigenvalue |\n| --- | --- | --- | --- |")
     for case, (rows, columns, select) in CASES.items():
         results = [balance(seed, rows, columns, select) for seed in range(samples)]
         cells = []
-        for name in ("before", "equal prices", "by eigenvalue"):
+        for name in ("before", "equal strengths", "by eigenvalue"):
             differences, shares = np.array([result[name] for result in results]).T
             error = differences.std(ddof=1) / samples**0.5
             cells.append(f"{differences.mean():.3f} ({error:.3f}), {shares.mean():.0%}")

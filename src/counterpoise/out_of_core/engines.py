@@ -1,4 +1,8 @@
-"""Passes over shards by the workers of a Ray cluster, or of a local Ray instance that lives as long as the work."""
+"""Engines: where passes over shards run, in threads of this process or on workers of a Ray cluster; same results.
+
+`ThreadEngine` and `RayEngine` implement `Engine`; `make_engine` makes one by its name. `Tasks` runs independent calls,
+such as the fits of a search, as tasks of Ray.
+"""
 
 from __future__ import annotations
 
@@ -21,197 +25,12 @@ from counterpoise.threads import one_thread
 
 Each = Callable[..., list[Any]]
 Source = TypeVar("Source")
-ANSWERS = 5.0  # seconds in which a cluster must
-FOREVER = -1  # a worker that dies is started again, and the call it was at is made again
-TOGETHER = 16  # shards of a call at most: it costs the driver a millisecond, a death no more than these shards
-CALLS = 8  # of a worker in a pass at least, where it has so many shards: who is faster can then take some from others
-AT_HAND = 2  # calls that a worker has at a time, so that it need not wait for the driver
-Configurable = Sequence[Shard]
-
-
-class _Worker:
-    """Keeps the source; Ray makes an actor of it."""
-
-    source: Any = None
-
-    def run(
-        self, work: Callable[..., Any], shards: Sequence[Shard], arguments: Sequence[Any], kept: list[Any]
-    ) -> list[Any]:
-        """Work on some shards; the first time, also after a death, the source is fetched."""
-        if self.source is None:
-            self.source = imported().get(kept[0])  # in a list: a reference, not its content, comes with the call
-        with one_thread():  # a worker has one core, whatever the environment says
-            return [work(self.source, shard, *arguments) for shard in shards]
-
-
-@dataclass(frozen=True)
-class RayEngine:
-    """`workers` actors with one core each, by default as many as the cluster has cores.
-
-    `address`: "auto" or HOST:PORT of a cluster, whose machines must see the folder of the shards and have this package
-    installed; None starts Ray here and stops it afterwards, unless the caller has started it.
-    """
-
-    workers: int | None = None
-    address: str | None = None
-
-    def count(self, ray: Any) -> int:
-        """How many workers; more than there are cores would be waited for in vain."""
-        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
-        if self.workers is not None and self.workers > cores:
-            raise ConfigError(f"`workers` must be at most {cores}, the cores of the Ray cluster, got {self.workers}.")
-        return self.workers or cores
-
-    @contextmanager
-    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
-        """Shard k is with worker k modulo their number unless another is idle; results come in the order of shards."""
-        with one_thread(), connected(self.address, self.workers) as ray:
-            count = self.count(ray)
-            actor = ray.remote(max_restarts=FOREVER, max_task_retries=FOREVER, num_cpus=1)(_Worker)
-            actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
-            queues = parts_of(list(shards), len(actors))
-            source = make()  # while the workers start
-            kept = [ray.put(source)]
-
-            def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
-                sent = ray.put(arguments)
-
-                def call(worker: int, part: Configurable) -> Any:
-                    return actors[worker].run.remote(work, part, sent, kept)
-
-                return _in_order(shared_out(ray, call, queues))
-
-            try:
-                yield each, source
-            finally:
-                for worker in actors:
-                    ray.kill(worker)
-
-
-def parts_of(shards: Sequence[Shard], workers: int) -> list[list[Configurable]]:
-    """For each worker every so manieth shard, in parts that are a call each."""
-    size = min(max(1, len(shards) // (workers * CALLS)), TOGETHER)
-    owned = [shards[at::workers] for at in range(workers)]
-    return [[own[start : start + size] for start in range(0, len(own), size)] for own in owned]
-
-
-def shared_out(
-    ray: Any, call: Callable[[int, Configurable], Any], queues: Sequence[Sequence[Configurable]]
-) -> Iterator[tuple[Configurable, list[Any]]]:
-    """(a part, what `call(worker, part)` found for its shards) for all parts, as they come.
-
-    Workers take from their own queue, and those that have come to its end from the end of the longest.
-    """
-    waiting, running = [deque(queue) for queue in queues], {}
-
-    def begin(worker: int) -> None:
-        longest = max(waiting, key=len)
-        if longest:
-            part = waiting[worker].popleft() if waiting[worker] else longest.pop()
-            running[call(worker, part)] = worker, part
-
-    for worker in AT_HAND * list(range(len(queues))):
-        begin(worker)
-    while running:
-        done, _ = ray.wait(list(running))
-        worker, part = running.pop(done[0])
-        begin(worker)
-        yield part, results(ray, done)[0]
-
-
-def _in_order(found: Iterable[tuple[Configurable, list[Any]]]) -> list[Any]:
-    """What was found for each shard, in the order of shards."""
-    pairs = [pair for part, values in found for pair in zip(part, values, strict=True)]
-    return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
-
-
-@contextmanager
-def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
-    """The module `ray`, connected to a cluster or to an instance of its own."""
-    ray = imported()
-    if ray.is_initialized():
-        yield ray
-        return
-    if address is not None and address != "auto" and not address.startswith("ray://"):
-        _check_answers(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
-    own = {"address": "local", "num_cpus": workers, "include_dashboard": False}  # also beside another instance
-    place = own if address is None else {"address": address}
-    try:
-        ray.init(**place, **quiet)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ConfigError(
-            f"`address` {address!r}: no Ray cluster lets us in ({reason}). "
-            "Where it asks for a token, set RAY_AUTH_MODE=token and put the token where Ray looks for it."
-        ) from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
-
-
-def _check_answers(address: str) -> None:
-    """Raise `ConfigError` where nobody listens: Ray itself would ask for minutes."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit():
-        raise ConfigError(f"`address` must be auto or HOST:PORT, got {address!r}.")
-    try:
-        socket.create_connection((host, int(port)), ANSWERS).close()
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"`address` {address!r}: no Ray cluster answers there ({error}).") from None
-
-
-def results(ray: Any, tasks: Sequence[Any]) -> list[Any]:
-    """What the tasks gave; an error of ours as it was raised."""
-    try:
-        return list(ray.get(list(tasks)))
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, CounterpoiseError):
-            raise error.cause from None
-        raise
-
-
-def imported(name: str = "ray") -> Any:
-    """A module of Ray, or an error that says how to get it."""
-    try:
-        return import_module(name)
-    except ImportError:
-        raise ConfigError(
-            f"`engine` needs {name}, which is not installed. Run: pip install 'counterpoise[ray]'."
-        ) from None
-
-
-@dataclass
-class Tasks:
-    """Calls of a function as tasks of Ray; what they share, such as a log, is sent once."""
-
-    ray: Any
-    sent: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by identity: (the object, its reference)
-
-    def __call__(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
-        """The results in the order of calls; those that nobody waits for any more are cancelled."""
-        task = self.ray.remote(num_cpus=1)(function)
-        waiting = [task.remote(*(self._reference(argument) for argument in call)) for call in calls]
-        try:
-            while waiting:
-                result = results(self.ray, waiting[:1])[0]
-                del waiting[0]  # Ray may abort this process where a task is cancelled that has just ended
-                yield result
-        finally:
-            for reference in waiting:
-                self.ray.cancel(reference)
-
-    def _reference(self, argument: Any) -> Any:
-        if not isinstance(argument, tuple):
-            return argument
-        if id(argument) not in self.sent:
-            self.sent[id(argument)] = argument, self.ray.put(argument)
-        return self.sent[id(argument)][1]
-
-
-# Where passes over shards run: threads of this process, or workers of a Ray cluster. The answer is the same.
+ShardBatch = Sequence[Shard]  # the shards of one call of a worker
+CONNECT_TIMEOUT = 5.0  # seconds in which a cluster must answer
+UNLIMITED = -1  # restarts of a worker that dies, and retries of the call that it was at
+MAX_SHARDS_PER_CALL = 16  # a call costs the driver a millisecond; a worker that dies repeats no more than these shards
+MIN_CALLS_PER_WORKER = 8  # in a pass, where there are so many shards: faster workers can then take over from others
+CALLS_IN_FLIGHT = 2  # of each worker, so that it need not wait for the driver
 
 
 class Engine(Protocol):
@@ -242,6 +61,188 @@ class ThreadEngine:
             yield each, source
 
 
+class _Worker:
+    """Keeps the source; Ray makes an actor of it."""
+
+    source: Any = None
+
+    def run(
+        self, work: Callable[..., Any], shards: Sequence[Shard], arguments: Sequence[Any], kept: list[Any]
+    ) -> list[Any]:
+        """Work on some shards; the source is fetched with the first call, also after a restart."""
+        if self.source is None:
+            self.source = import_ray().get(kept[0])  # in a list: a reference, not its content, comes with the call
+        with one_thread():  # a worker has one core, whatever the environment says
+            return [work(self.source, shard, *arguments) for shard in shards]
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """`workers` actors with one core each, by default as many as the cluster has cores.
+
+    `address`: "auto" or HOST:PORT of a cluster, whose machines must see the folder of the shards and have this package
+    installed; None starts Ray here and stops it afterwards, unless the caller has started it.
+    """
+
+    workers: int | None = None
+    address: str | None = None
+
+    def count(self, ray: Any) -> int:
+        """How many workers; Ray would wait forever for more than there are cores."""
+        cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
+        if self.workers is not None and self.workers > cores:
+            raise ConfigError(f"`workers` must be at most {cores}, the cores of the Ray cluster, got {self.workers}.")
+        return self.workers or cores
+
+    @contextmanager
+    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
+        """Shard k is with worker k modulo their number unless another is idle; results come in the order of shards."""
+        with one_thread(), connected(self.address, self.workers) as ray:
+            count = self.count(ray)
+            actor = ray.remote(max_restarts=UNLIMITED, max_task_retries=UNLIMITED, num_cpus=1)(_Worker)
+            actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
+            queues = batches_of(list(shards), len(actors))
+            source = make()  # while the workers start
+            kept = [ray.put(source)]
+
+            def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+                sent = ray.put(arguments)
+
+                def call(worker: int, batch: ShardBatch) -> Any:
+                    return actors[worker].run.remote(work, batch, sent, kept)
+
+                return _in_order(dispatch(ray, call, queues))
+
+            try:
+                yield each, source
+            finally:
+                for worker in actors:
+                    ray.kill(worker)
+
+
+def batches_of(shards: Sequence[Shard], workers: int) -> list[list[ShardBatch]]:
+    """For each worker its calls: worker k of n has the shards k, k + n, k + 2n, ..., in batches."""
+    size = min(max(1, len(shards) // (workers * MIN_CALLS_PER_WORKER)), MAX_SHARDS_PER_CALL)
+    owned = [shards[at::workers] for at in range(workers)]
+    return [[own[start : start + size] for start in range(0, len(own), size)] for own in owned]
+
+
+def dispatch(
+    ray: Any, call: Callable[[int, ShardBatch], Any], queues: Sequence[Sequence[ShardBatch]]
+) -> Iterator[tuple[ShardBatch, list[Any]]]:
+    """(a batch, the results of `call(worker, batch)` for its shards) for all batches, as they come.
+
+    Workers take from their own queue, and from the end of the longest one when theirs is empty.
+    """
+    waiting, running = [deque(queue) for queue in queues], {}
+
+    def begin(worker: int) -> None:
+        longest = max(waiting, key=len)
+        if longest:
+            batch = waiting[worker].popleft() if waiting[worker] else longest.pop()
+            running[call(worker, batch)] = worker, batch
+
+    for worker in CALLS_IN_FLIGHT * list(range(len(queues))):
+        begin(worker)
+    while running:
+        done, _ = ray.wait(list(running))
+        worker, batch = running.pop(done[0])
+        begin(worker)
+        yield batch, results(ray, done)[0]
+
+
+def _in_order(found: Iterable[tuple[ShardBatch, list[Any]]]) -> list[Any]:
+    """The result of each shard, in the order of shards."""
+    pairs = [pair for batch, values in found for pair in zip(batch, values, strict=True)]
+    return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
+
+
+@contextmanager
+def connected(address: str | None = None, workers: int | None = None) -> Iterator[Any]:
+    """The module `ray`, connected to a cluster or to an instance of its own."""
+    ray = import_ray()
+    if ray.is_initialized():
+        yield ray
+        return
+    if address is not None and address != "auto" and not address.startswith("ray://"):
+        _check_answers(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
+    own = {"address": "local", "num_cpus": workers, "include_dashboard": False}  # also beside another instance
+    place = own if address is None else {"address": address}
+    try:
+        ray.init(**place, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(
+            f"`address` {address!r}: no connection to a Ray cluster ({reason}). "
+            "If the cluster needs a token, set RAY_AUTH_MODE=token and put the token where Ray looks for it."
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """Raise `ConfigError` where no cluster listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ConfigError(f"`address` must be auto or HOST:PORT, got {address!r}.")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"`address` {address!r}: no Ray cluster answers there ({error}).") from None
+
+
+def results(ray: Any, tasks: Sequence[Any]) -> list[Any]:
+    """The results of tasks; an error of this package is raised as it was in the task."""
+    try:
+        return list(ray.get(list(tasks)))
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, CounterpoiseError):
+            raise error.cause from None
+        raise
+
+
+def import_ray(name: str = "ray") -> Any:
+    """A module of Ray; `ConfigError` where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise ConfigError(
+            f"`engine` needs {name}, which is not installed. Run: pip install 'counterpoise[ray]'."
+        ) from None
+
+
+@dataclass
+class Tasks:
+    """Calls of a function as tasks of Ray; what they share, such as a log, is sent once."""
+
+    ray: Any
+    sent: dict[int, tuple[Any, Any]] = field(default_factory=dict)  # by identity: (the object, its reference)
+
+    def __call__(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> Iterator[Any]:
+        """The results in the order of calls; tasks that are no longer waited for are cancelled."""
+        task = self.ray.remote(num_cpus=1)(function)
+        waiting = [task.remote(*(self._reference(argument) for argument in call)) for call in calls]
+        try:
+            while waiting:
+                result = results(self.ray, waiting[:1])[0]
+                del waiting[0]  # Ray may abort this process where a task is cancelled that has just ended
+                yield result
+        finally:
+            for reference in waiting:
+                self.ray.cancel(reference)
+
+    def _reference(self, argument: Any) -> Any:
+        if not isinstance(argument, tuple):
+            return argument
+        if id(argument) not in self.sent:
+            self.sent[id(argument)] = argument, self.ray.put(argument)
+        return self.sent[id(argument)][1]
+
+
 def make_engine(name: EngineName = "local", workers: int | None = None, address: str | None = None) -> Engine:
     """An engine by its name; `address` (of a Ray cluster) and `workers` are those of `RayEngine`."""
     check_choice("engine", name, get_args(EngineName))
@@ -249,6 +250,4 @@ def make_engine(name: EngineName = "local", workers: int | None = None, address:
         check_number("workers", workers, at_least=1, integer=True)
     if name == "local":
         return ThreadEngine(workers)
-    from counterpoise.out_of_core.executors import RayEngine
-
     return RayEngine(workers, address)

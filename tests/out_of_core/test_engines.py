@@ -1,4 +1,4 @@
-"""Passes over shards: the same weights as in memory, whoever makes them and however the rows are cut."""
+"""Engines: passes over shards give the weights of memory, for any engine and any number of shards."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from counterpoise.bench.jobs import Job
 from counterpoise.bench.runner import run
 from counterpoise.bench.store import Store
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.out_of_core.balancing import balance_shards, some_pairs
-from counterpoise.out_of_core.executors import (
+from counterpoise.out_of_core.balancing import balance_shards, sample_pairs
+from counterpoise.out_of_core.engines import (
     Engine,
     RayEngine,
     Tasks,
     ThreadEngine,
+    batches_of,
     connected,
+    dispatch,
     make_engine,
-    parts_of,
-    shared_out,
 )
 from counterpoise.out_of_core.shards import Shards, ShardWriter
 
@@ -82,10 +82,9 @@ def ray() -> Iterator[Any]:
         KernelFunctions(Exponential(), n=8),
         KernelFunctions(n=8, select="worst_case", candidates=30),
         KernelFunctions(n=8, select="greedy", candidates=30),
-        KernelFunctions(n=8, select="worst_case_top", candidates=30),
         Moments(2),
     ],
-    ids=["spectral", "random", "exponential", "worst case", "greedy", "worst case, top", "moments"],
+    ids=["spectral", "random", "exponential", "worst case", "greedy", "moments"],
 )
 def test_weights_over_shards_are_those_in_memory(shards: Shards, functions: Any) -> None:
     result = balance_shards(shards, PAIRS, functions)
@@ -99,7 +98,7 @@ def test_weights_over_shards_are_those_in_memory(shards: Shards, functions: Any)
 
 @pytest.mark.parametrize("shard_rows", [7000, 999, 1])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_the_number_of_shards_and_threads_does_not_show(
+def test_weights_do_not_depend_on_shards_or_threads(
     tmp_path: Path, expected: Any, shard_rows: int, threads: int
 ) -> None:
     rows = ROWS if shard_rows > 1 else 60  # more shards than threads, and one row in each
@@ -108,7 +107,7 @@ def test_the_number_of_shards_and_threads_does_not_show(
     np.testing.assert_allclose(found, whole, rtol=1e-10)
 
 
-def test_a_warm_start_from_a_sample_does_not_show_the_shards(tmp_path: Path) -> None:
+def test_warm_start_does_not_depend_on_shards(tmp_path: Path) -> None:
     rows = 80_000
     codes = [np.tile(code, 14)[:rows] for code in CODES]
     results = []
@@ -119,16 +118,16 @@ def test_a_warm_start_from_a_sample_does_not_show_the_shards(tmp_path: Path) -> 
     np.testing.assert_allclose(*results, rtol=1e-10)
 
 
-def test_tables_that_take_too_much_memory_are_replaced_by_features(
+def test_large_kernel_tables_are_replaced_by_features(
     shards: Shards, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("counterpoise.out_of_core.balancing.TABLES_SHARE", 0)
+    monkeypatch.setattr("counterpoise.out_of_core.balancing.MAX_TABLE_MEMORY_SHARE", 0)
     np.testing.assert_allclose(weights(shards), expected, rtol=1e-6)
 
 
-def test_of_a_long_log_some_rows_choose_and_all_are_balanced(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.out_of_core.balancing.GREEDY_ROWS", 500)
-    some = some_pairs(shards, PAIRS, torch.Generator().manual_seed(0))
+def test_long_log_chooses_on_a_sample_and_balances_all(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.out_of_core.balancing.MAX_GREEDY_ROWS", 500)
+    some = sample_pairs(shards, PAIRS, torch.Generator().manual_seed(0))
     drawn = torch.randint(ROWS, (500,), generator=torch.Generator().manual_seed(0)).numpy()
     assert [codes.tolist() for codes in (some.users, some.items)] == [code[drawn].tolist() for code in CODES]
     result = balance_shards(shards, PAIRS, KernelFunctions(n=8, select="greedy", candidates=30))
@@ -136,7 +135,7 @@ def test_of_a_long_log_some_rows_choose_and_all_are_balanced(shards: Shards, mon
     assert result.max_violation < 1e-6
 
 
-def test_what_shards_cannot_do_is_said(shards: Shards) -> None:
+def test_errors_name_what_shards_cannot_do(shards: Shards) -> None:
     with pytest.raises(ConfigError, match="`base_weights` and `max_weight` need all rows in one place"):
         weights(shards, max_weight=0.1)
     with pytest.raises(ConfigError, match=r"`select` must be .* for a log in shards, got \"adaptive\""):
@@ -149,31 +148,34 @@ def test_what_shards_cannot_do_is_said(shards: Shards) -> None:
         make_engine("local", 0)
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_missing_shard_is_named(tmp_path: Path) -> None:
     shards = sharded(tmp_path, 1000)
     list(shards)[2].path("items").unlink()
     with pytest.raises(DataError, match=r"items-000002\.npy: this part of the log is not there"):
         weights(shards)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_ray_gives_the_weights_of_threads_also_with_one_row_a_shard(tmp_path: Path, ray: Any) -> None:
+def test_ray_gives_the_weights_of_threads(tmp_path: Path, ray: Any) -> None:
     found = weights(sharded(tmp_path, 1, 20), RayEngine(2))
     np.testing.assert_allclose(found, weights(sharded(tmp_path, 50, 20)), rtol=1e-10)
     assert ray.is_initialized()  # what the caller started is the caller's to stop
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_a_worker_killed_in_the_middle_changes_nothing(shards: Shards, expected: Any, ray: Any) -> None:
+def test_killed_worker_changes_nothing(shards: Shards, expected: Any, ray: Any) -> None:
     ray.cloudpickle.register_pickle_by_value(__import__(__name__))
-    engine = Murderous(RayEngine(2))
+    engine = KillingEngine(RayEngine(2))
     np.testing.assert_allclose(weights(shards, engine), expected, rtol=1e-10)
     assert len(engine.killed) == 2
     assert engine.killed[0] not in engine.alive
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_an_error_of_a_worker_reads_like_one_of_a_thread(tmp_path: Path, ray: Any) -> None:
+def test_error_of_a_worker_equals_that_of_a_thread(tmp_path: Path, ray: Any) -> None:
     shards = sharded(tmp_path, 1000)
     list(shards)[2].path("items").unlink()
     with pytest.raises(DataError, match=r"items-000002\.npy: this part of the log is not there") as caught:
@@ -181,8 +183,9 @@ def test_an_error_of_a_worker_reads_like_one_of_a_thread(tmp_path: Path, ray: An
     assert type(caught.value) is DataError
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_the_fits_of_a_table_are_tasks_of_ray_with_the_same_results(tmp_path: Path, dataset: Dataset, ray: Any) -> None:
+def test_bench_fits_as_ray_tasks_give_the_same_results(tmp_path: Path, dataset: Dataset, ray: Any) -> None:
     for name, part in (("train", dataset.train), ("test", dataset.test)):
         part.to_frame().write_csv(tmp_path / f"{name}.csv")
     jobs = [Job(str(tmp_path), "mf", seed, settings={"epochs": 3, "dim": 2}) for seed in range(2)]
@@ -198,17 +201,18 @@ def test_the_fits_of_a_table_are_tasks_of_ray_with_the_same_results(tmp_path: Pa
     assert counts == [(0, 2), (1, 2), (2, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("ray")
-def test_the_folds_of_a_search_are_tasks_of_ray_with_the_same_results(dataset: Dataset, ray: Any) -> None:
+def test_tuning_folds_as_ray_tasks_give_the_same_results(dataset: Dataset, ray: Any) -> None:
     fast = {"epochs": 2, "dim": 2, "device": "cpu"}
     settings = {"settings": fast, "space": "own", "search": {"l2": "1:64:log"}, "folds": 2}
     here = tune(dataset.train, "mf", 3, **settings)
-    there = tune(dataset.train, "mf", 3, **settings, spread=Tasks(ray))
+    there = tune(dataset.train, "mf", 3, **settings, parallel_map=Tasks(ray))
     for first, second in zip(here.trials, there.trials, strict=True):
         assert (first.settings, first.state, first.risk) == (second.settings, second.state, second.risk)
 
 
-def test_only_tasks_that_nobody_waited_for_are_cancelled() -> None:
+def test_only_unfinished_tasks_are_cancelled() -> None:
     cancelled: list[int] = []
 
     class Calls:
@@ -231,40 +235,40 @@ def test_only_tasks_that_nobody_waited_for_are_cancelled() -> None:
 
 
 @pytest.mark.parametrize(("count", "workers", "size"), [(1, 2, 1), (40, 2, 2), (70, 3, 2), (1000, 3, 16)])
-def test_every_shard_is_in_one_part_of_its_worker(tmp_path: Path, count: int, workers: int, size: int) -> None:
+def test_every_shard_is_in_one_batch_of_its_worker(tmp_path: Path, count: int, workers: int, size: int) -> None:
     shards = list(Shards(tmp_path, count, (1, 1), 1))
-    queues = parts_of(shards, workers)
-    numbers = [[shard.number for part in queue for shard in part] for queue in queues]
+    queues = batches_of(shards, workers)
+    numbers = [[shard.number for batch in queue for shard in batch] for queue in queues]
     assert numbers == [list(range(at, count, workers)) for at in range(workers)]
-    assert max(len(part) for queue in queues for part in queue) == size
+    assert max(len(batch) for queue in queues for batch in queue) == size
 
 
-def test_a_worker_that_is_idle_takes_the_last_parts_of_the_busiest(tmp_path: Path) -> None:
+def test_idle_worker_takes_the_last_batches_of_the_busiest(tmp_path: Path) -> None:
     """The first worker answers at once, the second never before the first has nothing left to do."""
 
     class Calls:
         exceptions = SimpleNamespace(RayTaskError=ZeroDivisionError)
-        get = staticmethod(lambda tasks: [[shard.number for shard in part] for _, part in tasks])
+        get = staticmethod(lambda tasks: [[shard.number for shard in batch] for _, batch in tasks])
 
         @staticmethod
         def wait(running: list[Any]) -> tuple[list[Any], list[Any]]:
             running = sorted(running, key=lambda task: task[0])  # stable: the first worker's first
             return running[:1], running[1:]
 
-    queues = parts_of(list(Shards(tmp_path, 12, (1, 1), 1)), 2)
+    queues = batches_of(list(Shards(tmp_path, 12, (1, 1), 1)), 2)
     made: list[tuple[int, int]] = []
 
-    def call(worker: int, part: Any) -> Any:
-        made.append((worker, part[0].number))
-        return worker, tuple(part)
+    def call(worker: int, batch: Any) -> Any:
+        made.append((worker, batch[0].number))
+        return worker, tuple(batch)
 
-    found = [values for _, values in shared_out(Calls, call, queues)]
+    found = [values for _, values in dispatch(Calls, call, queues)]
     assert sorted(found) == [[number] for number in range(12)]
     assert [number for worker, number in made if worker == 0] == [0, 2, 4, 6, 8, 10, 11, 9, 7, 5]
     assert [number for worker, number in made if worker == 1] == [1, 3]
 
 
-def test_ray_that_is_not_installed_is_asked_for(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_an_error_with_the_install_command(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(ConfigError, match=r"`engine` needs ray, which is not installed\. Run: pip install"):
         weights(shards, RayEngine())
@@ -274,16 +278,14 @@ def test_ray_that_is_not_installed_is_asked_for(shards: Shards, monkeypatch: pyt
     ("address", "message"),
     [("nowhere", "`address` must be auto or HOST:PORT"), ("127.0.0.1:1", "no Ray cluster answers there")],
 )
-def test_an_address_where_nobody_answers_is_said_at_once(
-    address: str, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreachable_address_is_an_error(address: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     module = pytest.importorskip("ray", reason="Ray is not installed: pip install 'counterpoise[ray]'")
     monkeypatch.setattr(module, "is_initialized", lambda: False)
     with pytest.raises(ConfigError, match=message), connected(address):
         pytest.fail("connected")
 
 
-class Murderous:
+class KillingEngine:
     """An engine whose workers are killed in the middle of its second and third pass."""
 
     def __init__(self, engine: RayEngine) -> None:
