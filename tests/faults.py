@@ -52,8 +52,8 @@ def run_words(words: list[str]) -> None:
             sys.exit(0)
         from counterpoise.training import checkpoint
 
-        assert checkpoint.SECONDS > 0
-        checkpoint.SECONDS = 0.0  # a checkpoint at every epoch, so that kills happen while one is written
+        assert checkpoint.SECONDS_BETWEEN > 0
+        checkpoint.SECONDS_BETWEEN = 0.0  # a checkpoint at every epoch, so that kills happen while one is written
         sys.exit(main(words))
 
 

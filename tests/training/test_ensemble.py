@@ -86,7 +86,7 @@ def test_without_a_probe_there_is_one_predictor(dataset: Dataset) -> None:
     ("method", "why"),
     [
         ("mf", "nothing is imputed"),
-        ("mnar", "the missingness model is inactive"),
+        ("mnar", "there is no active missingness model to average with"),
         ("skb-ips", "nothing is imputed"),
     ],
 )
@@ -104,7 +104,7 @@ def test_facts_say_why_an_ensemble_is_inactive(method: str, why: str, dataset: D
 def test_a_probe_that_agrees_with_the_log_leaves_one_predictor(dataset: Dataset) -> None:
     model = cp.make("mnar", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, probe=dataset.train)
     assert not isinstance(model.scorer_, EnsembleScorer)
-    assert model.facts_["inactive"] == {"ensemble": "the missingness model is inactive"}
+    assert model.facts_["inactive"] == {"ensemble": "there is no active missingness model to average with"}
 
 
 def test_an_imputation_the_risk_does_not_use_needs_no_ensemble(dataset: Dataset) -> None:
