@@ -16,5 +16,5 @@ def log_odds(probability: Any) -> Any:
 
 def shrink_by_error(estimate: float, variance: float) -> float:
     """estimate x [1 - 2 variance / estimate^2]+: 0 where the estimate is within its error, near itself far beyond."""
-    kept = max(0.0, 1 - SHRINKAGE_FACTOR * variance / estimate**2) if estimate else 0.0
-    return estimate * kept if kept else 0.0
+    square, least = estimate**2, SHRINKAGE_FACTOR * variance
+    return estimate * (1 - least / square) if square > least else 0.0

@@ -1,0 +1,57 @@
+"""What `fit` prints of the parts of a model, and the summary of the report with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from graded_world import graded
+
+import counterpoise as cp
+from counterpoise import Dataset
+from counterpoise.cli.describe import features_lines, fit_lines
+
+FAST = {"epochs": 3, "dim": 4, "device": "cpu"}
+
+
+def lines_of(model: cp.DebiasedRecommender) -> str:
+    return "\n".join(fit_lines(model.facts_, 601))
+
+
+def test_the_missingness_model_and_its_average_are_described(dataset: Dataset) -> None:
+    model = cp.make("counterpoise", **FAST).fit(dataset.train, probe=dataset.probe)
+    facts = model.facts_["imputation"]
+    assert f"{facts['positive'] / facts['negative']:.1f}x as likely" in lines_of(model)
+    assert "average of the model with this correction" in lines_of(model)
+    without_probe = cp.make("counterpoise", **FAST).fit(dataset.train)
+    assert "Missingness model off" in lines_of(without_probe)
+    assert "Prediction = average" not in lines_of(without_probe)
+
+
+def test_the_ensemble_of_any_imputation_is_described(dataset: Dataset) -> None:
+    model = cp.make("dr-jl", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, probe=dataset.probe)
+    assert "average of the model with the imputation" in lines_of(model)
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [("mf", "nothing is imputed"), ("mnar", "there is no active missingness model to average with"), ("skb-ips", "nothing is imputed")],
+)
+def test_an_inactive_ensemble_is_described(method: str, why: str, dataset: Dataset, tmp_path: Path) -> None:
+    model = cp.make(method, ensemble=cp.Ensemble(), **FAST).fit(dataset.train)
+    assert f"Ensemble off: {why}." in lines_of(model)
+    facts = cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
+    assert f"Ensemble: inactive, {why}." in str(facts["summary"])
+
+
+@pytest.mark.parametrize("noise", [False, True])
+def test_the_ordinal_loss_is_described(noise: bool) -> None:
+    model = cp.make("mf", ordinal=cp.OrdinalLoss(), **FAST).fit(graded(2, noise=noise).train)
+    assert ("Ordinal loss off: in this log rating levels add nothing" in lines_of(model)) == noise
+    assert ("Ordinal loss: ratings beyond the label are learned" in lines_of(model)) != noise
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_unused_side_features_are_described(used: bool, dataset: Dataset) -> None:
+    model = cp.make("mf", side_features=used, **FAST).fit(dataset.train)
+    assert bool(features_lines(model)) != used
