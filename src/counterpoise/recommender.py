@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise import __version__
-from counterpoise.accelerate import with_cuda_graphs
 from counterpoise.config import Configurable, Unknown, from_config
 from counterpoise.data.ids import Codes, Vocabulary, as_column, gather
 from counterpoise.data.log import Dataset, FeedbackLog, check_log, table
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
 from counterpoise.imputation.base import NoImputation
-from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
 from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
@@ -30,7 +28,7 @@ from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.context import FitContext
 from counterpoise.training.contracts import Imputation, Weights
-from counterpoise.training.ensemble import Ensemble, EnsembleLearner, EnsembleScorer, inactive_settings
+from counterpoise.training.ensemble import Ensemble, EnsembleLearner, EnsembleScorer
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import (
     MIN_ROWS_FOR_THREADS,
@@ -89,7 +87,7 @@ class DebiasedRecommender(Configurable):
             learner = self._learner(context)
             validation = context.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = context.batches(learner.uses_pairs)
-            wrapped = with_cuda_graphs(learner, self.training)
+            wrapped = context.wrap(learner, self.training)
             wrapped = wrapped if checkpoint is None else checkpoint.of(wrapped)
             try:
                 history = train(wrapped, batches, validation, self.training, progress)
@@ -103,8 +101,12 @@ class DebiasedRecommender(Configurable):
         """The fit of this model to a log, with fresh random numbers."""
         backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
         generator = torch.Generator().manual_seed(int(self.training.seed))
-        device = self.training.resolve_device()
-        return FitContext(log, probe, backbone, self.training, device, generator, with_cuda_graphs)
+        context = FitContext(log, probe, backbone, self.training, self.training.resolve_device(), generator)
+        if context.device.type != "cuda":
+            return context
+        from counterpoise.accelerate import with_cuda_graphs
+
+        return replace(context, wrap=with_cuda_graphs)
 
     def _learner(self, context: FitContext, weights: Weights | None = None) -> Learner | EnsembleLearner:
         """What the loop trains; `weights` take the place of the model's."""
@@ -120,7 +122,11 @@ class DebiasedRecommender(Configurable):
         probe: FeedbackLog | None,
     ) -> Self:
         """Take over what a learner has learned."""
-        inactive = inactive_settings(learner, log, self.ensemble, self.ordinal)
+        inactive = {
+            "ensemble": None if self.ensemble is None else self.ensemble.why_inactive(learner),
+            "ordinal": None if self.ordinal is None or learner.ordinal else self.ordinal.why_inactive(log),
+        }
+        inactive = {name: why for name, why in inactive.items() if why is not None}
         self.history_, self.facts_ = history, facts | ({"inactive": inactive} if inactive else {})
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weights.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
@@ -159,7 +165,7 @@ class DebiasedRecommender(Configurable):
                 raise ConfigError(f"`{name}` must be a {kind.__name__} part{otherwise}, got {part!r}.")
         self.training.check()
         check_choice("risk", self.risk, RISKS)
-        if self.risk == "direct" and isinstance(self.imputation, NoImputation | MNARLikelihood):
+        if self.risk == "direct" and not self.imputation.imputes_errors:
             raise ConfigError("`imputation` must impute errors for risk='direct': nothing else is learned from.")
         if self.risk == "direct" and self.ensemble is not None:
             raise ConfigError(

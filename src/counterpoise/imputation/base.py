@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -23,6 +23,8 @@ from counterpoise.training.optimizer import Rate
 @dataclass
 class NoImputation(Imputation):
     """No imputation: errors of 0, with which `dr` is `ips`."""
+
+    imputes_errors: ClassVar[bool] = False
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Nothing to learn."""

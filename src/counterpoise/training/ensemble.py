@@ -21,7 +21,6 @@ from torch import Tensor
 from counterpoise import risks
 from counterpoise.config import Configurable
 from counterpoise.data.batches import Batch
-from counterpoise.data.log import FeedbackLog
 from counterpoise.models.base import Scorer
 from counterpoise.probability import shrink_by_error
 from counterpoise.training.context import FitContext
@@ -168,14 +167,3 @@ def calibrating_intercept(logits: Tensor, labels: Tensor) -> float:
         low, high = (low, middle) if float(torch.sigmoid(logits + middle).mean()) > rate else (middle, high)
     p = torch.sigmoid(logits + high)
     return shrink_by_error(high, 1 / max(float((p * (1 - p)).sum()), 1e-12))
-
-
-def inactive_settings(
-    learner: Learner | EnsembleLearner, log: FeedbackLog, ensemble: Ensemble | None, ordinal: Any
-) -> dict[str, str]:
-    """JSON-able: which of the two parts had no effect on a fit, and why."""
-    found = {
-        "ensemble": None if ensemble is None else ensemble.why_inactive(learner),
-        "ordinal": ordinal.why_inactive(log) if ordinal is not None and learner.ordinal is None else None,
-    }
-    return {name: why for name, why in found.items() if why is not None}
