@@ -13,7 +13,7 @@ PACKAGE = Path(counterpoise.__file__).parent
 ORDER = [
     *("errors", "threads", "probability", "config", "storage", "data", "balance", "risks", "models", "training"),
     *("weights", "imputation", "ranking", "accelerate", "recommender", "methods", "parallel", "evaluation"),
-    *("out_of_core", "tuning", "runs", "plots", "report", "bench", "serve", "cli", "__main__"),
+    *("out_of_core", "tuning", "runs", "report", "bench", "plots", "serve", "cli", "__main__"),
 ]
 
 

@@ -207,12 +207,12 @@ def test_report_takes_a_test_and_a_baseline_run(
     lines = (hostile_folder / "test.csv").read_text().splitlines(keepends=True)
     half.write_text("".join(lines[: len(lines) // 2]))
     capsys.readouterr()
-    arguments = ["report", str(hostile_run), "--test", str(half), "--plain", str(baseline), "--out", str(out)]
+    arguments = ["report", str(hostile_run), "--test", str(half), "--baseline", str(baseline), "--out", str(out)]
     assert main([*arguments, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["model"]["test"]["rows"] == len(lines) // 2 - 1
     assert facts["configuration"]["baseline_epochs"] == 3
-    assert main([*arguments[:-4], "--plain", "none", "--out", str(out)]) == 0
+    assert main([*arguments[:-4], "--baseline", "none", "--out", str(out)]) == 0
     assert "page.json" in capsys.readouterr().out
     assert "baseline" not in json.loads(out.with_suffix(".json").read_text())["lists"]
 
@@ -224,13 +224,13 @@ def test_unknown_users_are_an_error_or_get_item_rates(
     first, *lines = (hostile_folder / "test.csv").read_text().splitlines(keepends=True)
     unknown = lines[-1].replace(SCRIPT_ID, "<b>unknown</b>")
     test.write_text("".join([first, *lines, unknown]))
-    arguments, allowed = [str(hostile_run), "--test", str(test), "--out", str(out)], ["--unknown", "popular"]
+    arguments, allowed = [str(hostile_run), "--test", str(test), "--out", str(out)], ["--unknown-users", "popular"]
     complaints = []
-    for command in (["evaluate", str(hostile_run), str(test)], ["report", *arguments, "--plain", "none"]):
+    for command in (["evaluate", str(hostile_run), str(test)], ["report", *arguments, "--baseline", "none"]):
         assert main(command) == 2
         complaints.append(capsys.readouterr().err)
     assert complaints[0] == complaints[1]
-    assert "Use --unknown popular to score new users by the items alone." in complaints[0]
+    assert "Use --unknown-users popular to score new users by the items alone." in complaints[0]
     assert main(["evaluate", str(hostile_run), str(test), *allowed, "--json"]) == 0
     evaluated = json.loads(capsys.readouterr().out)
     assert main(["report", *arguments, *allowed, "--json"]) == 0
@@ -271,9 +271,9 @@ def test_comparison_page_has_all_sections(hostile_run: Path, tmp_path: Path, cap
         (["{run}", "--out", "{empty}/run.html"], "run.json"),
         (["{run}", "{run}"], "Use --compare"),
         (["--compare", "{run}"], "needs at least two runs"),
-        (["--compare", "{run}", "{run}", "--plain", "{run}"], "goes with the report of one run"),
-        (["{run}", "--plain", "{run}"], "must be a run without correction"),
-        (["{run}", "--plain", "{empty}"], "is not a saved run"),
+        (["--compare", "{run}", "{run}", "--baseline", "{run}"], "goes with the report of one run"),
+        (["{run}", "--baseline", "{run}"], "must be a run without correction"),
+        (["{run}", "--baseline", "{empty}"], "is not a saved run"),
     ],
 )
 def test_errors_are_one_line(hostile_run: Path, tmp_path: Path, capsys, arguments, words) -> None:
