@@ -62,7 +62,7 @@ def test_skipped_epochs_make_no_step(
     assert len(steps) == 3  # five epochs were written down, the sixth was not closed
 
 
-def test_a_checkpoint_of_another_fit_or_a_damaged_one_is_refused(dataset: Dataset, tmp_path: Path, often: None) -> None:
+def test_a_foreign_or_damaged_checkpoint_is_refused(dataset: Dataset, tmp_path: Path, often: None) -> None:
     make("mf", epochs=3).fit(dataset.train, checkpoint=Checkpoint(tmp_path / "c", "key"))
     with pytest.raises(ConfigError, match="is of another fit: other data or settings"):
         make("mf", epochs=3).fit(dataset.train, checkpoint=Checkpoint(tmp_path / "c", "other", resume=True))

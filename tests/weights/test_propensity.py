@@ -77,7 +77,7 @@ def rows_of(log: FeedbackLog) -> tuple[torch.Tensor, torch.Tensor]:
 # ---- formulas --------------------------------------------------------------------------------------------------------
 
 
-def test_cross_entropy_from_two_streams_is_the_mean_over_all_pairs(dataset: Dataset) -> None:
+def test_exposure_cross_entropy_is_the_mean_over_all_pairs(dataset: Dataset) -> None:
     log, rng = dataset.train, np.random.default_rng(0)
     logits = rng.normal(size=log.shape)
     slow = [
@@ -259,7 +259,7 @@ def test_all_weights_train_a_model_that_can_be_saved(
 # ---- what weights promise a risk -------------------------------------------------------------------------------------
 
 
-def test_naive_bayes_weights_sum_to_all_pairs_so_ips_is_snips(dataset: Dataset) -> None:
+def test_with_naive_bayes_weights_ips_is_snips(dataset: Dataset) -> None:
     given = replace(context(dataset.train), probe=dataset.probe)
     ratio = NaiveBayes().init(given).ratio.double()
     assert float(ratio.sum()) / dataset.train.density == pytest.approx(dataset.train.n_pairs, rel=1e-6)
@@ -359,7 +359,7 @@ def test_propensities_of_rows_are_unknown_elsewhere(world: SimulatedData) -> Non
             fitted_weights.at(*pairs)
 
 
-def test_a_saved_model_says_what_a_new_fit_misses(world: SimulatedData, tmp_path: Path) -> None:
+def test_a_loaded_model_without_its_propensities_names_them(world: SimulatedData, tmp_path: Path) -> None:
     log = world.dataset.train
     training = Training(epochs=3, device="cpu")
     model = DebiasedRecommender(KnownPropensity(world.propensity, clip=0.1), training=training).fit(log)
