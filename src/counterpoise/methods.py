@@ -13,12 +13,11 @@ from typing import Any
 
 import counterpoise as cp
 from counterpoise.balance.kernels import Kernel
+from counterpoise.config import Configurable
 from counterpoise.errors import ConfigError, check_choice, did_you_mean
-from counterpoise.models.base import Backbone
+from counterpoise.models.base import BACKBONES, Backbone
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.training.contracts import Imputation, Weights
-from counterpoise.training.ensemble import Ensemble
-from counterpoise.training.ordinal import OrdinalLoss
 
 PAPER = (
     "Li, Zheng, Xiao, Wu, Geng, Chen and Cui 2024, Debiased Collaborative Filtering with Kernel-Based Causal Balancing"
@@ -507,13 +506,13 @@ IMPUTATIONS = {
 
 # Settings that are parts: of what kind, and the names of the classes that are one, by their own short names.
 PARTS: dict[str, tuple[type, Mapping[str, str]]] = {
-    "backbone": (Backbone, {"mf": "MatrixFactorization", "ncf": "NeuralCF"}),
+    "backbone": (Backbone, BACKBONES),
     "base": (Imputation, IMPUTATIONS),
-    "embedder": (Backbone, {"mf": "MatrixFactorization", "ncf": "NeuralCF"}),
-    "ensemble": (Ensemble, {"average": "Ensemble"}),
+    "embedder": (Backbone, BACKBONES),
+    "ensemble": (Configurable, {"average": "Ensemble"}),
     "imputation": (Imputation, IMPUTATIONS),
     "kernel": (Kernel, {"gaussian": "Gaussian", "exponential": "Exponential"}),
-    "ordinal": (OrdinalLoss, {"proportional-odds": "OrdinalLoss"}),
+    "ordinal": (Configurable, {"proportional-odds": "OrdinalLoss"}),
     "weights": (Weights, WEIGHTS),
 }
 OPTIONAL_PARTS = ("backbone", "base", "ensemble", "ordinal")  # None: the default of its owner, or none

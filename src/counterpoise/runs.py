@@ -23,14 +23,14 @@ from counterpoise.errors import ConfigError, CounterpoiseError, DataError, Stopp
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
 from counterpoise.methods import make
 from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.storage import read_manifest, remove_folder
-from counterpoise.training.checkpoint import FILE, Checkpoint
+from counterpoise.storage import CHECKPOINT, read_manifest, remove_folder
 from counterpoise.training.loop import DivergenceError, Progress
 from counterpoise.weights.balancing import Balancing
 
 if TYPE_CHECKING:
     from counterpoise.balance.covariate_balance import Imbalance
     from counterpoise.out_of_core.log import StreamedLog
+    from counterpoise.training.checkpoint import Checkpoint
 
 MAX_BALANCE_ROWS = 2_000_000  # of a log whose covariate balance is shown after a fit: it takes a second or two
 STOPPED_SUFFIX = ".stopped"  # of the folder that keeps an unfinished fit
@@ -232,11 +232,13 @@ def _checkpoint(
         if resume:
             raise ConfigError("`resume` does not go with patience, nor with weights that follow the errors (akb).")
         return None
+    from counterpoise.training.checkpoint import Checkpoint
+
     train, probe = dataset.train, dataset.probe
     data = hash_logs("", train, probe) if train.in_memory else cast("StreamedLog", train).shards.folder.name
     facts = [__version__, model.to_config(), data, configuration.threshold, None if probe is None else len(probe)]
     key = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
-    return Checkpoint(folder / FILE, key, resume)
+    return Checkpoint(folder / CHECKPOINT, key, resume)
 
 
 def _epochs_passed(checkpoint: Checkpoint | None) -> int:
@@ -269,7 +271,8 @@ def _save_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: 
 
 
 def drop_stopped(configuration: FitConfig, folder: Path) -> None:
-    """Remove the folder that a stopped fit of the same configuration left beside that of the whole one."""
+    """Remove what a stopped fit of the same configuration left: its checkpoint, and the folder beside that of a run."""
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     place = folder.with_name(folder.name + STOPPED_SUFFIX)
     try:
         manifest = read_manifest(place)

@@ -16,6 +16,7 @@ from scipy.special import expit
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
+import counterpoise as cp
 from counterpoise import (
     ConfigError,
     DataError,
@@ -245,8 +246,8 @@ def test_all_weights_train_a_model_that_can_be_saved(
     word: str, training: dict[str, int], dataset: Dataset, tmp_path: Path
 ) -> None:
     settings = Training(epochs=4, **training)
-    model = DebiasedRecommender(WEIGHTS[word](), training=settings).fit(dataset.train, dataset.probe)
-    again = DebiasedRecommender(WEIGHTS[word](), training=settings).fit(dataset.train, dataset.probe)
+    model = DebiasedRecommender(getattr(cp, WEIGHTS[word])(), training=settings).fit(dataset.train, dataset.probe)
+    again = DebiasedRecommender(getattr(cp, WEIGHTS[word])(), training=settings).fit(dataset.train, dataset.probe)
     assert np.array_equal(model.predict_log(dataset.test), again.predict_log(dataset.test))
     assert np.isfinite(model.ratio_).all()
     assert (model.ratio_ > 0).all()
@@ -450,7 +451,7 @@ def test_a_wrong_propensity_is_named_with_its_row(value: object, words: str, tmp
 
 @pytest.mark.parametrize("word", WEIGHTS)
 def test_a_word_builds_weights_that_come_back_from_their_configuration(word: str) -> None:
-    part = WEIGHTS[word]()
+    part = getattr(cp, WEIGHTS[word])()
     assert isinstance(part, WEIGHTS[word])
     assert from_config(json.loads(json.dumps(part.to_config()))) == part
 

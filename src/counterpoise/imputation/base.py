@@ -12,8 +12,7 @@ from torch import Tensor
 from counterpoise.config import Weighting
 from counterpoise.data.batches import Batch
 from counterpoise.errors import check_choice, check_number
-from counterpoise.models.base import Backbone
-from counterpoise.models.matrix_factorization import as_backbone
+from counterpoise.models.base import Backbone, as_backbone
 from counterpoise.risks import error
 from counterpoise.training.context import FitContext
 from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, StepInputs

@@ -1,7 +1,7 @@
 """Figures for papers: each function returns a matplotlib Figure and opens no window. Needs the extra `[plots]`.
 
 `balance` (weights and their balance), `model` (learning curves, calibration) and `study` (experiments) draw in the
-`style` of a paper's column; `text` is the love plot of the terminal. `figure.savefig("x.pdf")` and `save(figure, path)`
+`style` of a paper's column. `figure.savefig("x.pdf")` and `save(figure, path)`
 keep text as text. A function is imported when it is first used.
 """
 

@@ -39,6 +39,10 @@ class Ensemble(Configurable):
         """Both learners as one; the learner as it is where no imputation acts on it."""
         return learner if self.why_inactive(learner) else EnsembleLearner(learner, context)
 
+    def empty_scorer(self, scorer: Scorer) -> EnsembleScorer:
+        """Two scorers of the shape of this one, to be filled with saved values."""
+        return EnsembleScorer(scorer, deepcopy(scorer))
+
     def why_inactive(self, learner: Learner | EnsembleLearner) -> str | None:
         """Why there is nothing to average with; None where there is."""
         imputation = learner.imputation
