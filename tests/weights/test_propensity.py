@@ -451,8 +451,8 @@ def test_a_wrong_propensity_is_named_with_its_row(value: object, words: str, tmp
 
 @pytest.mark.parametrize("word", WEIGHTS)
 def test_a_word_builds_weights_that_come_back_from_their_configuration(word: str) -> None:
-    part = getattr(cp, WEIGHTS[word])()
-    assert isinstance(part, WEIGHTS[word])
+    part = make("ips", weights=word).weights
+    assert type(part).__name__ == WEIGHTS[word]
     assert from_config(json.loads(json.dumps(part.to_config()))) == part
 
 
