@@ -136,8 +136,8 @@ class FeedbackLog:
         roles["propensity"] = propensity_col
         names = {role: column for role, column in roles.items() if column is not None}
         columns = frame_columns(frame, names)
-        further = {"timestamps": columns.get("timestamp"), "propensities": columns.get("propensity"), "names": names}
-        return cls.from_arrays(columns["user"], columns["item"], columns["rating"], **further, **options)
+        options |= {"timestamps": columns.get("timestamp"), "propensities": columns.get("propensity"), "names": names}
+        return cls.from_arrays(columns["user"], columns["item"], columns["rating"], **options)
 
     @classmethod
     def from_csr(cls, ratings: Any, mask: Any, **options: Any) -> FeedbackLog:

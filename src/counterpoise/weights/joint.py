@@ -70,10 +70,11 @@ class _JointPropensity(FittedWeights):
     changes: ClassVar[bool] = True
     needs_pairs: ClassVar[bool] = True
     gap_name: ClassVar[str]
+    part: BalancedPropensity | StabilizedPropensity
 
     def __init__(self, part: BalancedPropensity | StabilizedPropensity, context: FitContext) -> None:
         check_clip(part.clip)
-        self.clip, self.density, self.rows = part.clip, context.log.density, len(context.log)
+        self.part, self.clip, self.density, self.rows = part, part.clip, context.log.density, len(context.log)
         self.scorer = context.build(default_model(part.backbone), self.density)
         self.optimizer = context.optimizer(self.scorer)
         self.whole = context.batches().whole()
@@ -151,10 +152,10 @@ class BalancedPropensity(Weights):
 
 class _Balanced(_JointPropensity):
     gap_name = "balance_gap"
+    part: BalancedPropensity
 
     def __init__(self, part: BalancedPropensity, context: FitContext) -> None:
         super().__init__(part, context)
-        self.part = part
         limits = max(part.clip * self.density, 1e-6), MAX_BALANCED_PROPENSITY
         self.range = [math.log(p / (1 - p)) for p in limits]  # of logits in the balance
 
@@ -200,10 +201,7 @@ class StabilizedPropensity(Weights):
 
 class _Stabilized(_JointPropensity):
     gap_name = "stability_gap"
-
-    def __init__(self, part: StabilizedPropensity, context: FitContext) -> None:
-        super().__init__(part, context)
-        self.part = part
+    part: StabilizedPropensity
 
     def loss(
         self, inputs: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
