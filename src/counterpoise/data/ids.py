@@ -56,7 +56,6 @@ class Vocabulary:
 
     @classmethod
     def numbered(cls, size: int) -> Vocabulary:
-        """The ids 0, 1, ..., size - 1."""
         return cls(np.arange(size))
 
     @property
@@ -84,7 +83,6 @@ class Vocabulary:
         return np.where(known, codes[positions], np.int32(-1))
 
     def decode(self, codes: Any) -> pl.Series:
-        """The ids of the codes, as a column."""
         return gather(self.column, codes)
 
     def require(self, ids: Any, kind: str, advice: str = "") -> Codes:
@@ -112,7 +110,6 @@ class Vocabulary:
 
     @classmethod
     def from_parquet(cls, content: bytes) -> Vocabulary:
-        """The vocabulary that `to_parquet` wrote."""
         try:
             rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
             check_size("the ids", iter([8 * rows]), len(content))
@@ -121,15 +118,12 @@ class Vocabulary:
             raise DataError(f"the ids cannot be read: {error}.") from None
 
     def __len__(self) -> int:
-        """How many ids there are."""
         return len(self.column)
 
     def __contains__(self, value: Hashable) -> bool:
-        """Whether the id is known."""
         return bool(self.encode([value])[0] >= 0)
 
     def __eq__(self, other: object) -> bool:
-        """The same ids in the same order."""
         if self is other or not isinstance(other, Vocabulary):
             return self is other
         if isinstance(self.column, pl.Series) and isinstance(other.column, pl.Series):
@@ -139,7 +133,6 @@ class Vocabulary:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Short: the number of ids and the first."""
         return f"<Vocabulary of {self.describe('id')}>"
 
     @cached_property

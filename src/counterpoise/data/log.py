@@ -228,7 +228,6 @@ class FeedbackLog:
         return len(self.users)
 
     def __repr__(self) -> str:
-        """Size and label rate."""
         (users, items), rate = self.shape, f", mean label {self.labels.mean():.3f}" if len(self) else ""
         return f"<FeedbackLog: {len(self):,} rows, {users:,} users x {items:,} items{rate}>"
 
@@ -262,7 +261,6 @@ def check_log(name: str, value: Any) -> None:
 
 
 def table(**columns: Any) -> pl.DataFrame:
-    """A data frame of these columns."""
     return pl.DataFrame(columns)
 
 

@@ -100,7 +100,7 @@ def read_columns(
     """
     if is_many(path):
         return _joined([read_part(file, columns, separator, header) for file in files_of(path)], path)
-    return read_part(_file(path), columns, separator, header, empty=False)
+    return read_part(Path(path).expanduser(), columns, separator, header, empty=False)
 
 
 def read_part(
@@ -134,7 +134,7 @@ def read_pairs(
 
 def read_features(path: AnyPath, columns: Sequence[str] | None = None, *, separator: str | None = None) -> pl.DataFrame:
     """Columns of finite numbers, all of them unless some are named."""
-    file = _file(path)
+    file = Path(path).expanduser()
     names = list(columns) if columns is not None else column_names(file, separator)
     frame = read_table(file, {name: name for name in names}, separator)
     with _located(path, separator):
@@ -146,7 +146,7 @@ def read_all_columns(path: AnyPath, features: pl.DataFrame, *, separator: str | 
 
     Text that is written like numbers becomes numbers, but ids such as 007 stay text.
     """
-    file = _file(path)
+    file = Path(path).expanduser()
     names = {name: name for name in column_names(file, separator)}
     frame = read_table(file, names, separator, nested=True)
     return pl.DataFrame({name: features[name] if name in features else _parse_numbers(frame[name]) for name in names})
@@ -173,7 +173,7 @@ def _located(path: AnyPath, separator: str | None = None, header: Sequence[str] 
     try:
         yield
     except RowError as error:
-        row, file = error.row, _file(path)
+        row, file = error.row, Path(path).expanduser()
         for file in files_of(path) if is_many(path) else []:
             rows = len(read_part(file, {"rating": header_of(file, separator, header)[0]}, separator, header))
             if row < rows:
@@ -198,10 +198,6 @@ def header_of(path: AnyPath, separator: str | None = None, header: Sequence[str]
     """The names of the columns; those of the first file that has some, where there are many."""
     files = [file for file in files_of(path) if not is_many(path) or file.stat().st_size]
     return (column_names(files[0], separator) if files else []) if header is None else header
-
-
-def _file(path: AnyPath) -> Path:
-    return Path(path).expanduser()
 
 
 def _parse_ids(column: pl.Series) -> pl.Series:
@@ -251,7 +247,7 @@ def read_side_features(
 ) -> tuple[Vocabulary, NDArray[np.float64]]:
     """The ids of users or items, and their features: every other column, all of them numbers."""
     frame = read_all_columns(path, pl.DataFrame(), separator=separator)
-    check_columns(_file(path), {"id": id_col}, frame.columns)
+    check_columns(Path(path).expanduser(), {"id": id_col}, frame.columns)
     repeated = frame[id_col].filter(frame[id_col].is_duplicated()).drop_nulls()
     if len(repeated):
         raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} is in more than one row. Keep one of them.")

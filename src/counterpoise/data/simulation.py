@@ -70,7 +70,6 @@ class PairTable:
             yield users, items, self(users, items)
 
     def mean(self) -> float:
-        """The mean over all pairs."""
         return sum(float(values.sum()) for _, _, values in self.blocks()) / (self.shape[0] * self.shape[1])
 
 

@@ -23,7 +23,6 @@ class CalibrationBin:
     high: float
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
         return asdict(self)
 
 

@@ -147,7 +147,6 @@ class Validation:
 
     @cached_property
     def folds(self) -> list[Fold]:
-        """The folds that are held out in turn."""
         folds = []
         for number in range(self.eval_folds):
             rows, probe_rows = self.fold_of_row == number, self.fold_of_probe_row == number

@@ -36,7 +36,6 @@ class Scorer(nn.Module):
         )
 
     def precisions(self) -> list[float]:
-        """Those of all parameters, in their order."""
         return [self.precision(name) for name, _ in self.named_parameters()]
 
     def penalty(self) -> Tensor:

@@ -64,7 +64,6 @@ class Balancing(Weights):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The features, one or more."""
         return (self.features,) if isinstance(self.features, str) else tuple(self.features)
 
     def pairs(self, context: FitContext) -> Pairs:

@@ -170,7 +170,6 @@ class _Balanced(_JointPropensity):
         return self.part.observation * own + self.part.labels * labels + self.part.balance * gap.square(), gap
 
     def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
-        """The predictor's part of labels CE(o r -> p r^)."""
         if self.part.labels == 0:
             return None
         with torch.no_grad():

@@ -118,7 +118,6 @@ class KnownPropensity(Weights):
 
 
 def _given(propensity: Any, context: FitContext) -> PropensityOf:
-    """A function of codes from whatever the caller gave."""
     log, device = context.log, context.device
     if propensity is None:
         return _from_rows(log, device)
