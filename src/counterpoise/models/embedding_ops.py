@@ -79,9 +79,8 @@ class _SortedPairs(NamedTuple):
 
     def sums(self, slopes: Tensor, table: Tensor) -> Tensor:
         """For each code, the sum over its pairs of slope x the row of `table` at the other code."""
-        return embedding_bag(
-            self.others, table, self.starts, mode="sum", per_sample_weights=slopes.index_select(0, self.order)
-        )
+        by_code = slopes.index_select(0, self.order)
+        return embedding_bag(self.others, table, self.starts, mode="sum", per_sample_weights=by_code)
 
 
 def rows_of_grid(grid: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,7 +113,6 @@ class GridPositions(NamedTuple):
 
     @classmethod
     def of(cls, n_users: int, n_items: int, users: Tensor, items: Tensor) -> Self:
-        """Of the pairs of these codes."""
         by_user, by_item = _SortedPairs.of(users, n_users, items), _SortedPairs.of(items, n_items, users)
         return cls(users.long() * n_items + items, by_user, by_item)
 

@@ -41,7 +41,6 @@ class MatrixFactorization(Backbone):
     l2_features: float = 6.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
-        """Factors from a narrow normal distribution, biases 0, the mean at the log odds of the log's label rate."""
         check_number("dim", self.dim, at_least=1, integer=True)
         check_flag("biases", self.biases)
         if self.side_features != "auto":
@@ -59,7 +58,6 @@ class MatrixFactorization(Backbone):
         return scorer
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> _Factors:
-        """All parameters zero."""
         return _Factors(self, n_users, n_items, n_columns)
 
 
@@ -100,7 +98,8 @@ class _Factors(Scorer):
         the other side needs no column of its own.
         """
         users, items = [self.user_factors.weight], [self.item_factors.weight]
-        user_bias, item_bias = self._biases()
+        user_bias = self.user_bias.weight + self.mean if self.part.biases else None
+        item_bias = self.item_bias.weight if self.part.biases else None
         if self.uses_side_features and self.feature_weights.shape[0] < self.feature_weights.shape[1]:
             users.append(self.user_features)
             items.append(_with_bias(self.item_features @ self.feature_weights.T, item_bias))
@@ -114,12 +113,6 @@ class _Factors(Scorer):
         if item_bias is not None:
             users, items = [*users, torch.ones_like(users[0][:, :1])], [*items, item_bias]
         return torch.cat(users, dim=1), torch.cat(items, dim=1)
-
-    def _biases(self) -> tuple[Tensor | None, Tensor | None]:
-        """Of users, with the mean, and of items: (|U|, 1) and (|I|, 1)."""
-        if not self.part.biases:
-            return None, None
-        return self.user_bias.weight + self.mean, self.item_bias.weight
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
         user_table, item_table = self.vectors()
