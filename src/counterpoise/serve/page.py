@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from counterpoise import __version__
 from counterpoise.errors import ConfigError, CounterpoiseError
-from counterpoise.report.page import csp_hash
+from counterpoise.report.page import csp_hash, load_template
 from counterpoise.serve.lists import Items
 from counterpoise.serve.model import ServedRun
 from counterpoise.serve.schema import MAX_K
@@ -42,7 +41,7 @@ def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
         lists = page_lists(run, user, _length(k)) if user else []
     except CounterpoiseError as problem:
         error, status = str(problem), 422 if isinstance(problem, ConfigError) else 404
-    text = _template().render(
+    text = load_template("counterpoise.serve").render(
         run=run,
         user=user,
         k=k,
@@ -83,7 +82,7 @@ def _length(text: str) -> int:
     return int(text)
 
 
-@lru_cache(maxsize=1)
+@cache
 def style() -> str:
     """The stylesheet of the report, and that of the form."""
     own = files("counterpoise.serve") / "templates" / "form.css"
@@ -91,7 +90,7 @@ def style() -> str:
     return report.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=1)
+@cache
 def page_headers() -> dict[str, str]:
     """Headers that forbid scripts, loading anything from elsewhere, and framing."""
     rules = f"default-src 'none'; img-src data:; style-src {csp_hash(style())}; form-action 'self'"
@@ -101,15 +100,3 @@ def page_headers() -> dict[str, str]:
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-store",
     }
-
-
-@lru_cache(maxsize=1)
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("counterpoise.serve"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html")
