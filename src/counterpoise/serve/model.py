@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from counterpoise.config import Unknown
-from counterpoise.errors import ConfigError, DataError
-from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.report.context import is_uncorrected
+from counterpoise.errors import DataError
+from counterpoise.recommender import load_model
+from counterpoise.report.context import is_uncorrected, load_baseline
 from counterpoise.report.write import REPORT
 from counterpoise.serve.lists import Id, Ids, Items, Lists
 from counterpoise.storage import read_manifest
@@ -45,7 +45,7 @@ class ServedRun:
             **{name: value for name, value in manifest.items() if name not in STORAGE_FIELDS},
         }
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
-        beside = None if baseline is None else Lists.of(_load_baseline(model, baseline))
+        beside = None if baseline is None else Lists.of(load_baseline(model, baseline))
         return cls(folder, users, items, Lists.of(model), _printable(facts), beside, is_uncorrected(model), unknown)
 
     @property
@@ -75,12 +75,7 @@ class ServedRun:
         return None if candidates is None else np.unique(self.items.require_all(candidates))
 
     def recommend(
-        self,
-        name: Id,
-        k: int,
-        filter_seen: bool = True,
-        candidates: Items | None = None,
-        exclude: Sequence[int] = (),
+        self, name: Id, k: int, filter_seen: bool = True, candidates: Items | None = None, exclude: Sequence[int] = ()
     ) -> dict[str, Any]:
         """JSON-able: the list of one user; `candidates` and `exclude` are codes."""
         user = self.user(name)
@@ -105,12 +100,3 @@ def _printable(facts: dict[str, Any]) -> dict[str, Any]:
     """Facts with a question mark for every lone surrogate: folder names may contain them, JSON answers cannot."""
     whole: dict[str, Any] = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
     return whole
-
-
-def _load_baseline(model: DebiasedRecommender, folder: Path) -> DebiasedRecommender:
-    baseline = load_model(folder)
-    if not is_uncorrected(baseline):
-        raise ConfigError(f"`baseline` must be a run of mf (counterpoise fit --method mf), and {folder} is debiased.")
-    if (baseline.user_ids_, baseline.item_ids_) != (model.user_ids_, model.item_ids_):
-        raise DataError(f"`baseline` must be fitted on the same log: users and items of {folder} are others.")
-    return baseline
