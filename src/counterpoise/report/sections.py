@@ -81,9 +81,10 @@ def _label_rates(rates: Sequence[Facts]) -> Figure:
         drawn.append((rate["sample"], [Mark(rate["rate"], tip, styles.get(rate["sample"], "truth"), low, high)]))
         rows.append({**rate, "low": low, "high": high})
     svg = row_chart(drawn, "share of positive labels", "Label rates of the log and of uniform samples", guides=())
-    columns = "sample", ("rate", "rate", "share", "label rate"), *_interval_columns("share"), ROWS
+    rate_column = ("rate", "rate", "share", "label rate")
+    numbers = records("Label rates", rows, "sample", rate_column, *_interval_columns("share"), ROWS)
     caption = "Probe and test are uniform samples: they estimate the label rate of all pairs. The log is selected."
-    return Figure("Label rates", svg, caption, numbers=records("Label rates", rows, *columns), term="label rate")
+    return Figure("Label rates", svg, caption, numbers=numbers, term="label rate")
 
 
 def _interval_columns(number: str) -> tuple[tuple[str, ...], ...]:
@@ -111,7 +112,10 @@ def _love_plot(balance: Facts) -> Figure:
     weighted = balance["weighted"]
     rows = [{**row, "change": _change(row)} for row in balance["features"]]
     known = [row for row in rows if row["smd_before"] is not None]
-    size = (lambda row: row["change"]) if weighted else (lambda row: abs(row["smd_before"]))
+
+    def size(row: Facts) -> float:
+        return float(row["change"] if weighted else abs(row["smd_before"]))
+
     drawn = []
     for row in sorted(sorted(known, key=lambda row: -abs(size(row)))[:MAX_FEATURES], key=lambda row: -size(row)):
         times = ("before", "after") if weighted and row["smd_after"] is not None else ("before",)

@@ -35,10 +35,10 @@ def summary(facts: Facts) -> list[dict[str, str]]:
 
 def headline(facts: Facts) -> list[dict[str, str]]:
     """A few numbers for the top of the page: value, label, note, and the `term` that defines it."""
-    found = []
-    for row in facts["model"]["metrics"]:
-        if row["metric"] in HEADLINE_METRICS and row["run"]["value"] is not None:
-            found.append(headline_metric(row, row["run"]["value"], _note(row)))
+    metrics = [row for row in facts["model"]["metrics"] if row["metric"] in HEADLINE_METRICS]
+    found = [
+        headline_metric(row, row["run"]["value"], _note(row)) for row in metrics if row["run"]["value"] is not None
+    ]
     rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
     uniform = rates.get("test", rates.get("probe"))
     if uniform is not None:
@@ -60,12 +60,12 @@ def headline_metric(row: Facts, value: float, note: str) -> dict[str, str]:
 
 def stopped_note(run: str, stopped: Mapping[str, int]) -> str:
     """That a fit was stopped before its last epoch."""
-    return (
-        f"{run} was stopped after epoch {stopped['epoch']:,} of {stopped['epochs']:,}: the model is not trained fully."
-    )
+    epochs = f"epoch {stopped['epoch']:,} of {stopped['epochs']:,}"
+    return f"{run} was stopped after {epochs}: the model is not trained fully."
 
 
 def _note(row: Facts) -> str:
+    """The difference of a metric from the baseline, or its interval without one."""
     difference = row.get("difference")
     if difference is None or difference["value"] is None:
         return _interval(row["run"]["interval"]).strip()
