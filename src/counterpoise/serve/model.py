@@ -40,13 +40,11 @@ class ServedRun:
         manifest, model = read_manifest(folder), load_model(folder)
         if read_manifest(folder) != manifest:
             raise DataError(f"{folder} was saved again while it was read. Try again.")
-        facts = {
-            "run": folder.resolve().name,
-            **{name: value for name, value in manifest.items() if name not in STORAGE_FIELDS},
-        }
+        facts = {name: value for name, value in manifest.items() if name not in STORAGE_FIELDS}
+        facts = _printable({"run": folder.resolve().name} | facts)
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
         beside = None if baseline is None else Lists.of(load_baseline(model, baseline))
-        return cls(folder, users, items, Lists.of(model), _printable(facts), beside, is_uncorrected(model), unknown)
+        return cls(folder, users, items, Lists.of(model), facts, beside, is_uncorrected(model), unknown)
 
     @property
     def method(self) -> str:
@@ -72,7 +70,7 @@ class ServedRun:
 
     def choice(self, candidates: Sequence[Id] | None) -> Items | None:
         """The codes of candidates, ascending and each once; None for all items."""
-        return None if candidates is None else np.unique(self.items.require_all(candidates))
+        return None if candidates is None else np.unique([self.items.require(name) for name in candidates])
 
     def recommend(
         self, name: Id, k: int, filter_seen: bool = True, candidates: Items | None = None, exclude: Sequence[int] = ()
@@ -89,11 +87,9 @@ class ServedRun:
         return {"item_id": self.items.values[item], "items": self._ranked(*self.lists.similar(item, k))}
 
     def _ranked(self, items: Items, scores: Any) -> list[dict[str, Any]]:
-        pairs = zip(items.tolist(), scores.tolist(), strict=True)
         ids = self.items.values
-        return [
-            {"item_id": ids[item], "score": score, "rank": rank} for rank, (item, score) in enumerate(pairs, start=1)
-        ]
+        ranked = enumerate(zip(items.tolist(), scores.tolist(), strict=True), start=1)
+        return [{"item_id": ids[item], "score": score, "rank": rank} for rank, (item, score) in ranked]
 
 
 def _printable(facts: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,6 @@ from counterpoise.serve.lists import Items
 from counterpoise.serve.model import ServedRun
 from counterpoise.serve.schema import MAX_K
 
-POPULAR = "Most rated, not seen yet"
 REPORT_POLICY = "sandbox allow-scripts; connect-src 'none'; form-action 'none'"  # gives the report an origin of its own
 
 
@@ -59,14 +58,12 @@ def page_lists(run: ServedRun, user: str, k: int) -> list[PageList]:
     code = run.user(user)
     title = f"{'Baseline' if run.is_baseline else 'Debiased'}: {run.method}"
     unknown = "" if code is not None else " This user is unknown: the items with the best rates of positive labels."
-    lists = [_page_list(run, title, f"Recommendations of this run.{unknown}", *run.lists.recommend(code, k))]
+    own = _page_list(run, title, f"Recommendations of this run.{unknown}", *run.lists.recommend(code, k))
     if run.baseline is not None:
         note = "Matrix factorisation that takes the log as it is."
-        lists.append(_page_list(run, "Baseline", note, *run.baseline.recommend(code, k)))
-    else:
-        note = "No baseline run was given (serve --baseline RUN), so the most rated items are shown."
-        lists.append(_page_list(run, POPULAR, note, run.lists.most_popular(code, k)))
-    return lists
+        return [own, _page_list(run, "Baseline", note, *run.baseline.recommend(code, k))]
+    note = "No baseline run was given (serve --baseline RUN), so the most rated items are shown."
+    return [own, _page_list(run, "Most rated, not seen yet", note, run.lists.most_popular(code, k))]
 
 
 def _page_list(run: ServedRun, title: str, note: str, items: Items, scores: Any = None) -> PageList:
