@@ -18,13 +18,12 @@ from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.context import ReportContext, load_context, unknown_user_notes
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.facts import as_json, difference_facts, flat, method_name, metric_facts, versions
-from counterpoise.report.page import Block, Column, Facts, Section, Table, Text, pairs, records, render
+from counterpoise.report.page import Block, Column, Facts, Section, Table, pairs, records, render
 from counterpoise.report.sections import (
     METRIC_TERMS,
     ROWS,
     WEIGHT_COLUMNS,
     difference_figure,
-    difference_interval,
     metric_heading,
     with_interval,
 )
@@ -169,12 +168,12 @@ def comparison_page(facts: Facts) -> str:
 
 def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
     if not facts["metrics"]:
-        return Section("metrics", "Metrics", [Text("There is no common test."), _fit_metrics(facts["runs"])])
+        return Section("metrics", "Metrics", ["There is no common test.", _fit_metrics(facts["runs"])])
     test = facts["test"]
     columns = [Column("metric", term="AUC"), *(Column(run, "metric", "interval") for run in runs)]
     rows = [[metric_heading(row), *(with_interval(run) for run in row["runs"])] for row in facts["metrics"]]
     blocks: list[Block] = [
-        Text(f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}."),
+        f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}.",
         Table("Metrics with 95% intervals over users", columns, rows),
     ]
     columns, differences = [Column("metric", term="difference")], [[metric_heading(row)] for row in facts["metrics"]]
@@ -183,7 +182,7 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
         blocks.append(difference_figure(shown, f"{run} against {runs[0]}", f"{run} minus {runs[0]}"[:60]))
         columns += [Column(run, "signed", "difference"), Column("verdict", term="verdict")]
         for cells, row in zip(differences, shown, strict=True):
-            cells += [difference_interval(row["difference"]), row["verdict"]]
+            cells += [with_interval(row["difference"]), row["verdict"]]
     return Section("metrics", "Metrics", [*blocks, Table(f"Differences from {runs[0]}", columns, differences)])
 
 
@@ -215,7 +214,7 @@ def _runs_section(runs: Sequence[Facts]) -> Section:
 
 def _settings_section(facts: Facts, runs: Sequence[str]) -> Section:
     columns = [Column("setting"), *(Column(run) for run in runs)]
-    blocks: list[Block] = [] if facts["options"] else [Text("All runs have the same options.")]
+    blocks: list[Block] = [] if facts["options"] else ["All runs have the same options."]
     for key, caption in (("options", "Options that differ"), ("settings", "Settings of every part that differ")):
         if facts[key]:
             rows = [[row["setting"], *map(str, row["values"])] for row in facts[key]]

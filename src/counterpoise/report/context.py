@@ -150,20 +150,14 @@ def _load_dataset(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tupl
     except (CounterpoiseError, OSError, ValueError):  # the error's text could quote a file that is not this log
         named = short_repr(fitted.get("data"))
         return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
-    if not _same_pairs(model, dataset.train):
+    log, fitted_pairs = dataset.train, model.seen_
+    seen = Seen.of(log)
+    same_ids = (log.user_ids, log.item_ids) == (model.user_ids_, model.item_ids_)
+    if not (same_ids and torch.equal(seen.starts, fitted_pairs.starts) and torch.equal(seen.items, fitted_pairs.items)):
         return None, (f"{fitted['data']} has changed since the fit, so what needs the log is left out.",)
-    log = dataset.train
     if isinstance(log, StreamedLog) and not isinstance(log.engine, ThreadEngine):
         dataset = replace(dataset, train=log.by(ThreadEngine()))
     return dataset, ()
-
-
-def _same_pairs(model: DebiasedRecommender, log: FeedbackLog) -> bool:
-    """Whether a log has the ids and the pairs that a model was fitted to."""
-    if (log.user_ids, log.item_ids) != (model.user_ids_, model.item_ids_):
-        return False
-    seen = Seen.of(log)
-    return torch.equal(seen.starts, model.seen_.starts) and torch.equal(seen.items, model.seen_.items)
 
 
 def is_uncorrected(model: DebiasedRecommender) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, ClassVar
+from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
@@ -18,14 +18,6 @@ from counterpoise.report.definitions import DEFINITIONS
 Facts = Mapping[str, Any]
 FORMATS = {"count": "{:,.0f}", "number": "{:.3g}", "metric": "{:.4f}", "signed": "{:+.4f}", "sd": "{:+.3f}"}
 FORMATS |= {"share": "{:.1%}", "probability": "{:.2f}", "text": "{}"}
-
-
-@dataclass(frozen=True)
-class Text:
-    """A paragraph."""
-
-    text: str
-    kind: ClassVar[str] = "text"
 
 
 @dataclass(frozen=True)
@@ -68,7 +60,6 @@ class Table:
     folded: bool = False
     half: bool = False
     sortable: bool = True
-    kind: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
@@ -82,10 +73,9 @@ class Figure:
     numbers: Table | None = None
     term: str | None = None
     tall: bool = False
-    kind: ClassVar[str] = "figure"
 
 
-Block = Text | Table | Figure
+Block = str | Table | Figure  # a string is a paragraph
 
 
 @dataclass(frozen=True)

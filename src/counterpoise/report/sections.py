@@ -8,7 +8,7 @@ from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
-from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, Text, pairs, records, render
+from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
 from counterpoise.report.summary import CUSTOM
 
 MAX_FEATURES = 20  # rows of the love plot
@@ -99,12 +99,12 @@ def balance_section(facts: Facts) -> Section:
         why = "The log is not available, so weights cannot be assigned to rows."
         if facts["weights"]["uniform"]:
             why = "This method gives every row the same weight, so weighting changes no balance."
-        blocks.append(Text(f"{why} The figure shows the unweighted log against all pairs."))
+        blocks.append(f"{why} The figure shows the unweighted log against all pairs.")
     blocks += [_love_plot(balance), *_held_out(balance)]
     if balance["functions"]:
         blocks += _dual_values(balance)
     elif balance["weighted"]:
-        blocks.append(Text("This method balances no functions explicitly, so there are no dual values."))
+        blocks.append("This method balances no functions explicitly, so there are no dual values.")
     return Section("balance", "Balance", blocks)
 
 
@@ -206,7 +206,7 @@ def weights_section(facts: Facts) -> Section:
     """The distribution of the weights and the effective sample size."""
     weights = facts["weights"]
     if weights["uniform"]:
-        return Section("weights", "Weights", [Text(f"All {weights['rows']:,} rows have the same weight.")])
+        return Section("weights", "Weights", [f"All {weights['rows']:,} rows have the same weight."])
     quantiles = [(name, name, "number", "weight") for name in weights["quantiles"]]
     diagnostics = records(
         "Weight diagnostics", [{**weights, **weights["quantiles"]}], ROWS, *WEIGHT_COLUMNS, *quantiles
@@ -218,7 +218,7 @@ def weights_section(facts: Facts) -> Section:
         Figure("Distribution of the weights", svg, "Logarithmic x axis.", term="weight"),
     ]
     if "by_popularity" not in weights:
-        blocks.append(Text("The log is not available, so weights cannot be assigned to users and items."))
+        blocks.append("The log is not available, so weights cannot be assigned to users and items.")
         return Section("weights", "Weights", blocks)
     sides = {"by_popularity": ("item", "popularity"), "by_activity": ("user", "activity")}
     blocks += [_weight_by_count(weights[key], *names) for key, names in sides.items() if len(weights[key]) > 1]
@@ -278,7 +278,7 @@ def model_section(facts: Facts) -> Section:
             f"{rule['n_empty_users']:,} have no positive label (rule: {rule['empty_users']}) and "
             f"{rule['n_short_users']:,} fewer than {rule['k']} rows."
         )
-        blocks += [Text(evaluated), _metric_table(model["metrics"])]
+        blocks += [evaluated, _metric_table(model["metrics"])]
         if any(row.get("difference") for row in model["metrics"]):
             titles = "Difference from the MF baseline", "this run minus baseline"
             blocks.append(difference_figure(model["metrics"], *titles))
@@ -289,9 +289,9 @@ def model_section(facts: Facts) -> Section:
             rows.append([term if name != "user_auc" else "AUC per user", model["evaluation"][name], *interval])
         ends = [Column(name, "metric", "interval") for name in ("from", "to")]
         table = Table("Metrics at the fit", [Column("metric", term="AUC"), Column("value", "metric"), *ends], rows)
-        blocks += [Text("The test is not available; these are the metrics at the fit."), table]
+        blocks += ["The test is not available; these are the metrics at the fit.", table]
     else:
-        blocks.append(Text("There are no uniformly collected ratings to evaluate on: give some with --test FILE."))
+        blocks.append("There are no uniformly collected ratings to evaluate on: give some with --test FILE.")
     if model["calibration"]:
         blocks.append(_calibration(model["calibration"]))
     return Section("model", "Model", [*blocks, _learning(model), *_fitted_parts(model), *_truth(model)])
@@ -310,20 +310,14 @@ def _metric_table(rows: Sequence[Facts]) -> Table:
         columns += [Column(MODELS["baseline"], "metric", "baseline"), Column("difference", "signed", "difference")]
         columns += [Column("verdict", term="verdict")]
         for row, line in zip(rows, cells, strict=True):
-            line += [with_interval(row["baseline"]), difference_interval(row["difference"]), row["verdict"]]
+            line += [with_interval(row["baseline"]), with_interval(row["difference"]), row["verdict"]]
     return Table("Metrics on the test, with 95% intervals over users", columns, cells)
 
 
-def with_interval(part: Facts) -> Any:
-    """(value, low, high), or the value alone where there is no interval."""
-    interval = part["interval"]
-    known = part["value"] is not None and interval and interval[0] is not None
-    return [part["value"], *interval] if known else part["value"]
-
-
-def difference_interval(difference: Facts) -> Any:
-    """(difference, low, high), or the difference alone where there is no interval."""
-    return with_interval({"value": difference["value"], "interval": (difference["low"], difference["high"])})
+def with_interval(found: Facts) -> Any:
+    """[value, low, high] of a metric or of a difference; the value alone where there is no interval."""
+    low, high = found.get("interval") or (found.get("low"), found.get("high"))
+    return found["value"] if found["value"] is None or low is None else [found["value"], low, high]
 
 
 def difference_figure(rows: Sequence[Facts], title: str, x_name: str) -> Figure:
@@ -448,7 +442,7 @@ def lists_section(facts: Facts) -> Section:
         ("overlap", "overlap", "share", "overlap"),
     )
     marked = "• marks items that are not in the baseline's list." if "baseline" in sides else "No baseline."
-    note = Text(f"Some users, from the least to the most active. {marked}")
+    note = f"Some users, from the least to the most active. {marked}"
     return Section(
         "lists", "Recommendations", [table, note, *(_user_table(u, sides) for u in lists["users"] if u["run"])]
     )

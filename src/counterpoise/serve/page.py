@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,20 +16,6 @@ from counterpoise.serve.model import ServedRun
 from counterpoise.serve.schema import MAX_K
 
 REPORT_POLICY = "sandbox allow-scripts; connect-src 'none'; form-action 'none'"  # gives the report an origin of its own
-
-
-@dataclass(frozen=True)
-class PageList:
-    """A list on the page: rows of item, score (None where there is none) and number of ratings in the log."""
-
-    title: str
-    note: str
-    rows: list[tuple[Any, float | None, int]]
-
-    @property
-    def mean_ratings(self) -> float:
-        """Mean number of ratings of its items."""
-        return sum(row[2] for row in self.rows) / max(1, len(self.rows))
 
 
 def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
@@ -53,7 +38,7 @@ def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
     return text, status
 
 
-def page_lists(run: ServedRun, user: str, k: int) -> list[PageList]:
+def page_lists(run: ServedRun, user: str, k: int) -> list[dict[str, Any]]:
     """The list of the run, and beside it that of the baseline run or else the most rated items."""
     code = run.user(user)
     title = f"{'Baseline' if run.is_baseline else 'Debiased'}: {run.method}"
@@ -66,11 +51,12 @@ def page_lists(run: ServedRun, user: str, k: int) -> list[PageList]:
     return [own, _page_list(run, "Most rated, not seen yet", note, run.lists.most_popular(code, k))]
 
 
-def _page_list(run: ServedRun, title: str, note: str, items: Items, scores: Any = None) -> PageList:
+def _page_list(run: ServedRun, title: str, note: str, items: Items, scores: Any = None) -> dict[str, Any]:
+    """A list on the page: rows of item, score (None where there is none) and number of ratings in the log."""
     values = [None] * len(items) if scores is None else scores.tolist()
     ratings = run.lists.popularity[items].tolist()
     names = [run.items.values[item] for item in items.tolist()]
-    return PageList(title, note, list(zip(names, values, ratings, strict=True)))
+    return {"title": title, "note": note, "rows": list(zip(names, values, ratings, strict=True))}
 
 
 def _length(text: str) -> int:
