@@ -44,11 +44,6 @@ class Scale:
         share = (here - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
 
-    @property
-    def middle(self) -> float:
-        """The position in the middle of the axis."""
-        return (self.start + self.end) / 2
-
     def ticks(self) -> list[float]:
         """About five multiples of 1, 2 or 5 times a power of ten; on a long logarithmic scale powers of ten alone."""
         low, high = self.low, self.high
@@ -212,7 +207,7 @@ def _x_axis(x: Scale, bottom: float, name: str) -> list[Markup]:
     for tick in x.ticks():
         drawn.append(_line(x(tick), TOP, x(tick), bottom, "grid"))
         drawn.append(tag("text", short(tick), x=x(tick), y=bottom + 16, class_="tick middle"))
-    return [*drawn, tag("text", name, x=x.middle, y=bottom + 36, class_="axis middle")]
+    return [*drawn, tag("text", name, x=(x.start + x.end) / 2, y=bottom + 36, class_="axis middle")]
 
 
 def _y_axis(y: Scale, name: str) -> list[Markup]:
@@ -220,5 +215,5 @@ def _y_axis(y: Scale, name: str) -> list[Markup]:
     for tick in y.ticks():
         drawn.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
         drawn.append(tag("text", short(tick), x=LEFT - 6, y=y(tick) + 4, class_="tick end"))
-    turned = f"rotate(-90 12 {y.middle:g})"
-    return [*drawn, tag("text", name, x=12, y=y.middle, transform=turned, class_="axis middle")]
+    middle = (y.start + y.end) / 2
+    return [*drawn, tag("text", name, x=12, y=middle, transform=f"rotate(-90 12 {middle:g})", class_="axis middle")]

@@ -151,11 +151,11 @@ def _headline(facts: Facts) -> list[dict[str, str]]:
 
 def _summary(facts: Facts) -> list[dict[str, str]]:
     """A paragraph for each run but the first: the metrics in which it is better or worse than the first."""
-    first, parts = facts["runs"][0]["run"], []
-    for place, run in enumerate(facts["runs"][1:], start=1):
-        if facts["metrics"]:
-            listed = verdict_list({row["name"]: row["runs"][place]["verdict"] for row in facts["metrics"]})
-            parts.append({"title": f"{run['run']} against {first}", "text": f"{listed[0].upper()}{listed[1:]}."})
+    first, *others = [run["run"] for run in facts["runs"]]
+    parts = []
+    for place, name in enumerate(others if facts["metrics"] else (), start=1):
+        listed = verdict_list({row["name"]: row["runs"][place]["verdict"] for row in facts["metrics"]})
+        parts.append({"title": f"{name} against {first}", "text": f"{listed[0].upper()}{listed[1:]}."})
     return parts
 
 

@@ -134,16 +134,13 @@ def _balance(balance: Facts) -> list[str]:
         before, after = held_out["before"]["rms_sd"], held_out["after"]["rms_sd"]
         verb = "fell" if after < before else "rose"
         sentences.append(f"Imbalance of held-out functions {verb} from {before:.3f} to {after:.3f} SD (RMS).")
-    worse = sum(_is_worse(row) for row in balance["features"])
+    changes = [(row["smd_before"], row["smd_after"]) for row in balance["features"]]
+    known = [(abs(before), abs(after)) for before, after in changes if before is not None and after is not None]
+    worse = sum(after > max(BALANCED_SMD, before + 1e-9) for before, after in known)
     if worse:
         features = f"{worse} features have" if worse > 1 else "1 feature has"
         sentences.append(f"{features} a standardised mean difference above {BALANCED_SMD} that weighting increased.")
     return sentences
-
-
-def _is_worse(row: Facts) -> bool:
-    before, after = row["smd_before"], row["smd_after"]
-    return before is not None and after is not None and abs(after) > max(BALANCED_SMD, abs(before) + 1e-9)
 
 
 def _corrections(model: Facts) -> list[str]:
