@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 MAX_ERROR_LENGTH = 1000  # characters; the middle of a longer error is left out
 MAX_LOVE_ROWS = 8  # features shown in a love plot
 MIN_SCALE_WIDTH = 12  # characters; a narrower scale is left out
-SIGNS = {True: {"before": "○", "after": "●", "both": "◉", "line": "─"}}
-SIGNS[False] = {"before": "o", "after": "x", "both": "8", "line": "-"}
+CIRCLES = {"before": "○", "after": "●", "both": "◉", "line": "─"}
+ASCII = {"before": "o", "after": "x", "both": "8", "line": "-"}
 Update = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
 
 
@@ -136,16 +136,21 @@ def love_lines(
 
     `fancy` draws with circles, otherwise ASCII. If `width` leaves no room for a scale, only the numbers are printed.
     """
-    shown, signs = list(rows[:MAX_LOVE_ROWS]), SIGNS[fancy]
+    shown, signs = list(rows[:MAX_LOVE_ROWS]), CIRCLES if fancy else ASCII
     if not shown:
         return []
     weighted = any(abs(row.before - row.after) > 1e-9 for row in rows)
-    names = _fitted([row.name for row in shown], max(6, width // 3))
+    longest = max(6, width // 3)
+    names = [row.name if len(row.name) <= longest else row.name[: longest - 2] + ".." for row in shown]
+    name_width = max(map(len, names))
     numbers = [f"{row.before:.2f} -> {row.after:.2f}" if weighted else f"{row.before:.2f}" for row in shown]
-    room = width - len(names[0]) - max(map(len, numbers)) - 4
+    room = width - name_width - max(map(len, numbers)) - 4
     largest = max(max(row.before, row.after) for row in shown)
     bars = [_bar(row, largest, room, signs) if room >= MIN_SCALE_WIDTH else "" for row in shown]
-    lines = [f"{name}  {bar}  {number}".rstrip() for name, bar, number in zip(names, bars, numbers, strict=True)]
+    lines = [
+        f"{name:<{name_width}}  {bar}  {number}".rstrip()
+        for name, bar, number in zip(names, bars, numbers, strict=True)
+    ]
     more = [f"and {len(rows) - MAX_LOVE_ROWS} more with smaller imbalance"] if len(rows) > MAX_LOVE_ROWS else []
     return [*_legend(title, weighted, signs, width), *lines, *more]
 
@@ -157,12 +162,6 @@ def _legend(title: str, weighted: bool, signs: dict[str, str], width: int) -> li
         return [heading]
     key = f"{signs['before']} before, {signs['after']} after"
     return [f"{heading}: {key}"] if len(heading) + len(key) + 2 <= width else [heading, key]
-
-
-def _fitted(names: Sequence[str], longest: int) -> list[str]:
-    """Names cut and padded to one width."""
-    cut = [name if len(name) <= longest else name[: longest - 2] + ".." for name in names]
-    return [name.ljust(max(map(len, cut))) for name in cut]
 
 
 def _bar(row: Imbalance, largest: float, room: int, signs: dict[str, str]) -> str:

@@ -14,7 +14,14 @@ from torch.nn.functional import pad
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.models.base import Backbone, Scorer, draw_normal, initial_logit, zero_table
-from counterpoise.models.embedding_ops import GridPositions, RepeatedInputCache, inner_products, rows_and_grid
+from counterpoise.models.embedding_ops import (
+    MIN_PAIRS_TO_SORT,
+    GridPositions,
+    RepeatedInputCache,
+    biased_products,
+    inner_products,
+    rows_and_grid,
+)
 
 NOISE_PRECISION = 4.0  # the prior's precision that keeps factors from learning noise at USUAL_ROWS; the default of l2
 USUAL_ROWS = 24  # rows for each user and item at which `l2` means what it says: those of Coat, where it was chosen
@@ -115,9 +122,13 @@ class _Factors(Scorer):
         return torch.cat(users, dim=1), torch.cat(items, dim=1)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        user_table, item_table = self.vectors()
         if self.n_users * self.n_items > MAX_GRID_RATIO * len(users):
-            return inner_products(user_table, item_table, users, items)
+            few = users.device.type == "cpu" and len(users) < MIN_PAIRS_TO_SORT
+            if few and self.part.biases and not self.uses_side_features:
+                biases = self.user_bias.weight, self.item_bias.weight
+                return biased_products((self.mean, *self.embeddings(), *biases), users, items)
+            return inner_products(*self.vectors(), users, items)
+        user_table, item_table = self.vectors()
         positions = self._positions(users, items)
         if positions is not None:
             return rows_and_grid(user_table, item_table, positions)[0]
