@@ -103,6 +103,9 @@ def as_csv(table: Table) -> str:
     return _csv(COLUMNS, [{name: _csv_value(value) for name, value in row.items()} for row in rows])
 
 
+FORMATS: dict[str, Callable[[Table], str]] = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": as_json}
+
+
 def _facts(section: Section, line: Line, metric: str) -> dict[str, Any]:
     """All facts of one cell, flat."""
     cell = line.cells[metric]

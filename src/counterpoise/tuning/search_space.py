@@ -107,11 +107,7 @@ PAPER_SPACE: dict[str, Callable[[Any], Dimension]] = {
 
 
 def search_space(
-    method: str,
-    fixed: Mapping[str, Any],
-    rows: int,
-    space: str = "default",
-    own: Mapping[str, Any] | None = None,
+    method: str, fixed: Mapping[str, Any], rows: int, space: str = "default", own: Mapping[str, Any] | None = None
 ) -> list[Dimension]:
     """The dimensions of a search for a method on a log of `rows` rows, with the settings in `fixed` left out.
 
@@ -135,6 +131,17 @@ def search_space(
     if not dimensions:
         raise ConfigError(f"there is nothing to search: name settings of {method!r} with --search {SYNTAX}.")
     return dimensions
+
+
+def default_values(method: str, fixed: Mapping[str, Any], dimensions: Sequence[Dimension]) -> dict[str, Any]:
+    """The default value of each dimension that contains it."""
+    model, found = make(method, **fixed), {}
+    for dimension in dimensions:
+        values = [model.get_params()[full] for full in dimension.full_names(model)]
+        value = values[0] / dimension.factor if dimension.sets else values[0]
+        if len(set(map(repr, values))) == 1 and dimension.contains(value):
+            found[dimension.name] = value
+    return found
 
 
 def _free_settings(model: DebiasedRecommender, taken: Collection[str]) -> dict[str, str]:
