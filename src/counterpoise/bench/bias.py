@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise import __version__, risks
+from counterpoise.bench.statistics import mean_and_deviation
 from counterpoise.bench.store import Store, hash_facts
 from counterpoise.bench.tables import Sheet, Value
 from counterpoise.data.datasets import load_dataset
@@ -447,30 +448,21 @@ def measure(
 ) -> list[Row]:
     """All estimates on one draw of the log; depends on nothing but its arguments."""
     draw = known.observe(random_numbers(seed, "log", repeat))
-    ideals, errors = {}, {}
+    ideals, errors, found = {}, {}, {}
     with one_thread(), one_blas_thread():
         imputed = imputed_ratings(imputation, draw, random_numbers(seed, "imputation", repeat))
         for matrix in matrices:
             predicted = MATRICES[matrix](known.ratings, random_numbers(seed, "matrix", matrix))
             errors[matrix], ideals[matrix] = errors_of(predicted, known.ratings, imputed, draw, ERRORS[error])
-        found = _estimates(estimators, errors, known, draw, seed, repeat)
+        for weights, names in groupby(sorted(estimators, key=_weights), key=_weights):  # the same weights are shared
+            ratio_of = ratios(weights, known, draw, random_numbers(seed, "weights", weights, repeat))
+            for name, matrix in product(names, matrices):
+                found[name, matrix] = estimate(ESTIMATORS[name].risk, errors[matrix], ratio_of)
     return [
         Row(matrix, name, repeat, ideals[matrix], found[name, matrix] / ideals[matrix] - 1)
         for matrix in matrices
         for name in estimators
     ]
-
-
-def _estimates(
-    estimators: Sequence[str], errors: dict[str, Errors], known: KnownSelection, draw: Draw, seed: int, repeat: int
-) -> dict[tuple[str, str], float]:
-    """By (estimator, matrix); estimators with the same weights share them."""
-    found = {}
-    for weights, names in groupby(sorted(estimators, key=_weights), key=_weights):
-        ratio_of = ratios(weights, known, draw, random_numbers(seed, "weights", weights, repeat))
-        for name, matrix in product(names, errors):
-            found[name, matrix] = estimate(ESTIMATORS[name].risk, errors[matrix], ratio_of)
-    return found
 
 
 def errors_of(
@@ -534,20 +526,13 @@ def summary(rows: Iterable[Row]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         groups.setdefault((row.matrix, row.estimator), []).append(row.deviation)
-    return [
-        {"matrix": matrix, "estimator": name} | _moments(np.array(values)) for (matrix, name), values in groups.items()
-    ]
-
-
-def _moments(deviations: Floats) -> dict[str, Any]:
-    absolute, several = np.abs(deviations), len(deviations) > 1
-    return {
-        "repeats": len(deviations),
-        "mean": float(absolute.mean()),
-        "std": float(absolute.std(ddof=1)) if several else None,
-        "bias": float(deviations.mean()),
-        "spread": float(deviations.std(ddof=1)) if several else None,
-    }
+    facts = []
+    for (matrix, name), values in groups.items():
+        (mean, std), (bias, spread) = mean_and_deviation(np.abs(values)), mean_and_deviation(values)
+        one: dict[str, Any] = {"matrix": matrix, "estimator": name, "repeats": len(values)}
+        one |= {"mean": mean, "std": std, "bias": bias, "spread": spread}
+        facts.append(one if len(values) > 1 else one | {"std": None, "spread": None})
+    return facts
 
 
 def _weights(name: str) -> str:

@@ -78,8 +78,10 @@ class Job:
 
     def configuration(self) -> dict[str, Any]:
         """Everything that decides the result except the seed and the versions of other packages; JSON-able."""
-        model = self.model()
-        own = _without_seed(model.to_config()) if isinstance(model, DebiasedRecommender) else None
+        model, own = self.model(), None
+        if isinstance(model, DebiasedRecommender):
+            own = model.to_config()
+            del own["training"]["seed"]
         names = ("dataset", "method", "backbone", "protocol", "threshold")
         facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
         data = _fingerprint(self.dataset, self.protocol, self.threshold, tuple(self.read_options.items()))
@@ -155,51 +157,30 @@ def backbone_settings(backbone: BenchBackbone, dataset: BenchDataset) -> dict[st
 
 def measure(job: Job) -> dict[str, Any]:
     """Fit and evaluate a job: its row of results. If the fit fails, `failed` is the reason."""
-    dataset, started = job.load(), time.perf_counter()
+    dataset, method, k = job.load(), job.bench_method, job.bench_dataset.k
+    row: dict[str, Any] = {"dataset": job.dataset, "method": job.method, "title": method.title, "group": method.group}
+    row |= {"family": method.family, "backbone": job.backbone, "protocol": job.protocol, "seed": job.seed}
+    row |= {"settings": dict(job.settings), "k": k, "config_hash": job.config_hash, "versions": _versions()}
+    started = time.perf_counter()
     try:
         model = job.model().fit(dataset.train, probe=dataset.probe)
-        return _description(job) | _results(job, model, dataset, time.perf_counter() - started)
+        seconds = round(time.perf_counter() - started, 3)
+        metrics, resampled = metrics_by_rule(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
     except Exception as error:
         reason = str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
-        return _description(job) | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
+        return row | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
+    return row | {
+        "failed": None,
+        "seconds": seconds,
+        "metrics": {name: _finite(value) for name, value in metrics.items()},
+        "replicates": {name: [_finite(value) for value in np.round(resampled[name], 6)] for name in RESAMPLED},
+    }
 
 
 def describe_failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A line with the reason for every fit that failed."""
-    return [
-        f"{row['method']}, seed {row['seed']}, {row['settings']}: {row['failed']}"
-        for row in rows
-        if row["failed"] is not None
-    ]
-
-
-def _description(job: Job) -> dict[str, Any]:
-    method = job.bench_method
-    return {
-        "dataset": job.dataset,
-        "method": job.method,
-        "title": method.title,
-        "group": method.group,
-        "family": method.family,
-        "backbone": job.backbone,
-        "protocol": job.protocol,
-        "seed": job.seed,
-        "settings": dict(job.settings),
-        "k": job.bench_dataset.k,
-        "config_hash": job.config_hash,
-        "versions": _versions(),
-    }
-
-
-def _results(job: Job, model: Any, dataset: Dataset, seconds: float) -> dict[str, Any]:
-    k = job.bench_dataset.k
-    metrics, replicates = metrics_by_rule(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
-    return {
-        "failed": None,
-        "seconds": round(seconds, 3),
-        "metrics": {name: _finite(value) for name, value in metrics.items()},
-        "replicates": {name: [_finite(value) for value in np.round(replicates[name], 6)] for name in RESAMPLED},
-    }
+    failed = (row for row in rows if row["failed"] is not None)
+    return [f"{row['method']}, seed {row['seed']}, {row['settings']}: {row['failed']}" for row in failed]
 
 
 @lru_cache(maxsize=1)
@@ -217,11 +198,6 @@ def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None, read
 @lru_cache(maxsize=16)
 def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None, read_options: ReadOptions) -> Dataset:
     return find_dataset(dataset).load(protocol, seed, threshold, dict(read_options))
-
-
-def _without_seed(config: dict[str, Any]) -> dict[str, Any]:
-    training = {name: value for name, value in config["training"].items() if name != "seed"}
-    return config | {"training": training}
 
 
 def _finite(value: float) -> float | None:
