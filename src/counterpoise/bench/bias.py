@@ -119,11 +119,6 @@ class KnownSelection:
     user_features: Features = None
     item_features: Features = None
 
-    @property
-    def has_side_features(self) -> bool:
-        """Whether users or items have features."""
-        return self.user_features is not None or self.item_features is not None
-
     def fingerprint(self) -> str:
         """A hash of all arrays."""
         arrays = (self.ratings, self.propensity, self.user_features, self.item_features)
@@ -409,7 +404,7 @@ def study(
     check_choice("error", error, ERRORS)
     check_choice("imputation", imputation, IMPUTATIONS)
     known = data if isinstance(data, KnownSelection) else known_selection(data, seed)
-    if estimators == "all" and not known.has_side_features:
+    if estimators == "all" and known.user_features is None and known.item_features is None:
         chosen = [name for name in chosen if not name.endswith("-side")]
     rows, options = [], (chosen, predictions, seed, error, imputation)
     facts = {} if store is None else {"data": known.fingerprint(), "options": options}
