@@ -57,8 +57,8 @@ WEIGHTED, OWN = "weighted error", "own risk"  # the two estimates of `measure_fi
 
 
 # Prediction matrices: ONE, FOUR, ROTATE, SKEW and CRS of Schnabel et al. 2016, and THREE of Wang et al. 2019 (Doubly
-# Robust Joint Learning). Sources differ in two details: here SKEW is clipped to the scale of the ratings, and CRS
-# predicts 3 for ratings up to 3 and 4 above.
+# Robust Joint Learning). Sources differ in two details: here SKEW, normal around the rating, is clipped to the scale of
+# the ratings, and CRS predicts 3 for ratings up to 3 and 4 above.
 
 
 def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Floats:
@@ -69,28 +69,13 @@ def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Floats:
     return predicted
 
 
-def rotated(ratings: Ratings, rng: np.random.Generator) -> Floats:
-    """rating - 1, and 5 where the rating is 1."""
-    return np.where(ratings >= 2, ratings - 1.0, 5.0)
-
-
-def skewed(ratings: Ratings, rng: np.random.Generator) -> Floats:
-    """Normal around the rating with standard deviation (6 - rating) / 2, clipped to [1, 5]."""
-    return np.clip(rng.normal(ratings, (6 - ratings) / 2), 1, 5)
-
-
-def coarsened(ratings: Ratings, rng: np.random.Generator) -> Floats:
-    """3 where the rating is at most 3, else 4."""
-    return np.where(ratings <= 3, 3.0, 4.0)
-
-
 MATRICES: dict[str, Callable[[Ratings, np.random.Generator], Floats]] = {
     "one": lambda ratings, rng: flipped(ratings, 1, rng),
     "three": lambda ratings, rng: flipped(ratings, 3, rng),
     "four": lambda ratings, rng: flipped(ratings, 4, rng),
-    "rotate": rotated,
-    "skew": skewed,
-    "crs": coarsened,
+    "rotate": lambda ratings, rng: np.where(ratings >= 2, ratings - 1.0, 5.0),
+    "skew": lambda ratings, rng: np.clip(rng.normal(ratings, (6 - ratings) / 2), 1, 5),
+    "crs": lambda ratings, rng: np.where(ratings <= 3, 3.0, 4.0),
 }
 
 
@@ -425,7 +410,11 @@ def _stored(store: Store | None, name: str, facts: Mapping[str, Any], measure: C
     if store is None:
         return measure()
     job = _Measurement(f"bias.{name}.{hash_facts({'version': __version__, **facts})}")
-    found = store.read_or_measure(job, lambda: {"rows": [row.to_dict() for row in measure()]})
+    found = store.read(job)
+    if found is None:
+        found = {"rows": [row.to_dict() for row in measure()]}
+        store.open()
+        store.write(job, found)
     try:
         return [Row(**row) for row in found["rows"]]
     except (KeyError, TypeError):

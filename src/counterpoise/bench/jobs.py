@@ -100,44 +100,38 @@ class Job:
         return ".".join(re.sub(r"[^\w-]+", "_", word) for word in (*words, f"seed{self.seed}"))
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """Every method on every dataset under every protocol and backbone, with seeds 0, 1, ..."""
+def plan(
+    datasets: Sequence[str],
+    methods: Sequence[str],
+    seeds: int,
+    backbones: Sequence[BenchBackbone],
+    protocols: Sequence[Protocol],
+    **common: Any,
+) -> tuple[list[Job], list[dict[str, str]]]:
+    """The fits of an experiment, and the datasets that were not found with the way to get them.
 
-    datasets: Sequence[str]
-    methods: Sequence[str]
-    seeds: int
-    backbones: Sequence[BenchBackbone] = ("strong",)
-    protocols: Sequence[Protocol] = ("honest",)
-    threshold: float | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    read_options: Mapping[str, Any] = field(default_factory=dict)
-
-    def plan(self) -> tuple[list[Job], list[dict[str, str]]]:
-        """The fits, and the datasets that were not found with the way to get them.
-
-        Fits come seed by seed, so that an interrupted experiment has all methods with fewer seeds. Every model is
-        built and every dataset read here, so that a mistake costs no fit.
-        """
-        check_number("seeds", self.seeds, at_least=1, integer=True)
-        datasets, methods = [find_dataset(name) for name in dict.fromkeys(self.datasets)], find_methods(self.methods)
-        if not datasets or not methods:
-            raise ConfigError("`datasets` and `methods` must name at least one each.")
-        if self.read_options and all(dataset.name in BENCH_DATASETS for dataset in datasets):
-            named = ", ".join(f"`{name}`" for name in self.read_options)
-            raise ConfigError(f"{named}: only for files of your own, and `datasets` names none.")
-        missing = {dataset.name: advice for dataset in datasets if (advice := dataset.missing())}
-        found = [dataset for dataset in datasets if dataset.name not in missing]
-        common = self.threshold, self.settings, self.read_options
-        jobs = [
-            Job(dataset.name, method.name, seed, backbone, protocol, *common)
-            for seed, dataset, protocol, backbone, method in product(
-                range(self.seeds), found, self.protocols, self.backbones, methods
-            )
-        ]
-        for job in jobs[: len(jobs) // self.seeds]:
-            job.config_hash  # noqa: B018  builds the model and reads the data
-        return jobs, [{"dataset": name, "missing": advice} for name, advice in missing.items()]
+    Every method on every dataset under every protocol and backbone, with seeds 0, 1, ...; `common`: what these jobs
+    have in common. Fits come seed by seed, so that an interrupted experiment has all methods with fewer seeds. Every
+    model is built and every dataset read here, so that a mistake costs no fit.
+    """
+    check_number("seeds", seeds, at_least=1, integer=True)
+    asked, found_methods = [find_dataset(name) for name in dict.fromkeys(datasets)], find_methods(methods)
+    if not asked or not found_methods:
+        raise ConfigError("`datasets` and `methods` must name at least one each.")
+    if common.get("read_options") and all(dataset.name in BENCH_DATASETS for dataset in asked):
+        named = ", ".join(f"`{name}`" for name in common["read_options"])
+        raise ConfigError(f"{named}: only for files of your own, and `datasets` names none.")
+    missing = {dataset.name: advice for dataset in asked if (advice := dataset.missing())}
+    found = [dataset.name for dataset in asked if dataset.name not in missing]
+    jobs = [
+        Job(dataset, method.name, seed, backbone, protocol, **common)
+        for seed, dataset, protocol, backbone, method in product(
+            range(seeds), found, protocols, backbones, found_methods
+        )
+    ]
+    for job in jobs[: len(jobs) // seeds]:
+        job.config_hash  # noqa: B018  builds the model and reads the data
+    return jobs, [{"dataset": name, "missing": advice} for name, advice in missing.items()]
 
 
 def backbone_settings(backbone: BenchBackbone, dataset: BenchDataset) -> dict[str, Any]:

@@ -406,7 +406,6 @@ def _status(line: Line, section: Section) -> str:
 
 
 def _missing_notes(table: Table) -> list[str]:
-    """A line for each dataset that was not found."""
     return [f"{dataset}: not found. {way}" for dataset, way in table.missing.items()]
 
 

@@ -27,7 +27,7 @@ from counterpoise.config import BenchBackbone, EngineName, Protocol
 from counterpoise.errors import GO_ON, ConfigError, check_choice, check_number, stoppable
 
 if TYPE_CHECKING:
-    from counterpoise.bench.jobs import Experiment, Job
+    from counterpoise.bench.jobs import Job
     from counterpoise.bench.tables import Sheet
 
 app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
@@ -81,16 +81,17 @@ class FitOptions(LogColumns):
 
     settings: Annotated[list[str] | None, option("A setting of all methods, as name=value.", "--set")] = None
 
-    def experiment(
+    def plan(
         self, datasets: str, methods: str, seeds: int, backbones: Sequence[BenchBackbone], protocols: Sequence[Protocol]
-    ) -> Experiment:
-        """Every method on every dataset, both lists separated by commas."""
-        from counterpoise.bench.jobs import Experiment
+    ) -> tuple[list[Job], list[dict[str, str]]]:
+        """The fits of every method on every dataset, both lists separated by commas; and the datasets not found."""
+        from counterpoise.bench.jobs import plan
         from counterpoise.runs import parse_settings
 
-        own = {name: value for name, value in self.given().items() if name not in ("threshold", "settings")}
-        settings, names = parse_settings(self.settings or []), (words(datasets) or [], words(methods) or [])
-        return Experiment(*names, seeds, backbones, protocols, self.threshold, settings, own)
+        names, settings = (words(datasets) or [], words(methods) or []), parse_settings(self.settings or [])
+        reading = {name: value for name, value in self.given().items() if name not in ("threshold", "settings")}
+        common: dict[str, Any] = {"threshold": self.threshold, "settings": settings, "read_options": reading}
+        return plan(*names, seeds, backbones, protocols, **common)
 
 
 def show_sheets(
@@ -142,7 +143,7 @@ def table(
 
     chosen = check_metrics(words(metrics) or [])
     check_choice("backbone", backbone, BACKBONES)
-    planned, missing = fits.experiment(datasets, methods, seeds, BACKBONES[backbone], [protocol]).plan()
+    planned, missing = fits.plan(datasets, methods, seeds, BACKBONES[backbone], [protocol])
     if not planned:
         show_sheets([], missing, run.out / name, output)
         return
@@ -187,7 +188,7 @@ def sweep(
     if chosen is None:
         raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
     drawn = check_metrics(words(metrics) or [])
-    planned, missing = fits.experiment(datasets, methods, seeds, [backbone], ["honest"]).plan()
+    planned, missing = fits.plan(datasets, methods, seeds, [backbone], ["honest"])
     grid = [pair for job in planned for pair in sweep_job(job, parameter, chosen)]
     if grid and all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
@@ -217,7 +218,7 @@ def protocol(
     from counterpoise.bench.jobs import describe_failures
     from counterpoise.bench.protocol import PROTOCOLS, sheets
 
-    planned, missing = fits.experiment(datasets, methods, seeds, [backbone], PROTOCOLS).plan()
+    planned, missing = fits.plan(datasets, methods, seeds, [backbone], PROTOCOLS)
     rows = run.fit(planned, output.visible)
     show_sheets(sheets(rows, describe_failures(rows)), missing, run.out / "protocol", output)
 

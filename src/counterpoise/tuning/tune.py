@@ -119,7 +119,18 @@ class _Search:
         best = best_trial(done) if any(trial.state == "complete" for trial in done) else None
         best_errors = None if best is None else self._errors_of(best)
         size = min(parallel_trials, planned - len(done)) if self.study.has_default() else 1
-        report = self._fold_progress(progress, len(done), planned, size, best)
+        steps = STEPS_PER_FIT * self.validation.eval_folds  # of a trial
+
+        def report(fold: int) -> Progress | None:
+            """The progress of fitting `size` trials to a fold, as a part of the whole search."""
+            if progress is None:
+                return None
+            before = steps * len(done) + STEPS_PER_FIT * size * fold
+            risk = None if best is None else best.risk
+            return lambda epoch, epochs, loss: progress(
+                before + STEPS_PER_FIT * size * epoch // epochs, steps * planned, loss if risk is None else risk
+            )
+
         candidates: list[Candidate] = []
         try:
             while len(candidates) < size:
@@ -136,21 +147,6 @@ class _Search:
         last = report(self.validation.eval_folds - 1)
         if last is not None and best is not None:
             last(1, 1, math.nan)  # pruned and repeated trials are done too; the least risk is shown, not the loss
-
-    def _fold_progress(
-        self, progress: Progress | None, done: int, planned: int, size: int, best: Trial | None
-    ) -> Callable[[int], Progress | None]:
-        """For each fold, the progress of fitting `size` trials to it, as a part of the whole search."""
-        if progress is None:
-            return lambda fold: None
-        steps = STEPS_PER_FIT * self.validation.eval_folds  # of a trial
-        return lambda fold: (
-            lambda epoch, epochs, loss: progress(
-                steps * done + STEPS_PER_FIT * size * fold + STEPS_PER_FIT * size * epoch // epochs,
-                steps * planned,
-                loss if best is None or best.risk is None else best.risk,
-            )
-        )
 
     def _fit(self, candidates: list[Candidate], fold: Fold, progress: Progress | None) -> list[Errors | Exception]:
         """The errors of each candidate on a fold, or its exception; one by one if fitting in parallel fails."""
