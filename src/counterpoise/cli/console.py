@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,6 @@ MAX_LOVE_ROWS = 8  # features shown in a love plot
 MIN_SCALE_WIDTH = 12  # characters; a narrower scale is left out
 CIRCLES = {"before": "○", "after": "●", "both": "◉", "line": "─"}
 ASCII = {"before": "o", "after": "x", "both": "8", "line": "-"}
-Update = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
 
 
 def print_line(text: str) -> None:
@@ -93,40 +93,26 @@ def working(title: str, visible: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(title: str, visible: bool) -> Iterator[Update | None]:
-    """A progress bar on standard error while the block runs, with the loss; None if that is no terminal."""
-    if not (visible and sys.stderr.isatty()):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+def progress_bar(title: str, visible: bool, counting: bool = False) -> Iterator[Callable[..., None] | None]:
+    """A progress bar on standard error while the block runs; None if that is no terminal.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, loss=float("nan"))
-        yield lambda done, total, loss: bar.update(task, completed=done, total=total, loss=loss)
-
-
-@contextmanager
-def counting_bar(title: str, visible: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on standard error that counts fits, with the time left; None if that is no terminal."""
+    It is updated with (epochs done, epochs planned, loss); if `counting`, with (fits done, fits planned).
+    """
     if not (visible and sys.stderr.isatty()):
         yield None
         return
     from rich import progress
     from rich.console import Console
 
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    time_left = progress.TimeRemainingColumn(elapsed_when_finished=counting)
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn()]
+    if counting:
+        columns += [progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TextColumn("left")]
+    else:
+        columns.append(progress.TextColumn("loss {task.fields[loss]:.4f}"))
+    with progress.Progress(*columns, time_left, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, loss=math.nan)
+        yield lambda done, total, loss=math.nan: bar.update(task, completed=done, total=total, loss=loss)
 
 
 def love_lines(
