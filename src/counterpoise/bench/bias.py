@@ -38,8 +38,7 @@ from counterpoise.errors import ConfigError, DataError, check_choice, check_numb
 from counterpoise.methods import METHODS, canonical_name, make
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_blas_thread, one_thread
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 from counterpoise.training.loop import Training
 from counterpoise.weights.balancing import Balancing
 from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights

@@ -22,7 +22,6 @@ from counterpoise.data.files import TABLES, first_fields, is_many, kind_of, titl
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.reading import AnyPath, read_log, read_logs, read_logs_with_features
-from counterpoise.data.simulation import simulate
 from counterpoise.data.splits import Split
 from counterpoise.errors import ConfigError, DataError, did_you_mean
 
@@ -219,7 +218,11 @@ def load_dataset(
     source = SOURCES[str(name)]
     if any(file is not None for file in (test, probe, users, items)):
         raise ConfigError(f"`test`, `probe`, `users` and `items` go with your own files; {source.name!r} has its own.")
-    unknown = set(options) - (set(signature(simulate).parameters) if source.name == "simulated" else set())
+    unknown = set(options)
+    if source.name == "simulated":
+        from counterpoise.data.simulation import simulate
+
+        unknown -= set(signature(simulate).parameters)
     if unknown:
         listed = ", ".join(f"`{option}`" for option in sorted(unknown))
         raise ConfigError(f"{source.name!r} does not take {listed}: they go with files of your own.")

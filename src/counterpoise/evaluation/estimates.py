@@ -23,8 +23,7 @@ from counterpoise.evaluation.metrics import log_losses
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import Weights
+from counterpoise.training.contracts import FitContext, Weights
 from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, Training
 from counterpoise.weights.balancing import Balancing
 

@@ -20,8 +20,7 @@ from counterpoise.config import Prior, Solver
 from counterpoise.errors import ConfigError, check_choice, check_number
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 from counterpoise.weights.base import NaiveBayes, Uniform
 
 ROWS_PER_CANDIDATE = 50  # rows of the log, for each candidate kernel, that the adaptive rule's regression uses

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 
 PropensityOf = Callable[[Tensor | None, Tensor | None], Tensor]  # of pairs by their codes; of all of D where None
 CLIP = 0.05  # the smallest propensity that counts, as a share of the density: no ratio above 20

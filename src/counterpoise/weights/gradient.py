@@ -18,8 +18,7 @@ from counterpoise.balance.population import Pairs, Population, Sample
 from counterpoise.balance.selection import solve
 from counterpoise.data.batches import Batch
 from counterpoise.models.base import Backbone
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, StepInputs
+from counterpoise.training.contracts import FitContext, FittedWeights, StepInputs
 from counterpoise.training.optimizer import Rate
 
 BATCH_STRENGTH = 1.0  # the default penalty on a standard deviation of all functions together: in a batch of 128 each is

@@ -15,8 +15,7 @@ from counterpoise.data.batches import Batch
 from counterpoise.errors import check_number
 from counterpoise.models.base import Backbone
 from counterpoise.risks import exposure_cross_entropy, negative_log_complement
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, StepInputs, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, StepInputs, Weights
 from counterpoise.training.optimizer import Rate
 from counterpoise.weights.base import CLIP, check_clip, inverse_propensity, propensity_facts
 from counterpoise.weights.propensity import default_model

@@ -23,8 +23,7 @@ from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, chec
 from counterpoise.models.base import Backbone, as_backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_thread
-from counterpoise.training.context import FitContext, mean_error
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights, mean_error
 from counterpoise.weights.base import CLIP, InversePropensity, PropensityOf
 
 CountsOf = Literal["item", "user", "both"]
