@@ -9,18 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.balance.exponential_family import FunctionRows, matrix_rows
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError
-
-
-def as_rows(values: Any) -> FunctionRows:
-    """A matrix, frame or tensor as `Rows`, without a copy where the type allows it; rows stay what they are."""
-    rows = values if isinstance(values, FunctionRows) else matrix_rows(as_matrix("H", values))
-    if rows.n_rows == 0:
-        raise DataError("`H` must have at least one row, got none: there is nothing to weight.")
-    if rows.n_functions == 0:
-        raise DataError("`H` must have at least one column, got none: there is nothing to balance.")
-    return rows
+from counterpoise.errors import CounterpoiseError, DataError
 
 
 def as_matrix(name: str, values: Any) -> Tensor:
@@ -54,45 +43,6 @@ def _numbers(name: str, values: Any, error: type[CounterpoiseError]) -> NDArray[
         return array.astype(np.float64)
     except (TypeError, ValueError) as reason:
         raise error(f"`{name}` must hold numbers only: {reason}.") from reason
-
-
-def finite_vector(name: str, values: Any, count: int) -> NDArray[np.float64]:
-    """(count,) finite float64 on the CPU."""
-    vector = as_float64(values, name)
-    if vector.shape != (count,):
-        raise DataError(f"`{name}` must have one value for each of the {count} functions, got shape {vector.shape}.")
-    if not np.isfinite(vector).all():
-        where = int(np.flatnonzero(~np.isfinite(vector))[0])
-        raise DataError(f"`{name}` must be finite, got {vector[where]} for function {where}.")
-    return vector
-
-
-def positive_vector(name: str, values: Any, count: int) -> NDArray[np.float64]:
-    """(count,) finite float64 above 0."""
-    vector = finite_vector(name, values, count)
-    if (vector <= 0).any():
-        where = int(np.flatnonzero(vector <= 0)[0])
-        raise DataError(f"`{name}` must be > 0, got {vector[where]} for function {where}.")
-    return vector
-
-
-def each_function(name: str, values: Any, count: int, infinite: bool = False) -> NDArray[np.float64]:
-    """A number >= 0, or one for each function, as (count,) float64."""
-    vector = as_float64(values, name, ConfigError)
-    if vector.shape not in ((), (count,)):
-        raise ConfigError(f"`{name}` must be a number or {count} numbers, got shape {vector.shape}.")
-    bad = np.isnan(vector) | (vector < 0) | (np.isinf(vector) & (not infinite))
-    if bad.any():
-        value = vector[bad].flat[0] if vector.ndim else float(vector)
-        rule = ">= 0" if infinite else ">= 0 and finite"
-        raise ConfigError(f"`{name}` must be {rule}, got {value}. Use strength=0 to switch a function off.")
-    return np.broadcast_to(vector, (count,)).copy()
-
-
-def base_log_weights(values: Any, rows: FunctionRows) -> Tensor | None:
-    """The logarithm of q, sum q = 1; rows of weight 0 get 1e-300, so that logarithms stay finite."""
-    shares = base_shares(values, rows.n_rows, rows.device)
-    return None if shares is None else shares.clamp(min=1e-300).log()
 
 
 def base_shares(values: Any, count: int, device: torch.device) -> Tensor | None:

@@ -52,7 +52,6 @@ class DualProblem:
         return self.family.at(torch.from_numpy(self._untransformed(dual)))
 
     def imbalance(self, point: FamilyPoint) -> Vector:
-        """The imbalance T'tau."""
         return change_coordinates(self.transform, point.imbalance.numpy())
 
     def covariance(self, point: FamilyPoint) -> Vector:
@@ -60,17 +59,10 @@ class DualProblem:
         self.passes += 1
         if self.transform.ndim == 2:
             return point.covariance(self.float32, torch.from_numpy(self.transform)).numpy()
-        scaled: Vector = point.covariance(self.float32).numpy() * np.outer(self.transform, self.transform)
-        return scaled
+        return point.covariance(self.float32).numpy() * np.outer(self.transform, self.transform)
 
     def _untransformed(self, dual: Vector) -> Vector:
-        """l = T dual."""
-        values: Vector = self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
-        return values
-
-    def value(self, point: FamilyPoint, dual: Vector) -> float:
-        """The dual objective."""
-        return point.smooth + self.penalty.value(dual)
+        return self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
 
     def solve(self, start: Vector, accuracy: float, max_passes: int, covariance: Vector | None = None) -> Solution:
         """The minimum, by way of the easier penalties of `Penalty.path`, each from the solution of the one before.
@@ -146,7 +138,7 @@ class DualProblem:
         """Whether the full step goes well past the minimum on its line, by more than rounding explains."""
         target = dual + change
         after = self.penalty.slope(target, change) - float(self.imbalance(trial) @ change)
-        rise = self.value(trial, target) - self.value(point, dual)
+        rise = trial.smooth + self.penalty.value(target) - (point.smooth + self.penalty.value(dual))
         rounding = SLOPE_ROUNDING * float(abs(change).sum())
         return after > 0.5 * abs(before) + rounding or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset))
 
@@ -171,8 +163,7 @@ class DualProblem:
 
 def change_coordinates(transform: Vector, imbalance: Vector) -> Vector:
     """T'tau for a matrix or a diagonal T."""
-    changed: Vector = transform * imbalance if transform.ndim == 1 else imbalance @ transform
-    return changed
+    return transform * imbalance if transform.ndim == 1 else imbalance @ transform
 
 
 def bfgs_update(covariance: Vector, change: Vector, difference: Vector) -> Vector:

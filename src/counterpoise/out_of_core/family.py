@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.balance.exponential_family import (
+    ExponentialFamily,
     FamilyPoint,
     FunctionRows,
     InMemoryFamily,
@@ -54,7 +55,7 @@ class ShardedRows(FunctionRows):
     column: Callable[[str], ShardColumn]  # what all shards have written under a name
     device: ClassVar[torch.device] = torch.device("cpu")  # type: ignore[misc]  # of sums, wherever the shards are
 
-    def family(self, targets: Tensor, log_base: Tensor | None = None, max_weight: float | None = None) -> ShardedFamily:
+    def family(self, targets: Tensor, log_base: Tensor | None, max_weight: float | None) -> ShardedFamily:
         """The family over all shards, with uniform base weights and no cap."""
         if log_base is not None or max_weight is not None:
             raise ConfigError(
@@ -64,8 +65,8 @@ class ShardedRows(FunctionRows):
 
 
 @dataclass(frozen=True)
-class ShardedFamily:
-    """The rows in shards, and what their functions should average to."""
+class ShardedFamily(ExponentialFamily):
+    """The family over rows in shards, with uniform base weights and no cap."""
 
     rows: ShardedRows
     targets: Tensor
@@ -74,13 +75,10 @@ class ShardedFamily:
 
     def at(self, dual: Tensor) -> ShardedPoint:
         """One pass over all shards; no score is kept."""
-        parts = self.rows.each(_tilted_sums, dual, -math.log(self.rows.n_rows))
-        sums = joined(*zip(*parts, strict=True))
+        sums = joined(self.rows.each(_tilted_sums, dual, -math.log(self.rows.n_rows)))
         return ShardedPoint(dual, *normalised(dual, self.targets, *sums), self.targets, self)
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
-        """The mean and the standard deviation of every function under uniform weights."""
-
         def around(centre: Tensor | None) -> tuple[Tensor, Tensor]:
             parts = self.rows.each(_moments, 1 / self.rows.n_rows, centre)
             first, second = torch.stack(parts).sum(0)
@@ -133,14 +131,12 @@ class ShardedPoint(FamilyPoint):
 
 
 def _tilted_sums(source: Source, shard: Shard, dual: Tensor, log_weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    top, mass, total = tilted_sums(source.rows(shard), dual, lambda part: log_weight)
+    top, mass, total = tilted_sums(source.rows(shard), dual, log_weight)
     return top.cpu(), mass.cpu(), total.cpu()
 
 
 def _moments(source: Source, shard: Shard, weight: float, centre: Tensor | None) -> Tensor:
-    rows = source.rows(shard)
-    each = torch.full((shard.n_rows,), weight, dtype=torch.float64, device=rows.device)
-    return torch.stack(moments(rows, lambda part: each[part], centre, weight)).cpu()
+    return torch.stack(moments(source.rows(shard), weight, centre)).cpu()
 
 
 def _second_moments(
