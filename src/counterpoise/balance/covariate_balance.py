@@ -14,12 +14,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.balance.features import activity, observed_pairs, side_features
-from counterpoise.balance.population import Pairs, Points, Population, Sample
+from counterpoise.balance.population import Pairs, Points, Population
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.log import FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError
 
-BALANCED_SMD = 0.1  # standardised mean differences within it are usually called balanced (Austin 2009)
 Vector = NDArray[np.float64]
 BALANCED_SMD = 0.1  # |standardised mean difference| up to which a feature is usually called balanced (Austin 2009)
 CONSTANT_SHARE = 1e-12  # standard deviations below this share of the mean are rounding: the feature is constant
@@ -108,22 +107,16 @@ def balance_table(
     before = np.ones(len(after)) if base_weights is None else np.asarray(base_weights, dtype=np.float64)
     if len(after) != observed.n_rows:
         raise DataError(f"`weights` must have one value for each of the {observed.n_rows} rows, got {len(after)}.")
-    columns = _population_columns(population)
+    columns = [
+        (column.astype(np.float64), np.ones(side.n_rows) if side.weights is None else side.weights.cpu().numpy())
+        for side in population.marginals()
+        for column in side.matrix.cpu().numpy().T
+    ]
     names = list(names) if names is not None else [f"x{column}" for column in range(len(columns))]
     features = observed.features(slice(None)).cpu().numpy().astype(np.float64)
     return [
         feature_balance(name, features[:, column], before, after, *columns[column]) for column, name in enumerate(names)
     ]
-
-
-def _population_columns(population: Population) -> list[tuple[Vector, Vector]]:
-    """Each feature's values and weights over the population."""
-    if isinstance(population, Pairs):
-        tables = [population.users.cpu().numpy(), population.items.cpu().numpy()]
-        return [(column.astype(np.float64), np.ones(len(column))) for table in tables for column in table.T]
-    assert isinstance(population, Sample)
-    weights = np.ones(population.n_rows) if population.weights is None else population.weights.cpu().numpy()
-    return [(column.astype(np.float64), weights) for column in population.matrix.cpu().numpy().T]
 
 
 def _moments(values: Vector, weights: Vector) -> tuple[float, float]:

@@ -121,23 +121,27 @@ class Moments(Configurable):
         """Means and standard deviations of the powers over the population."""
         check_number("order", self.order, at_least=1, integer=True)
         order, columns = int(self.order), population.n_columns
-        mean = population.column_mean(lambda x, part: x)
-        deviation = population.column_mean(lambda x, part: (x - mean[part]).square_()).sqrt()
-        deviation = torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)
-
-        def raised(power: int, around: float | Tensor = 0.0) -> Callable[[Tensor, slice], Tensor]:
-            middle = torch.as_tensor(around, dtype=torch.float64, device=mean.device).expand(columns)
-            return lambda x, part: _standard_scores(x, mean[part], deviation[part]) ** power - middle[part]
-
-        targets, spread = [], []
-        for power in range(1, order + 1):
-            targets.append(population.column_mean(raised(power)))
-            centred = raised(power, targets[-1])
-            spread.append(population.column_mean(lambda x, part, h=centred: h(x, part).square_()).sqrt())  # type: ignore[misc]
+        sides = [_moments_of(sample, order) for sample in population.marginals()]
+        mean, deviation, targets, scale = (torch.cat(values, -1) for values in zip(*sides, strict=True))
         names = [f"x{column}" for column in range(columns)]
         names += [f"x{column}^{power}" for power in range(2, order + 1) for column in range(columns)]
-        means, scale = torch.cat(targets), torch.cat(spread)
-        return FittedMoments(targets=means, scale=scale, names=names, mean=mean, deviation=deviation, order=order)
+        return FittedMoments(
+            targets=targets.flatten(), scale=scale.flatten(), names=names, mean=mean, deviation=deviation, order=order
+        )
+
+
+def _moments_of(sample: Sample, order: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(mean, deviation) of every column x, and those of ((x - mean) / deviation)^m, (order, columns)."""
+    width = sample.n_columns
+    mean = sample.mean(lambda x: x, width)
+    deviation = sample.mean(lambda x: (x - mean).square_(), width).sqrt()
+    deviation = torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)
+    targets, spread = [], []
+    for m in range(1, order + 1):
+        targets.append(sample.mean(lambda x, m=m: ((x - mean) / deviation) ** m, width))  # type: ignore[misc]
+        squares = sample.mean(lambda x, m=m: (((x - mean) / deviation) ** m - targets[-1]).square_(), width)  # type: ignore[misc]
+        spread.append(squares.sqrt())
+    return mean, deviation, torch.stack(targets), torch.stack(spread)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -149,13 +153,8 @@ class FittedMoments(FittedFunctions):
     order: int
 
     def values(self, x: Tensor) -> Tensor:
-        """Powers side by side."""
-        standard = _standard_scores(x, self.mean, self.deviation)
+        standard = (x - self.mean.to(x)) / self.deviation.to(x)
         return torch.cat([standard**power for power in range(1, self.order + 1)], 1)
-
-
-def _standard_scores(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    return (x - mean.to(x)) / deviation.to(x)
 
 
 @dataclasses.dataclass
