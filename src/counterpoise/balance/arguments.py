@@ -45,17 +45,22 @@ def _numbers(name: str, values: Any, error: type[CounterpoiseError]) -> NDArray[
         raise error(f"`{name}` must hold numbers only: {reason}.") from reason
 
 
-def base_shares(values: Any, count: int, device: torch.device) -> Tensor | None:
-    """(count,) weights to start from, as float64 that sum to 1; None stays None."""
+def as_weights(name: str, values: Any, count: int, device: torch.device | str = "cpu") -> Tensor | None:
+    """(count,) weights of any scale as float64: finite, >= 0 and not all 0; None stays None."""
     if values is None:
         return None
-    weights = values if isinstance(values, Tensor) else torch.from_numpy(as_float64(values, "base_weights"))
+    weights = values.detach() if isinstance(values, Tensor) else torch.from_numpy(as_float64(values, name))
     if weights.is_complex():
-        raise DataError(f"`base_weights` must hold numbers only, got {weights.dtype}.")
+        raise DataError(f"`{name}` must hold numbers only, got {weights.dtype}.")
     if weights.shape != (count,):
-        shape = tuple(weights.shape)
-        raise DataError(f"`base_weights` must have one value for each of the {count} rows, got shape {shape}.")
+        raise DataError(f"`{name}` must have one value for each of the {count} rows, got shape {tuple(weights.shape)}.")
     weights = weights.to(device=device, dtype=torch.float64)
     if not bool(weights.isfinite().all()) or float(weights.min()) < 0 or float(weights.sum()) <= 0:
-        raise DataError("`base_weights` must be finite, >= 0 and not all 0.")
-    return weights / weights.sum()
+        raise DataError(f"`{name}` must be finite, >= 0 and not all 0.")
+    return weights
+
+
+def base_shares(values: Any, count: int, device: torch.device) -> Tensor | None:
+    """`base_weights` (count,) to start from, with sum 1; None stays None."""
+    weights = as_weights("base_weights", values, count, device)
+    return None if weights is None else weights / weights.sum()

@@ -20,7 +20,7 @@ from counterpoise.balance.arguments import as_float64
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import whitening
 from counterpoise.balance.population import ObservedPairs, Pairs, kernel_rows
-from counterpoise.balance.selection import ridge_coefficients
+from counterpoise.balance.selection import combination, ridge_coefficients
 from counterpoise.errors import ConfigError, DataError, check_flag, check_number
 
 Codes = NDArray[np.int64]
@@ -237,11 +237,11 @@ def predictor_norm(
         alpha = basis @ (basis.T @ values)
     else:
         alpha = ridge_coefficients(kernel_rows(kernel, centres, measured), values, between, ridge)
-    residual = (values - _combined(kernel, centres, alpha, measured)).abs()
+    residual = (values - combination(kernel_rows(kernel, centres, measured), alpha)).abs()
     weighted = None
     if observed is not None:
         observed = pairs.at(observed.users, observed.items)
-        gap = (_at(logits, observed, "logits") - _combined(kernel, centres, alpha, observed)).abs()
+        gap = (_at(logits, observed, "logits") - combination(kernel_rows(kernel, centres, observed), alpha)).abs()
         weighted = float(_shares(weights, observed) @ gap)
     return PredictorNorm(
         norm=math.sqrt(max(0.0, float(alpha @ between @ alpha))),
@@ -333,12 +333,6 @@ def _at(source: PairValues, points: ObservedPairs, name: str) -> Tensor:
     if not np.isfinite(values).all():
         raise DataError(f"`{name}` must be finite, got {values[~np.isfinite(values)][0]}.")
     return torch.from_numpy(values).to(points.device)
-
-
-def _combined(kernel: Kernel, centres: Tensor, alpha: Tensor, points: ObservedPairs) -> Tensor:
-    """g = sum_j alpha_j k(., c_j) at some pairs."""
-    rows = kernel_rows(kernel, centres, points)
-    return torch.cat([values @ alpha for _, values in rows.blocks()])
 
 
 def _shares(weights: Any, observed: ObservedPairs) -> Tensor:
