@@ -30,7 +30,7 @@ def learner_of(model: cp.DebiasedRecommender, dataset: Dataset) -> Any:
     return model._learner(model._context(dataset.train, dataset.probe))
 
 
-def test_adam_counts_on_the_device_as_it_does_on_the_host() -> None:
+def test_adam_counts_steps_on_the_device_too() -> None:
     """Also with a rate, and parameters without axes."""
     start = [torch.linspace(-1, 1, 12).view(4, 3), torch.tensor(0.5), torch.linspace(0, 2, 3)]
     found = []

@@ -64,7 +64,7 @@ def test_dr_without_imputation_is_ips() -> None:
     assert doubly_robust(seen, WORLD.propensity, 0 * WORLD.errors, WORLD.errors) == expected
 
 
-def test_a_recommender_with_dr_and_no_imputation_is_one_with_ips(dataset: Dataset) -> None:
+def test_a_dr_recommender_without_imputation_is_an_ips_one(dataset: Dataset) -> None:
     models = [
         DebiasedRecommender(NaiveBayes(), risk, NoImputation(), training=Training(epochs=20)) for risk in ("dr", "ips")
     ]
@@ -80,13 +80,13 @@ def test_the_correction_vanishes_where_imputation_is_right_on_the_log() -> None:
     )
 
 
-def test_dr_is_the_ideal_loss_if_imputation_is_right_whatever_the_weights() -> None:
+def test_dr_with_right_imputation_is_the_ideal_loss() -> None:
     for seed in range(3):
         got = doubly_robust(WORLD.observe(seed), WORLD.wrong_propensity, WORLD.errors, WORLD.errors)
         assert got == pytest.approx(WORLD.ideal, rel=1e-12)
 
 
-def test_a_shift_of_the_imputed_error_counts_by_how_far_the_ratios_miss_1() -> None:
+def test_a_shift_of_imputed_errors_counts_by_missing_weight() -> None:
     seen, shift = WORLD.observe(), 0.7
     moved = doubly_robust(seen, WORLD.wrong_propensity, WORLD.imputed + shift, WORLD.errors)
     before = doubly_robust(seen, WORLD.wrong_propensity, WORLD.imputed, WORLD.errors)
@@ -94,7 +94,7 @@ def test_a_shift_of_the_imputed_error_counts_by_how_far_the_ratios_miss_1() -> N
     assert moved - before == pytest.approx(shift * missing, rel=1e-10)
 
 
-def test_dr_with_imputed_labels_is_plain_learning_of_corrected_labels_which_may_lie_outside_0_and_1() -> None:
+def test_dr_is_the_log_loss_of_corrected_labels() -> None:
     seen, logits = WORLD.observe(), WORLD.logits
     weight = np.where(seen.mask, 1 / WORLD.propensity, 0)
     corrected = WORLD.imputed_labels + weight * (WORLD.labels - WORLD.imputed_labels)
@@ -125,7 +125,7 @@ def test_a_constant_propensity_makes_every_weighted_risk_the_plain_mean() -> Non
     assert float(snips(errors, 3 * ratio)) == pytest.approx(float(errors.mean()), rel=1e-14)
 
 
-def test_snips_keeps_its_bounds_ignores_the_scale_and_moves_with_the_errors() -> None:
+def test_snips_is_bounded_and_ignores_the_scale_of_weights() -> None:
     seen = WORLD.observe()
     errors, ratio = seen.at(WORLD.errors), seen.ratio(WORLD.wrong_propensity)
     value = float(snips(errors, ratio))
@@ -143,7 +143,7 @@ def _training_risk(learner: Learner, batch: Batch) -> float:
 
 
 @pytest.mark.parametrize("imputation", [Constant(0.3), Learned()])
-def test_minibatches_with_pairs_of_d_average_to_the_loss_of_all_data(dataset: Dataset, imputation) -> None:
+def test_minibatches_with_pairs_average_to_the_full_loss(dataset: Dataset, imputation) -> None:
     log, cpu = dataset.train, torch.device("cpu")
     training = Training(batch_size=64, pairs=4)
     context = FitContext(

@@ -1,7 +1,7 @@
 """Named methods: each function builds a fresh recommender, with its formula and citation beside it.
 
 Notation: e the error, e^ the imputed error, w = 1 / propensity the weight, O the log, D all pairs. `make` builds a
-method by its name and changes settings by theirs.
+method by its name and changes settings by theirs. Parts are imported when a method that has them is built.
 """
 
 from __future__ import annotations
@@ -11,25 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from counterpoise.balance.functions import KernelFunctions, Moments
-from counterpoise.balance.kernels import KERNELS, Kernel
+import counterpoise as cp
+from counterpoise.balance.kernels import Kernel
+from counterpoise.config import Configurable
 from counterpoise.errors import ConfigError, check_choice, did_you_mean
-from counterpoise.imputation.base import Constant, Learned, NoImputation
-from counterpoise.imputation.mnar import MNARLikelihood
-from counterpoise.imputation.multiply_robust import MultiplyRobust
-from counterpoise.imputation.targeted import Targeted
-from counterpoise.imputation.tri_training import TriTraining
-from counterpoise.models.base import Backbone
-from counterpoise.models.exposure import ExposureCovariate
-from counterpoise.models.matrix_factorization import BACKBONES, MatrixFactorization
+from counterpoise.models.base import BACKBONES, Backbone
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.training.contracts import Imputation, Weights
-from counterpoise.training.ensemble import Ensemble
-from counterpoise.training.ordinal import OrdinalLoss
-from counterpoise.weights.balancing import Balancing
-from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
-from counterpoise.weights.joint import BalancedPropensity, StabilizedPropensity
-from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity
 
 PAPER = (
     "Li, Zheng, Xiao, Wu, Geng, Chen and Cui 2024, Debiased Collaborative Filtering with Kernel-Based Causal Balancing"
@@ -107,7 +95,7 @@ def mf() -> DebiasedRecommender:
     """Trains on the observed pairs as if they had been drawn at random. The baseline that every debiased method has to
     beat, and right when ratings really are missing at random.
     """
-    return DebiasedRecommender(Uniform(), "ips")
+    return cp.DebiasedRecommender(cp.Uniform(), "ips")
 
 
 @method(
@@ -121,7 +109,7 @@ def ips() -> DebiasedRecommender:
     """Every observed error counts by its inverse propensity. Unbiased when the propensities are right; with naive
     Bayes propensities two numbers, one for each label, which is right when selection depends on the label alone.
     """
-    return DebiasedRecommender(NaiveBayes(), "ips")
+    return cp.DebiasedRecommender(cp.NaiveBayes(), "ips")
 
 
 @method(
@@ -135,7 +123,7 @@ def snips() -> DebiasedRecommender:
     """IPS divided by the sum of its weights: bounded, and independent of the scale of the propensities. With naive
     Bayes weights and full batches it is IPS exactly, because those weights sum to |D|.
     """
-    return DebiasedRecommender(NaiveBayes(), "snips")
+    return cp.DebiasedRecommender(cp.NaiveBayes(), "snips")
 
 
 @method(
@@ -149,7 +137,7 @@ def asips() -> DebiasedRecommender:
     """Asymmetric tri-training: two IPS models are fitted, and a third learns the first one's predictions where both
     agree. Less variance than IPS; it inherits what both models get wrong.
     """
-    return DebiasedRecommender(Uniform(), "direct", TriTraining(NaiveBayes()))
+    return cp.DebiasedRecommender(cp.Uniform(), "direct", cp.TriTraining(cp.NaiveBayes()))
 
 
 @method(
@@ -163,7 +151,7 @@ def ips_v2() -> DebiasedRecommender:
     """A propensity model learned beside the predictor, with a penalty that asks it to balance the prediction. Needs no
     probe.
     """
-    return DebiasedRecommender(BalancedPropensity(), "ips")
+    return cp.DebiasedRecommender(cp.BalancedPropensity(), "ips")
 
 
 @method(
@@ -177,12 +165,12 @@ def eib() -> DebiasedRecommender:
     """Error imputation: every pair that was not observed gets the label rate of the probe as its label. As good as
     that label is.
     """
-    return DebiasedRecommender(UnitWeights(), "dr", Constant())
+    return cp.DebiasedRecommender(cp.UnitWeights(), "dr", cp.Constant())
 
 
-def strong_prior() -> MatrixFactorization:
+def strong_prior() -> Backbone:
     """For risks whose corrected labels leave [0, 1] by far: without it they have no lower bound."""
-    return MatrixFactorization(l2=16.0, l2_biases=8.0)
+    return cp.MatrixFactorization(l2=16.0, l2_biases=8.0)
 
 
 @method(
@@ -196,7 +184,7 @@ def dr() -> DebiasedRecommender:
     """Doubly robust with a constant imputed label: unbiased when the propensities or the imputed errors are right. The
     prior is four times the usual one (l2 16 and 8), because corrected labels leave [0, 1].
     """
-    return DebiasedRecommender(NaiveBayes(), "dr", Constant(), strong_prior())
+    return cp.DebiasedRecommender(cp.NaiveBayes(), "dr", cp.Constant(), strong_prior())
 
 
 @method(
@@ -208,7 +196,7 @@ def dr() -> DebiasedRecommender:
 )
 def dr_jl() -> DebiasedRecommender:
     """Doubly robust joint learning: the imputed label is a model of its own, trained beside the predictor."""
-    return DebiasedRecommender(NaiveBayes(), "dr", Learned("error"))
+    return cp.DebiasedRecommender(cp.NaiveBayes(), "dr", cp.Learned("error"))
 
 
 @method(
@@ -221,7 +209,7 @@ def dr_jl() -> DebiasedRecommender:
 )
 def mrdr_jl() -> DebiasedRecommender:
     """DR-JL whose imputation is trained for the variance of the estimate: pairs with small propensities count more."""
-    return DebiasedRecommender(NaiveBayes(), "dr", Learned("variance"))
+    return cp.DebiasedRecommender(cp.NaiveBayes(), "dr", cp.Learned("variance"))
 
 
 @method(
@@ -233,7 +221,7 @@ def mrdr_jl() -> DebiasedRecommender:
 )
 def dr_bias() -> DebiasedRecommender:
     """DR-JL whose imputation is trained for the bias of the estimate."""
-    return DebiasedRecommender(NaiveBayes(), "dr", Learned("bias"))
+    return cp.DebiasedRecommender(cp.NaiveBayes(), "dr", cp.Learned("bias"))
 
 
 @method(
@@ -245,7 +233,7 @@ def dr_bias() -> DebiasedRecommender:
 )
 def dr_mse() -> DebiasedRecommender:
     """DR-JL whose imputation is trained for bias and variance together; `mix` is the share of the bias."""
-    return DebiasedRecommender(NaiveBayes(), "dr", Learned("mse"))
+    return cp.DebiasedRecommender(cp.NaiveBayes(), "dr", cp.Learned("mse"))
 
 
 @method(
@@ -260,8 +248,8 @@ def mr() -> DebiasedRecommender:
     Consistent when any one of them is right and `ridge` is 0; the default of 1 trades that for bounded weights. The
     prior is four times the usual one (l2 16 and 8), because corrected labels leave [0, 1].
     """
-    candidates = MultiplyRobust((Logistic(), Popularity()), (Learned(), Learned("variance")), ridge=1.0)
-    return DebiasedRecommender(Uniform(), "direct", candidates, strong_prior())
+    candidates = cp.MultiplyRobust((cp.Logistic(), cp.Popularity()), (cp.Learned(), cp.Learned("variance")), ridge=1.0)
+    return cp.DebiasedRecommender(cp.Uniform(), "direct", candidates, strong_prior())
 
 
 @method(
@@ -275,7 +263,7 @@ def tdr() -> DebiasedRecommender:
     """Targeted DR: the imputed error is moved along w - 1 until the residuals on the log are orthogonal to it. The
     prior is four times the usual one (l2 16 and 8), because corrected labels leave [0, 1].
     """
-    return DebiasedRecommender(Logistic(), "dr", Targeted(Constant()), strong_prior())
+    return cp.DebiasedRecommender(cp.Logistic(), "dr", cp.Targeted(cp.Constant()), strong_prior())
 
 
 @method(
@@ -289,7 +277,7 @@ def tdr_jl() -> DebiasedRecommender:
     """Targeted DR on a learned imputation, which is trained on what the targeting leaves. The prior is four times the
     usual one (l2 16 and 8), because corrected labels leave [0, 1].
     """
-    return DebiasedRecommender(Logistic(), "dr", Targeted(Learned()), strong_prior())
+    return cp.DebiasedRecommender(cp.Logistic(), "dr", cp.Targeted(cp.Learned()), strong_prior())
 
 
 @method(
@@ -304,7 +292,7 @@ def sdr() -> DebiasedRecommender:
     """The self-normalised estimator with propensities that are trained to balance the imputed error: bounded by the
     largest error, whatever the propensities.
     """
-    return DebiasedRecommender(StabilizedPropensity(), "snips", Learned())
+    return cp.DebiasedRecommender(cp.StabilizedPropensity(), "snips", cp.Learned())
 
 
 @method(
@@ -316,7 +304,7 @@ def sdr() -> DebiasedRecommender:
 )
 def dr_v2() -> DebiasedRecommender:
     """DR-JL on the jointly learned, balanced propensities of IPS-V2."""
-    return DebiasedRecommender(BalancedPropensity(), "dr", Learned())
+    return cp.DebiasedRecommender(cp.BalancedPropensity(), "dr", cp.Learned())
 
 
 @method(
@@ -328,7 +316,7 @@ def dr_v2() -> DebiasedRecommender:
 )
 def rkb_ips() -> DebiasedRecommender:
     """Kernels at random pairs: the plain version of the paper's idea."""
-    return DebiasedRecommender(Balancing(KernelFunctions(select="random")), "ips")
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="random")), "ips")
 
 
 @method(
@@ -340,7 +328,7 @@ def rkb_ips() -> DebiasedRecommender:
 )
 def rkb_dr() -> DebiasedRecommender:
     """Kernels at random pairs: the plain version of the paper's idea."""
-    return DebiasedRecommender(Balancing(KernelFunctions(select="random")), "dr", Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="random")), "dr", cp.Learned())
 
 
 @method(
@@ -354,7 +342,7 @@ def wkb_ips() -> DebiasedRecommender:
     """The weights whose worst bias over all functions of unit norm is least, solved exactly. As printed in the paper
     the norm makes the kernel cancel; here it is the norm over D plus a penalty in the kernel's own space.
     """
-    return DebiasedRecommender(Balancing(KernelFunctions(select="worst_case")), "ips")
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="worst_case")), "ips")
 
 
 @method(
@@ -368,7 +356,7 @@ def wkb_dr() -> DebiasedRecommender:
     """The weights whose worst bias over all functions of unit norm is least, solved exactly. As printed in the paper
     the norm makes the kernel cancel; here it is the norm over D plus a penalty in the kernel's own space.
     """
-    return DebiasedRecommender(Balancing(KernelFunctions(select="worst_case")), "dr", Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="worst_case")), "dr", cp.Learned())
 
 
 @method(
@@ -380,7 +368,7 @@ def wkb_dr() -> DebiasedRecommender:
 )
 def akb_ips() -> DebiasedRecommender:
     """The paper's adaptive rule: the kernels with the largest coefficients in a regression of the current error."""
-    return DebiasedRecommender(Balancing(KernelFunctions(select="adaptive")), "ips")
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="adaptive")), "ips")
 
 
 @method(
@@ -392,7 +380,7 @@ def akb_ips() -> DebiasedRecommender:
 )
 def akb_dr() -> DebiasedRecommender:
     """The paper's adaptive rule: the kernels with the largest coefficients in a regression of the current error."""
-    return DebiasedRecommender(Balancing(KernelFunctions(select="adaptive")), "dr", Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="adaptive")), "dr", cp.Learned())
 
 
 @method(
@@ -406,7 +394,7 @@ def skb_ips() -> DebiasedRecommender:
     """An orthonormal basis of the kernel over D, leading functions first: few functions, any smooth error. Our
     recommendation.
     """
-    return DebiasedRecommender(Balancing(KernelFunctions(select="spectral")), "ips")
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="spectral")), "ips")
 
 
 @method(
@@ -420,7 +408,7 @@ def skb_dr() -> DebiasedRecommender:
     """An orthonormal basis of the kernel over D, leading functions first: few functions, any smooth error. Our
     recommendation.
     """
-    return DebiasedRecommender(Balancing(KernelFunctions(select="spectral")), "dr", Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="spectral")), "dr", cp.Learned())
 
 
 @method(
@@ -432,7 +420,7 @@ def skb_dr() -> DebiasedRecommender:
 )
 def mb_ips() -> DebiasedRecommender:
     """The moments of the features instead of kernels: the paper's Figure 1 compares with it."""
-    return DebiasedRecommender(Balancing(Moments(2)), "ips")
+    return cp.DebiasedRecommender(cp.Balancing(cp.Moments(2)), "ips")
 
 
 @method(
@@ -444,7 +432,7 @@ def mb_ips() -> DebiasedRecommender:
 )
 def mb_dr() -> DebiasedRecommender:
     """The moments of the features instead of kernels: the paper's Figure 1 compares with it."""
-    return DebiasedRecommender(Balancing(Moments(2)), "dr", Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.Moments(2)), "dr", cp.Learned())
 
 
 @method(
@@ -459,7 +447,7 @@ def mnar() -> DebiasedRecommender:
     be disliked, as far as the log's labels are better than the probe's. Right when selection depends on the label
     alone; where some items are seen more for other reasons, it takes that for preference.
     """
-    return DebiasedRecommender(Uniform(), "ips", MNARLikelihood())
+    return cp.DebiasedRecommender(cp.Uniform(), "ips", cp.MNARLikelihood())
 
 
 @method(
@@ -481,44 +469,50 @@ def counterpoise() -> DebiasedRecommender:
     the log. Side features are used where the log has any. Without a probe the missingness model is inactive, and
     there is one predictor.
     """
-    backbone = ExposureCovariate(MatrixFactorization(side_features="auto"))
-    return DebiasedRecommender(Uniform(), "ips", MNARLikelihood(), backbone, ensemble=Ensemble(), ordinal=OrdinalLoss())
+    return cp.DebiasedRecommender(
+        cp.Uniform(),
+        "ips",
+        cp.MNARLikelihood(),
+        cp.ExposureCovariate(cp.MatrixFactorization(side_features="auto")),
+        ensemble=cp.Ensemble(),
+        ordinal=cp.OrdinalLoss(),
+    )
 
 
 KERNEL_RULES = ("rkb", "wkb", "akb", "skb")
 BASELINES = tuple(METHODS.values())[: list(METHODS).index("rkb-ips")]  # proposed by others
 BALANCING = tuple(method for name, method in METHODS.items() if name.partition("-")[0] in (*KERNEL_RULES, "mb"))
-WEIGHTS: dict[str, type[Weights]] = {
-    "uniform": Uniform,
-    "unit": UnitWeights,
-    "naive-bayes": NaiveBayes,
-    "logistic": Logistic,
-    "propensity": Propensity,
-    "popularity": Popularity,
-    "known": KnownPropensity,
-    "balanced-propensity": BalancedPropensity,
-    "stabilized-propensity": StabilizedPropensity,
-    "balancing": Balancing,
+WEIGHTS = {  # names of parts, and of their classes in `counterpoise`
+    "uniform": "Uniform",
+    "unit": "UnitWeights",
+    "naive-bayes": "NaiveBayes",
+    "logistic": "Logistic",
+    "propensity": "Propensity",
+    "popularity": "Popularity",
+    "known": "KnownPropensity",
+    "balanced-propensity": "BalancedPropensity",
+    "stabilized-propensity": "StabilizedPropensity",
+    "balancing": "Balancing",
 }
-IMPUTATIONS: dict[str, type[Imputation]] = {
-    "none": NoImputation,
-    "constant": Constant,
-    "learned": Learned,
-    "targeted": Targeted,
-    "mr": MultiplyRobust,
-    "tri-training": TriTraining,
-    "mnar": MNARLikelihood,
+IMPUTATIONS = {
+    "none": "NoImputation",
+    "constant": "Constant",
+    "learned": "Learned",
+    "targeted": "Targeted",
+    "mr": "MultiplyRobust",
+    "tri-training": "TriTraining",
+    "mnar": "MNARLikelihood",
 }
 
-# Settings that are parts: of what kind, and the words for them.
-PARTS: dict[str, tuple[type, Mapping[str, type]]] = {
+# Settings that are parts: of what kind, and the names of the classes that are one, by their own short names.
+PARTS: dict[str, tuple[type, Mapping[str, str]]] = {
     "backbone": (Backbone, BACKBONES),
     "base": (Imputation, IMPUTATIONS),
     "embedder": (Backbone, BACKBONES),
-    "ensemble": (Ensemble, {"average": Ensemble}),
+    "ensemble": (Configurable, {"average": "Ensemble"}),
     "imputation": (Imputation, IMPUTATIONS),
-    "kernel": (Kernel, KERNELS),
-    "ordinal": (OrdinalLoss, {"proportional-odds": OrdinalLoss}),
+    "kernel": (Kernel, {"gaussian": "Gaussian", "exponential": "Exponential"}),
+    "ordinal": (Configurable, {"proportional-odds": "OrdinalLoss"}),
     "weights": (Weights, WEIGHTS),
 }
 OPTIONAL_PARTS = ("backbone", "base", "ensemble", "ordinal")  # None: the default of its owner, or none
@@ -560,7 +554,7 @@ def configure(model: DebiasedRecommender, **settings: Any) -> DebiasedRecommende
     """
     flat = _flat(settings)
     for setting, value in sorted(flat.items(), key=_precedence):
-        name = setting if isinstance(value, ExposureCovariate) else _full_name(model, setting)
+        name = setting if type(value).__name__ == "ExposureCovariate" else _full_name(model, setting)
         value = tuple(value) if isinstance(value, list) else value
         model.set_params(**{name: _part(_last(name), value)})
     return model
@@ -585,7 +579,7 @@ def _part(name: str, value: Any) -> Any:
         known = ", ".join(map(repr, [*names, *(["none"] if name in ("ensemble", "ordinal") else [])]))
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise ConfigError(f"`{name}` must be {article} {kind.__name__} or one of {known}, got {value!r}.")
-    return names[value]()
+    return getattr(cp, names[value])()
 
 
 def _full_name(model: DebiasedRecommender, setting: str) -> str:

@@ -4,33 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+import counterpoise
 from counterpoise import __version__
-from counterpoise.accelerate import with_cuda_graphs
 from counterpoise.config import Configurable, Unknown, from_config
 from counterpoise.data.ids import Codes, Vocabulary, as_column, gather
 from counterpoise.data.log import Dataset, FeedbackLog, check_log, table
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
 from counterpoise.imputation.base import NoImputation
-from counterpoise.imputation.mnar import MNARLikelihood
-from counterpoise.models.base import Backbone
-from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
+from counterpoise.models.base import Backbone, as_backbone
+from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
 from counterpoise.risks import RISKS
 from counterpoise.storage import read_folder, write_folder
 from counterpoise.threads import one_blas_thread, one_thread
-from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.context import FitContext
 from counterpoise.training.contracts import Imputation, Weights
-from counterpoise.training.ensemble import Ensemble, EnsembleLearner, EnsembleScorer, inactive_settings
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import (
     MIN_ROWS_FOR_THREADS,
@@ -41,8 +38,12 @@ from counterpoise.training.loop import (
     Training,
     train,
 )
-from counterpoise.training.ordinal import OrdinalLoss
 from counterpoise.weights.base import Uniform
+
+if TYPE_CHECKING:
+    from counterpoise.training.checkpoint import Checkpoint
+    from counterpoise.training.ensemble import Ensemble, EnsembleLearner
+    from counterpoise.training.ordinal import OrdinalLoss
 
 BLOCK_SCORES = 1 << 22  # scores held in memory at a time
 
@@ -89,7 +90,7 @@ class DebiasedRecommender(Configurable):
             learner = self._learner(context)
             validation = context.on(held_out).batches(learner.uses_pairs).whole() if len(held_out) else None
             batches = context.batches(learner.uses_pairs)
-            wrapped = with_cuda_graphs(learner, self.training)
+            wrapped = context.wrap(learner, self.training)
             wrapped = wrapped if checkpoint is None else checkpoint.of(wrapped)
             try:
                 history = train(wrapped, batches, validation, self.training, progress)
@@ -103,8 +104,12 @@ class DebiasedRecommender(Configurable):
         """The fit of this model to a log, with fresh random numbers."""
         backbone = deepcopy(as_backbone(self.backbone))  # a later change of the settings must not change this model
         generator = torch.Generator().manual_seed(int(self.training.seed))
-        device = self.training.resolve_device()
-        return FitContext(log, probe, backbone, self.training, device, generator, with_cuda_graphs)
+        context = FitContext(log, probe, backbone, self.training, self.training.resolve_device(), generator)
+        if context.device.type != "cuda":
+            return context
+        from counterpoise.accelerate import with_cuda_graphs
+
+        return replace(context, wrap=with_cuda_graphs)
 
     def _learner(self, context: FitContext, weights: Weights | None = None) -> Learner | EnsembleLearner:
         """What the loop trains; `weights` take the place of the model's."""
@@ -120,7 +125,11 @@ class DebiasedRecommender(Configurable):
         probe: FeedbackLog | None,
     ) -> Self:
         """Take over what a learner has learned."""
-        inactive = inactive_settings(learner, log, self.ensemble, self.ordinal)
+        inactive = {
+            "ensemble": None if self.ensemble is None else self.ensemble.why_inactive(learner),
+            "ordinal": None if self.ordinal is None or learner.ordinal else self.ordinal.why_inactive(log),
+        }
+        inactive = {name: why for name, why in inactive.items() if why is not None}
         self.history_, self.facts_ = history, facts | ({"inactive": inactive} if inactive else {})
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weights.ratio.cpu().numpy()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
@@ -150,16 +159,16 @@ class DebiasedRecommender(Configurable):
 
     def check_settings(self) -> None:
         """Raise the first error of the settings."""
-        kinds = {"weights": Weights, "imputation": Imputation, "training": Training}
-        optional = {"ensemble": Ensemble, "ordinal": OrdinalLoss}
-        for name, kind in (kinds | optional).items():
+        for name, kind in (("weights", Weights), ("imputation", Imputation), ("training", Training)):
+            if not isinstance(getattr(self, name), kind):
+                raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
+        for name, public_name in (("ensemble", "Ensemble"), ("ordinal", "OrdinalLoss")):
             part = getattr(self, name)
-            if not isinstance(part, kind) and not (name in optional and part is None):
-                otherwise = " or None" if name in optional else ""
-                raise ConfigError(f"`{name}` must be a {kind.__name__} part{otherwise}, got {part!r}.")
+            if part is not None and not isinstance(part, getattr(counterpoise, public_name)):
+                raise ConfigError(f"`{name}` must be a {public_name} part or None, got {part!r}.")
         self.training.check()
         check_choice("risk", self.risk, RISKS)
-        if self.risk == "direct" and isinstance(self.imputation, NoImputation | MNARLikelihood):
+        if self.risk == "direct" and not self.imputation.imputes_errors:
             raise ConfigError("`imputation` must impute errors for risk='direct': nothing else is learned from.")
         if self.risk == "direct" and self.ensemble is not None:
             raise ConfigError(
@@ -341,8 +350,8 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
             scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
             if any(name.startswith("scorer.with_imputation.") for name in tensors):
                 if model.ensemble is None:
-                    raise DataError(f"{folder} holds two predictors, and its configuration tells of one.")
-                scorer = EnsembleScorer(scorer, deepcopy(scorer))
+                    raise DataError(f"{folder} holds two predictors, and its configuration has one.")
+                scorer = model.ensemble.empty_scorer(scorer)
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
         scorer.load_state_dict(state, assign=True)
         model.scorer_ = scorer.requires_grad_(False).to(place)

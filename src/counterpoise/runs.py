@@ -10,29 +10,27 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterpoise import __version__
-from counterpoise.balance.covariate_balance import Imbalance, imbalances, log_balance
 from counterpoise.config import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
 from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
 from counterpoise.data.reading import header_of, read_log
-from counterpoise.data.simulation import simulate
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, did_you_mean, short_repr
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
 from counterpoise.methods import make
-from counterpoise.out_of_core.datasets import load_dataset_out_of_core
-from counterpoise.out_of_core.engines import make_engine
-from counterpoise.out_of_core.fitting import fit_streamed
-from counterpoise.out_of_core.log import StreamedLog, too_long
 from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.storage import read_manifest, remove_folder
-from counterpoise.training.checkpoint import FILE, Checkpoint
+from counterpoise.storage import CHECKPOINT, read_manifest, remove_folder
 from counterpoise.training.loop import DivergenceError, Progress
 from counterpoise.weights.balancing import Balancing
+
+if TYPE_CHECKING:
+    from counterpoise.balance.covariate_balance import Imbalance
+    from counterpoise.out_of_core.log import StreamedLog
+    from counterpoise.training.checkpoint import Checkpoint
 
 MAX_BALANCE_ROWS = 2_000_000  # of a log whose covariate balance is shown after a fit: it takes a second or two
 STOPPED_SUFFIX = ".stopped"  # of the folder that keeps an unfinished fit
@@ -175,6 +173,8 @@ class Fitted:
 
         Only before weighting where early stopping held rows out, which have no weight.
         """
+        from counterpoise.balance.covariate_balance import imbalances, log_balance
+
         log, ratio = self.dataset.train, self.model.ratio_
         if len(log) > MAX_BALANCE_ROWS:
             return []
@@ -207,10 +207,7 @@ def fit_and_evaluate(
     checkpoint = None if folder is None else _checkpoint(configuration, model, dataset, folder, resume)
     passed = _epochs_passed(checkpoint)
     try:
-        if isinstance(dataset.train, StreamedLog):
-            fit_streamed(model, dataset.train, dataset.probe, progress, checkpoint)
-        else:
-            model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
+        _fit(model, dataset, progress, checkpoint)
     except DivergenceError as stop:
         raise DivergenceError(f"{stop} {_save_stopped(model, configuration, folder)}") from None
     except KeyboardInterrupt:
@@ -235,11 +232,13 @@ def _checkpoint(
         if resume:
             raise ConfigError("`resume` does not go with patience, nor with weights that follow the errors (akb).")
         return None
+    from counterpoise.training.checkpoint import Checkpoint
+
     train, probe = dataset.train, dataset.probe
-    data = train.shards.folder.name if isinstance(train, StreamedLog) else hash_logs("", train, probe)
+    data = hash_logs("", train, probe) if train.in_memory else cast("StreamedLog", train).shards.folder.name
     facts = [__version__, model.to_config(), data, configuration.threshold, None if probe is None else len(probe)]
     key = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
-    return Checkpoint(folder / FILE, key, resume)
+    return Checkpoint(folder / CHECKPOINT, key, resume)
 
 
 def _epochs_passed(checkpoint: Checkpoint | None) -> int:
@@ -272,7 +271,8 @@ def _save_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: 
 
 
 def drop_stopped(configuration: FitConfig, folder: Path) -> None:
-    """Remove the folder that a stopped fit of the same configuration left beside that of the whole one."""
+    """Remove what a stopped fit of the same configuration left: its checkpoint, and the folder beside that of a run."""
+    (folder / CHECKPOINT).unlink(missing_ok=True)
     place = folder.with_name(folder.name + STOPPED_SUFFIX)
     try:
         manifest = read_manifest(place)
@@ -282,21 +282,36 @@ def drop_stopped(configuration: FitConfig, folder: Path) -> None:
         remove_folder(place)
 
 
+def _fit(
+    model: DebiasedRecommender, dataset: Dataset, progress: Progress | None, checkpoint: Checkpoint | None
+) -> None:
+    """Fit a model to a log in memory or in shards."""
+    if dataset.train.in_memory:
+        model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
+        return
+    from counterpoise.out_of_core.fitting import fit_streamed
+
+    fit_streamed(model, cast("StreamedLog", dataset.train), dataset.probe, progress, checkpoint)
+
+
 def load_data(configuration: FitConfig) -> Dataset:
-    """The data that a configuration names."""
+    """The data that a configuration names; files of one's own may be larger than memory."""
     names = ("path", "protocol", "seed", "probe_fraction", "threshold", "test", "probe", "users", "items")
-    return load_dataset_out_of_core(
-        configuration.data,
-        memory=configuration.memory,
-        engine=make_engine(configuration.engine, configuration.workers, configuration.address),
-        cache=configuration.cache,
-        **{name: getattr(configuration, name) for name in names},
-        **configuration.read_options(),
-    )
+    options = {name: getattr(configuration, name) for name in names} | configuration.read_options()
+    if configuration.data in SOURCES and configuration.engine == "local":
+        return load_dataset(configuration.data, **options)
+    from counterpoise.out_of_core.datasets import load_dataset_out_of_core
+    from counterpoise.out_of_core.engines import make_engine
+
+    engine = make_engine(configuration.engine, configuration.workers, configuration.address)
+    memory, cache = configuration.memory, configuration.cache
+    return load_dataset_out_of_core(configuration.data, memory=memory, engine=engine, cache=cache, **options)
 
 
 def _truth(configuration: FitConfig, model: DebiasedRecommender) -> dict[str, float]:
     """The ideal loss of the model, and the bias of the log's mean error with equal weights and with the model's."""
+    from counterpoise.data.simulation import simulate
+
     data = simulate(seed=configuration.seed, probe_fraction=configuration.probe_fraction)
     truth = {"ideal_loss": data.ideal_risk(model), "bias_of_the_log": data.selection_bias(model)}
     if len(model.ratio_) == len(data.dataset.train):  # with early stopping some rows have no weight
@@ -353,11 +368,8 @@ def read_test(
         fraction = fitted.get("probe_fraction", FitConfig.model_fields["probe_fraction"].default)
         log = load_dataset(test, path, protocol, seed, probe_fraction=fraction, threshold=threshold).test
         assert log is not None
-    elif too_long(test, data.memory):
-        raise DataError(
-            f"{test}: more rows than fit into the `memory` of {data.memory}. Raise it, or evaluate on a sample."
-        )
     else:
+        _check_memory(test, data.memory)
         ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": True}
         log = read_log(test, threshold=threshold, **ids, **columns_as_fitted(fitted, test, dict(data.reading)))
     seen = model.has_seen(log)
@@ -366,6 +378,14 @@ def read_test(
             raise DataError(f"{test}: all {len(seen)} pairs were seen in training. Use --protocol paper to count them.")
         log = log.take(~seen)
     return log, int(seen.sum()), protocol
+
+
+def _check_memory(test: str, memory: str) -> None:
+    """Raise `DataError` for a test of many files that does not fit into memory."""
+    from counterpoise.out_of_core.log import too_long
+
+    if too_long(test, memory):
+        raise DataError(f"{test}: more rows than fit into the `memory` of {memory}. Raise it, or evaluate on a sample.")
 
 
 def columns_as_fitted(fitted: Mapping[str, Any], test: str, reading: dict[str, Any]) -> dict[str, Any]:

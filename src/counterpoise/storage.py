@@ -31,6 +31,7 @@ except ImportError:  # not on every system: there, two writers at one moment are
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "run.json"
+CHECKPOINT = "checkpoint.safetensors"  # of a fit that is not done, in the folder of the run to come
 FORMAT = "counterpoise-run"
 FORMAT_VERSION = 2  # 1: before methods and settings got the names that they have now
 STORED_NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # a file of the folder itself: no path, not hidden

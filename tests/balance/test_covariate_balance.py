@@ -13,9 +13,9 @@ from counterpoise.balance.covariate_balance import Imbalance, imbalances, log_ba
 from counterpoise.balance.diagnostics import effective_sample_size
 from counterpoise.balance.estimators import balance_frontier
 from counterpoise.cli import console
+from counterpoise.cli.console import love_lines
 from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError
-from counterpoise.plots.text import love_lines
 
 
 def test_log_balance_equals_that_of_all_pairs_enumerated() -> None:

@@ -35,7 +35,11 @@ def test_the_ensemble_of_any_imputation_is_described(dataset: Dataset) -> None:
 
 @pytest.mark.parametrize(
     ("method", "why"),
-    [("mf", "nothing is imputed"), ("mnar", "there is no active missingness model to average with"), ("skb-ips", "nothing is imputed")],
+    [
+        ("mf", "nothing is imputed"),
+        ("mnar", "there is no active missingness model to average with"),
+        ("skb-ips", "nothing is imputed"),
+    ],
 )
 def test_an_inactive_ensemble_is_described(method: str, why: str, dataset: Dataset, tmp_path: Path) -> None:
     model = cp.make(method, ensemble=cp.Ensemble(), **FAST).fit(dataset.train)

@@ -49,12 +49,12 @@ def test_residual_weights_are_their_formulas_in_the_propensity(weighting, formul
 
 
 @pytest.mark.parametrize("weighting", ["error", "variance", "bias", "mse"])
-def test_residual_weights_average_1_and_are_constant_where_the_propensity_is(weighting) -> None:
+def test_residual_weights_average_one_and_follow_the_propensity(weighting) -> None:
     assert float(residual_weights(weighting, WEIGHT).mean()) == pytest.approx(1)
     np.testing.assert_allclose(residual_weights(weighting, torch.full((7,), 12.5)), np.ones(7), rtol=1e-6)
 
 
-def test_the_ends_of_the_mse_mix_are_bias_and_variance_bit_by_bit() -> None:
+def test_the_ends_of_the_mse_mix_are_bias_and_variance() -> None:
     for weight in (WEIGHT, WEIGHT.float()):
         assert torch.equal(residual_weights("mse", weight, 1.0), residual_weights("bias", weight))
         assert torch.equal(residual_weights("mse", weight, 0.0), residual_weights("variance", weight))
@@ -81,7 +81,7 @@ def test_a_constant_propensity_makes_all_weightings_one_method(dataset: Dataset)
 # ---- what is imputed -------------------------------------------------------------------------------------------------
 
 
-def test_a_constant_label_is_scored_by_the_same_loss_as_a_real_one() -> None:
+def test_a_constant_label_is_imputed_by_its_log_loss() -> None:
     seen = WORLD.observe()
     _, _, on_rows, on_pairs = seen.ask(Constant(0.3).init(seen.context, Uniform().init(seen.context)))
     expected = log_loss(np.full(WORLD.shape, 0.3), WORLD.logits)
@@ -98,7 +98,7 @@ def test_the_constant_label_is_by_default_that_of_the_probe(dataset: Dataset) ->
         Constant().init(replace(context, probe=None), Uniform().init(context))
 
 
-def test_a_learned_label_is_scored_by_the_same_loss_as_a_real_one(dataset: Dataset) -> None:
+def test_a_learned_label_is_imputed_by_its_log_loss(dataset: Dataset) -> None:
     context = context_of(dataset)
     fitted_imputation = Learned().init(context, Uniform().init(context))
     batch = context.batches(pairs=True).whole()
@@ -126,7 +126,7 @@ def test_the_imputed_label_of_one_pair_becomes_its_label(label: float, logit: fl
     assert torch.sigmoid(fitted_imputation.scorer(pair, pair)).item() == pytest.approx(label, abs=0.03)
 
 
-def test_the_slope_of_an_imputation_is_that_of_the_weighted_squared_residual() -> None:
+def test_residual_slope_is_the_gradient_of_weighted_squared_residuals() -> None:
     seen = WORLD.observe()
     logits, importance = seen.at(WORLD.logits).float(), seen.ratio(WORLD.propensity).float()
     errors, own = error(seen.batch.labels.float(), logits) - 0.2, torch.randn(seen.rows, requires_grad=True)
@@ -209,7 +209,7 @@ def test_the_step_of_an_imputation_leaves_the_predictor_alone() -> None:
 
 @pytest.mark.parametrize("batch_size", [100, "full"])
 @pytest.mark.parametrize("imputation", [Learned(), Targeted(), MultiplyRobust(), TriTraining(Uniform(), threshold=0.5)])
-def test_weights_of_gradient_steps_go_with_any_imputation_and_ask_nothing_of_other_pairs(
+def test_gradient_weights_ignore_what_is_imputed_on_pairs(
     dataset: Dataset, imputation: Imputation, batch_size: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With `ips` what is imputed on pairs of D does not count: the fit is the same where it is worked out all the same.

@@ -70,7 +70,7 @@ def test_label_given_unobserved_is_that_of_counting() -> None:
     assert float(label_given_unobserved(torch.tensor(0.3), OF)) == pytest.approx(18 / (18 + 56))
 
 
-def test_risk_and_exposure_loss_are_the_likelihood_of_the_whole_matrix(logits: Tensor) -> None:
+def test_risk_and_exposure_loss_are_the_full_likelihood(logits: Tensor) -> None:
     """Up to a constant: the gradient is that of a loop over all pairs, observed with their labels or not."""
     observed = {(0, 1): 1.0, (2, 3): 0.0, (4, 0): 1.0, (3, 3): 1.0}
     total = torch.zeros(())
@@ -169,7 +169,7 @@ def test_the_parts_of_exposure_vary_by_one_over_all_pairs() -> None:
         assert float(part.std(correction=0)) == pytest.approx(1, abs=1e-3)
 
 
-def test_users_who_all_rate_as_much_have_no_exposure_of_their_own() -> None:
+def test_equally_active_users_have_no_exposure_effect() -> None:
     users, items = np.repeat(np.arange(20), 5), np.arange(100) % 10
     log = cp.FeedbackLog.from_arrays(users, items, np.arange(100) % 3 == 0)
     scorer = pretrained(ExposureCovariate(), log)

@@ -97,7 +97,7 @@ def test_targeting_is_the_formula(covariate: str) -> None:
     np.testing.assert_allclose(on_pairs.detach(), expected.ravel(), atol=1e-10)
 
 
-def test_with_odds_dr_is_the_error_where_observed_and_the_imputed_error_elsewhere() -> None:
+def test_odds_targeting_imputes_unobserved_pairs_alone() -> None:
     seen = WORLD.observe()
     _, errors, on_rows, on_pairs = seen.ask(targeted(seen, "odds"))
     odds = 1 / seen.at(WORLD.propensity) - 1
@@ -225,7 +225,7 @@ def test_multiple_is_least_squares_on_its_candidates() -> None:
     np.testing.assert_allclose(on_rows.detach(), (u @ eta)[observed], rtol=1e-8)
 
 
-def test_the_risk_is_a_mean_of_errors_with_weights_that_balance_the_candidates() -> None:
+def test_multiply_robust_weights_balance_the_candidates() -> None:
     seen, u = WORLD.observe(), candidates_table()
     observed = u[seen.mask.ravel()]
     weights = observed @ np.linalg.solve(observed.T @ observed, u.mean(axis=0))
@@ -344,7 +344,7 @@ def test_settings_that_break_their_rule_are_named(part, named: str) -> None:
     "settings", [("dr", Targeted()), ("direct", MultiplyRobust((Uniform(),)))], ids=lambda settings: settings[0]
 )
 @pytest.mark.parametrize("training", [{}, {"batch_size": 128}, {"patience": 3}])
-def test_they_train_in_full_batches_in_small_ones_and_with_early_stopping(dataset: Dataset, settings, training) -> None:
+def test_they_train_with_any_batch_size_and_early_stopping(dataset: Dataset, settings, training) -> None:
     risk, imputation = settings
     model = DebiasedRecommender(Uniform(), risk, imputation, training=Training(epochs=10, **training))
     model.fit(dataset.train, dataset.probe)

@@ -84,7 +84,7 @@ def test_a_batch_without_agreement_has_no_loss_and_no_gradient(dataset: Dataset)
     assert torch.autograd.grad(loss, logits)[0].abs().max() == 0
 
 
-def test_models_that_agree_nowhere_are_an_error_with_a_way_out(dataset: Dataset) -> None:
+def test_models_that_agree_nowhere_are_an_error(dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match=r"`threshold` must be .*, got 0, and they do on none\. Raise it"):
         init(dataset, TriTraining(threshold=0))
     with pytest.raises(ConfigError, match=r"`threshold` must be a number >= 0, got -1\. 1 takes every pair"):
@@ -122,7 +122,7 @@ def test_with_any_difference_allowed_the_third_model_distils_the_first(dataset: 
 
 
 @pytest.mark.parametrize("training", [{}, {"batch_size": 128}, {"patience": 3}])
-def test_it_trains_in_full_batches_in_small_ones_and_with_early_stopping(dataset: Dataset, training) -> None:
+def test_it_trains_with_any_batch_size_and_early_stopping(dataset: Dataset, training) -> None:
     settings = Training(epochs=10, **training)
     model = DebiasedRecommender(Uniform(), "direct", TriTraining(), training=settings).fit(dataset.train, dataset.probe)
     assert model.history_.loss[-1] < model.history_.loss[0]

@@ -97,7 +97,7 @@ def test_a_streamed_log_reads_like_the_log_in_memory(log: StreamedLog, dataset: 
 
 
 @pytest.mark.parametrize("method", ["mf", "counterpoise", "eib", "dr-jl"])
-def test_a_streamed_fit_in_one_batch_is_the_fit_in_memory(log: StreamedLog, method: str) -> None:
+def test_a_streamed_full_batch_fit_is_the_fit_in_memory(log: StreamedLog, method: str) -> None:
     memory = log.take(np.arange(len(log)))
     settings = {"epochs": 15, "batch_size": "full", "pairs": "all", "seed": 3}
     settings |= {"dr-jl": {"weights": "popularity"}, "eib": {"label": 0.3}}.get(method, {})

@@ -13,8 +13,8 @@ from graded_world import graded
 from counterpoise import Dataset, load_model, make
 from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError
-from counterpoise.storage import read_manifest
-from counterpoise.training.checkpoint import FILE, Checkpoint
+from counterpoise.storage import CHECKPOINT, read_manifest
+from counterpoise.training.checkpoint import Checkpoint
 
 
 class Stopped(Exception):
@@ -62,7 +62,7 @@ def test_skipped_epochs_make_no_step(
     assert len(steps) == 3  # five epochs were written down, the sixth was not closed
 
 
-def test_a_checkpoint_of_another_fit_or_a_damaged_one_is_refused(dataset: Dataset, tmp_path: Path, often: None) -> None:
+def test_a_foreign_or_damaged_checkpoint_is_refused(dataset: Dataset, tmp_path: Path, often: None) -> None:
     make("mf", epochs=3).fit(dataset.train, checkpoint=Checkpoint(tmp_path / "c", "key"))
     with pytest.raises(ConfigError, match="is of another fit: other data or settings"):
         make("mf", epochs=3).fit(dataset.train, checkpoint=Checkpoint(tmp_path / "c", "other", resume=True))
@@ -81,11 +81,11 @@ def test_the_command_resumes_and_cleans_up(
         patch.setattr("counterpoise.cli.fit.progress_bar", dying)
         with pytest.raises(Stopped):
             main([*words, "--out", str(tmp_path / "run")])
-    assert (tmp_path / "run" / FILE).exists()
+    assert (tmp_path / "run" / CHECKPOINT).exists()
     assert main([*words, "--out", str(tmp_path / "run"), "--learning-rate", "0.1", "--resume"]) == 2
     assert "is of another fit" in capsys.readouterr().err
     assert main([*words, "--out", str(tmp_path / "run"), "--resume"]) == 0
-    assert not (tmp_path / "run" / FILE).exists()
+    assert not (tmp_path / "run" / CHECKPOINT).exists()
     rows = dataset.train
     runs = [load_model(tmp_path / name).predict_log(rows) for name in ("whole", "run")]
     assert np.array_equal(*runs)

@@ -90,7 +90,7 @@ def test_without_a_probe_there_is_one_predictor(dataset: Dataset) -> None:
         ("skb-ips", "nothing is imputed"),
     ],
 )
-def test_facts_say_why_an_ensemble_is_inactive(method: str, why: str, dataset: Dataset) -> None:
+def test_facts_hold_why_an_ensemble_is_inactive(method: str, why: str, dataset: Dataset) -> None:
     model = cp.make(method, ensemble="average", **FAST).fit(dataset.train)
     assert model.facts_["inactive"] == {"ensemble": why}
     averaged = cp.make("dr-jl", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, dataset.probe)
@@ -143,7 +143,7 @@ def test_direct_risk_refuses_an_ensemble(dataset: Dataset) -> None:
         cp.make("mr", ensemble=cp.Ensemble()).fit(dataset.train)
 
 
-def test_facts_tell_the_label_propensities_and_the_intercept(model: cp.DebiasedRecommender) -> None:
+def test_facts_hold_the_label_propensities_and_the_intercept(model: cp.DebiasedRecommender) -> None:
     facts = model.facts_["imputation"]
     assert set(facts) == {"log_odds_ratio", "positive", "negative", "intercept"}
     assert facts["log_odds_ratio"] == pytest.approx(math.log(facts["positive"] / facts["negative"]))

@@ -84,7 +84,7 @@ def test_uniform_pairs_are_uniform_over_all_pairs(dataset: Dataset) -> None:
     assert abs(chi_square - degrees) < 5 * np.sqrt(2 * degrees)
 
 
-def test_no_uniform_pairs_are_drawn_unless_asked_for(dataset: Dataset) -> None:
+def test_no_uniform_pairs_are_drawn_by_default(dataset: Dataset) -> None:
     (batch,) = Batches(dataset.train, len(dataset.train), CPU, torch.Generator()).epoch()
     assert len(batch.pair_users) == len(batch.pair_items) == 0
 
@@ -125,12 +125,12 @@ def test_early_stopping_restores_the_best_epoch(dataset: Dataset) -> None:
     assert risk == pytest.approx(min(history.held_out_risk), rel=1e-5)
 
 
-def test_a_diverging_fit_says_what_to_change(dataset: Dataset) -> None:
+def test_a_diverging_fit_names_the_settings_to_change(dataset: Dataset) -> None:
     with pytest.raises(DivergenceError, match=r"diverged in epoch \d+.*Lower `learning_rate`"):
         make("mf", learning_rate=1e20, l2=1e20).fit(dataset.train)
 
 
-def test_progress_is_told_after_each_epoch(dataset: Dataset) -> None:
+def test_progress_is_called_after_each_epoch(dataset: Dataset) -> None:
     calls: list[tuple[int, int, float]] = []
     model = make("mf", epochs=3).fit(dataset.train, progress=lambda *call: calls.append(call))
     assert [(done, planned) for done, planned, _ in calls] == [(1, 3), (2, 3), (3, 3)]

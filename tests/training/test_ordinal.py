@@ -47,7 +47,7 @@ def fitted_ordinal(log: FeedbackLog) -> FittedOrdinal | None:
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(3, 7))
-def test_the_loss_of_a_level_is_its_surprise_given_the_label(seed: int, levels: int) -> None:
+def test_level_losses_are_negative_log_probabilities_given_the_label(seed: int, levels: int) -> None:
     rng = np.random.default_rng(seed)
     main = int(rng.integers(1, levels))
     gaps, scores = rng.uniform(0.1, 2, levels - 2), rng.normal(size=9) * 3

@@ -69,7 +69,7 @@ def test_no_strength_gives_the_prior_back(dataset: Dataset) -> None:
     assert torch.allclose(solved(Balancing(strength=0.0, prior="naive-bayes", **SIDE), dataset).ratio, prior, atol=1e-5)
 
 
-def test_weights_of_the_log_are_the_weight_function_at_its_pairs(dataset: Dataset) -> None:
+def test_ratios_are_the_weight_function_at_their_pairs(dataset: Dataset) -> None:
     for prior in ("uniform", "naive-bayes"):
         fitted_weights = solved(Balancing(KernelFunctions(n=5), prior=prior, **SIDE), dataset)
         log = dataset.train
@@ -290,7 +290,7 @@ def test_worst_case_weights_have_the_smallest_worst_case_bias(dataset: Dataset) 
 
 @pytest.mark.filterwarnings("error::counterpoise.errors.ConvergenceWarning")
 @pytest.mark.parametrize("bandwidth", ["median", 0.5, 1.0, 5.0])
-def test_the_worst_case_of_a_small_log_is_solved_on_the_paper_s_grid_of_bandwidths(bandwidth) -> None:
+def test_the_worst_case_is_solved_for_the_papers_bandwidths(bandwidth) -> None:
     train = simulate(n_users=40, n_items=30, density=0.3, test_rows_a_user=10, probe_fraction=0.3).dataset.train
     facts = make("wkb-ips", bandwidth=bandwidth, epochs=1).fit(train).facts_["weights"]
     assert facts["status"] == "solved"
@@ -352,7 +352,7 @@ def test_dr_balances_the_residual_and_ips_the_error(dataset: Dataset) -> None:
         assert torch.allclose(seen[risk], expected.detach(), atol=1e-6)
 
 
-def test_facts_tell_what_balancing_did(dataset: Dataset) -> None:
+def test_facts_hold_the_balance_reached(dataset: Dataset) -> None:
     model = DebiasedRecommender(Balancing(KernelFunctions(n=10), **SIDE), training=Training(epochs=3))
     facts = model.fit(dataset.train).facts_["weights"]
     assert facts["status"] == "solved"

@@ -94,7 +94,7 @@ def test_the_joint_logit_is_that_of_the_product() -> None:
     assert joint_logit(torch.tensor([90.0, -90.0]), torch.tensor([90.0, 3.0])).isfinite().all()
 
 
-def test_entire_space_loss_from_two_streams_is_the_mean_over_all_pairs() -> None:
+def test_entire_space_loss_is_the_mean_over_all_pairs() -> None:
     full = Full()
     slow = [-np.log(p * q) if o and r else -np.log(1 - p * q) for o, r, p, q, _ in full.loop()]
     labels = full.two(full.labels)[1]
@@ -112,7 +112,7 @@ def test_entire_space_loss_moves_one_of_its_models() -> None:
     assert [gradient is None for gradient in gradients] == [False, False, True, True]
 
 
-def test_balance_gap_from_two_streams_is_the_mean_over_all_pairs() -> None:
+def test_balance_gap_is_the_mean_over_all_pairs() -> None:
     full = Full()
     slow = [(o / p - (1 - o) / (1 - p)) * f for o, _, p, _, f in full.loop()]
     found = balance_gap(*full.two(full.own), *full.two(full.function), density=full.density)
@@ -132,7 +132,7 @@ def test_balance_gap_is_zero_on_average_at_the_true_propensity() -> None:
     assert abs(np.mean(gaps)) < 3 * np.std(gaps) / np.sqrt(len(gaps))
 
 
-def test_balance_gap_is_zero_where_the_propensity_is_the_rate_within_levels() -> None:
+def test_balance_gap_is_zero_at_the_rates_within_levels() -> None:
     full = Full(shape=(20, 30))
     level = full.function > 0
     rate = np.where(level, full.observed[level].mean(), full.observed[~level].mean())
@@ -154,7 +154,7 @@ def test_normalised_gap_is_the_residual_of_the_weighted_mean() -> None:
     assert float(normalised_gap(weight, on_rows + 5, on_pairs + 5)) == pytest.approx(slow, abs=1e-12)
 
 
-def test_a_gap_of_zero_makes_snips_exact_where_the_imputation_is() -> None:
+def test_snips_without_gap_is_exact_with_exact_imputation() -> None:
     """With imputed = true errors: snips = mean over D of the error + the gap."""
     full = Full()
     errors = np.abs(full.function)
@@ -169,7 +169,7 @@ def test_a_gap_of_zero_makes_snips_exact_where_the_imputation_is() -> None:
 
 
 @JOINT
-def test_the_model_minimises_what_it_says(part: Weights, dataset: Dataset) -> None:
+def test_the_loss_of_a_step_is_its_formula(part: Weights, dataset: Dataset) -> None:
     """The loss of a step against loops over the full matrix."""
     given = context(dataset.train)
     log, fitted_weights = given.log, part.init(given)
@@ -198,7 +198,7 @@ def test_the_model_minimises_what_it_says(part: Weights, dataset: Dataset) -> No
 
 
 @JOINT
-def test_a_step_moves_the_model_and_the_ratio_of_the_batch_alone(part: Weights, dataset: Dataset) -> None:
+def test_a_step_changes_the_ratios_of_its_batch_alone(part: Weights, dataset: Dataset) -> None:
     given = context(dataset.train, batch_size=50)
     fitted_weights = part.init(given)
     batch = next(iter(given.batches(pairs=True).epoch()))

@@ -16,6 +16,7 @@ from scipy.special import expit
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 
+import counterpoise as cp
 from counterpoise import (
     ConfigError,
     DataError,
@@ -77,7 +78,7 @@ def rows_of(log: FeedbackLog) -> tuple[torch.Tensor, torch.Tensor]:
 # ---- formulas --------------------------------------------------------------------------------------------------------
 
 
-def test_cross_entropy_from_two_streams_is_the_mean_over_all_pairs(dataset: Dataset) -> None:
+def test_exposure_cross_entropy_is_the_mean_over_all_pairs(dataset: Dataset) -> None:
     log, rng = dataset.train, np.random.default_rng(0)
     logits = rng.normal(size=log.shape)
     slow = [
@@ -245,8 +246,8 @@ def test_all_weights_train_a_model_that_can_be_saved(
     word: str, training: dict[str, int], dataset: Dataset, tmp_path: Path
 ) -> None:
     settings = Training(epochs=4, **training)
-    model = DebiasedRecommender(WEIGHTS[word](), training=settings).fit(dataset.train, dataset.probe)
-    again = DebiasedRecommender(WEIGHTS[word](), training=settings).fit(dataset.train, dataset.probe)
+    model = DebiasedRecommender(getattr(cp, WEIGHTS[word])(), training=settings).fit(dataset.train, dataset.probe)
+    again = DebiasedRecommender(getattr(cp, WEIGHTS[word])(), training=settings).fit(dataset.train, dataset.probe)
     assert np.array_equal(model.predict_log(dataset.test), again.predict_log(dataset.test))
     assert np.isfinite(model.ratio_).all()
     assert (model.ratio_ > 0).all()
@@ -259,7 +260,7 @@ def test_all_weights_train_a_model_that_can_be_saved(
 # ---- what weights promise a risk -------------------------------------------------------------------------------------
 
 
-def test_naive_bayes_weights_sum_to_all_pairs_so_ips_is_snips(dataset: Dataset) -> None:
+def test_with_naive_bayes_weights_ips_is_snips(dataset: Dataset) -> None:
     given = replace(context(dataset.train), probe=dataset.probe)
     ratio = NaiveBayes().init(given).ratio.double()
     assert float(ratio.sum()) / dataset.train.density == pytest.approx(dataset.train.n_pairs, rel=1e-6)
@@ -359,7 +360,7 @@ def test_propensities_of_rows_are_unknown_elsewhere(world: SimulatedData) -> Non
             fitted_weights.at(*pairs)
 
 
-def test_a_saved_model_says_what_a_new_fit_misses(world: SimulatedData, tmp_path: Path) -> None:
+def test_a_loaded_model_without_its_propensities_names_them(world: SimulatedData, tmp_path: Path) -> None:
     log = world.dataset.train
     training = Training(epochs=3, device="cpu")
     model = DebiasedRecommender(KnownPropensity(world.propensity, clip=0.1), training=training).fit(log)
@@ -450,8 +451,8 @@ def test_a_wrong_propensity_is_named_with_its_row(value: object, words: str, tmp
 
 @pytest.mark.parametrize("word", WEIGHTS)
 def test_a_word_builds_weights_that_come_back_from_their_configuration(word: str) -> None:
-    part = WEIGHTS[word]()
-    assert isinstance(part, WEIGHTS[word])
+    part = make("ips", weights=word).weights
+    assert type(part).__name__ == WEIGHTS[word]
     assert from_config(json.loads(json.dumps(part.to_config()))) == part
 
 

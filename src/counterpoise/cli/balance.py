@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterpoise.cli.console import canvas, print_line, show_json, show_picture, show_table, working
+from counterpoise.cli.console import canvas, love_lines, print_line, show_json, show_picture, show_table, working
 from counterpoise.cli.options import (
     OUT_HELP,
     OptionGroup,
@@ -142,7 +142,6 @@ def _balance_files(
     from counterpoise.balance.covariate_balance import imbalances
     from counterpoise.balance.estimators import balance_samples
     from counterpoise.data.reading import read_all_columns, read_features
-    from counterpoise.plots.text import love_lines
     from counterpoise.storage import check_table_name, write_table
 
     check_table_name(out)

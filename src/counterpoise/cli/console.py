@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from counterpoise.balance.covariate_balance import Imbalance
 
 MAX_ERROR_LENGTH = 1000  # characters; the middle of a longer error is left out
+MAX_LOVE_ROWS = 8  # features shown in a love plot
+MIN_SCALE_WIDTH = 12  # characters; a narrower scale is left out
+SIGNS = {True: {"before": "○", "after": "●", "both": "◉", "line": "─"}}
+SIGNS[False] = {"before": "o", "after": "x", "both": "8", "line": "-"}
 Update = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
 
 
@@ -120,3 +127,51 @@ def counting_bar(title: str, visible: bool) -> Iterator[Callable[[int, int], Non
     with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def love_lines(
+    rows: Sequence[Imbalance], title: str = "Imbalance", width: int = 72, *, fancy: bool = True
+) -> list[str]:
+    """Lines of a love plot: the title, then per feature its imbalance before and after weighting.
+
+    `fancy` draws with circles, otherwise ASCII. If `width` leaves no room for a scale, only the numbers are printed.
+    """
+    shown, signs = list(rows[:MAX_LOVE_ROWS]), SIGNS[fancy]
+    if not shown:
+        return []
+    weighted = any(abs(row.before - row.after) > 1e-9 for row in rows)
+    names = _fitted([row.name for row in shown], max(6, width // 3))
+    numbers = [f"{row.before:.2f} -> {row.after:.2f}" if weighted else f"{row.before:.2f}" for row in shown]
+    room = width - len(names[0]) - max(map(len, numbers)) - 4
+    largest = max(max(row.before, row.after) for row in shown)
+    bars = [_bar(row, largest, room, signs) if room >= MIN_SCALE_WIDTH else "" for row in shown]
+    lines = [f"{name}  {bar}  {number}".rstrip() for name, bar, number in zip(names, bars, numbers, strict=True)]
+    more = [f"and {len(rows) - MAX_LOVE_ROWS} more with smaller imbalance"] if len(rows) > MAX_LOVE_ROWS else []
+    return [*_legend(title, weighted, signs, width), *lines, *more]
+
+
+def _legend(title: str, weighted: bool, signs: dict[str, str], width: int) -> list[str]:
+    """The title and the key of the signs, on one line if they fit."""
+    heading = f"{title}, in SD"
+    if not weighted:
+        return [heading]
+    key = f"{signs['before']} before, {signs['after']} after"
+    return [f"{heading}: {key}"] if len(heading) + len(key) + 2 <= width else [heading, key]
+
+
+def _fitted(names: Sequence[str], longest: int) -> list[str]:
+    """Names cut and padded to one width."""
+    cut = [name if len(name) <= longest else name[: longest - 2] + ".." for name in names]
+    return [name.ljust(max(map(len, cut))) for name in cut]
+
+
+def _bar(row: Imbalance, largest: float, room: int, signs: dict[str, str]) -> str:
+    """0 at the left, the largest imbalance at the right."""
+    before, after = (round(size / largest * (room - 1)) if largest > 0 else 0 for size in (row.before, row.after))
+    cells = [" "] * room
+    for place in range(min(before, after), max(before, after)):
+        cells[place] = signs["line"]
+    cells[before], cells[after] = signs["before"], signs["after"]
+    if before == after:
+        cells[after] = signs["both"] if row.before != row.after else signs["before"]
+    return "".join(cells)

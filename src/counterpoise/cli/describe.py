@@ -98,7 +98,7 @@ def _position(model: Configurable, full: str) -> list[int]:
 def _short(value: Any) -> Any:
     """A part as the word that `--set` takes for it, else its class name; a tuple of parts as its repr."""
     if isinstance(value, Configurable):
-        return WORDS.get(type(value), type(value).__name__)
+        return WORDS.get(type(value).__name__, type(value).__name__)
     if not isinstance(value, tuple):
         return value
     return repr(value) if any(isinstance(inner, Configurable) for inner in value) else list(value)

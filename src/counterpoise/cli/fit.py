@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from counterpoise.cli.console import canvas, print_line, progress_bar, show_json, show_picture
+from counterpoise.cli.console import canvas, love_lines, print_line, progress_bar, show_json, show_picture
 from counterpoise.cli.options import (
     DataOptions,
     EvaluationOptions,
@@ -60,17 +60,14 @@ def fit(
 
     from counterpoise.cli.describe import features_lines, fit_lines, truth_line
     from counterpoise.data.files import title_of
-    from counterpoise.plots.text import love_lines
     from counterpoise.runs import drop_stopped, fit_and_evaluate
     from counterpoise.storage import check_folder
-    from counterpoise.training.checkpoint import FILE
 
     out = output.out or Path("runs") / f"{title_of(configuration.data)}-{configuration.method}"
     check_folder(out)
     with progress_bar(f"fitting {configuration.method}", output.visible) as progress:
         fitted = fit_and_evaluate(configuration, progress, out, output.resume)
     fitted.model.save(out, **fitted.facts())
-    (out / FILE).unlink(missing_ok=True)
     drop_stopped(configuration, out)
     page = report_beside(out, fitted.model, fitted.dataset, visible=output.visible) if output.report else None
     if output.as_json:

@@ -4,42 +4,55 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from typing import Annotated
 
 import typer
 
 from counterpoise import __version__
-from counterpoise.cli import bench
-from counterpoise.cli.balance import balance
-from counterpoise.cli.catalog import datasets, methods
 from counterpoise.cli.console import print_error, print_line
-from counterpoise.cli.demo import demo
-from counterpoise.cli.evaluate import evaluate
-from counterpoise.cli.fit import fit
 from counterpoise.cli.options import option_names, with_option_names
-from counterpoise.cli.recommend import predict, recommend
-from counterpoise.cli.report import report
-from counterpoise.cli.serve import serve
-from counterpoise.cli.tune import tune
 from counterpoise.errors import CounterpoiseError, StoppedError
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep: spinning, they take the cores of others
 
-app = typer.Typer(
-    name="counterpoise",
-    help="Debiased recommenders: collaborative filtering that corrects for selection bias in the log.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for command in (demo, fit, tune, evaluate, predict, recommend, balance, report, serve, datasets, methods):
-    app.command()(command)
-app.add_typer(bench.app, name="bench")
+COMMANDS = {  # name of a command: its module in this package
+    "demo": "demo",
+    "fit": "fit",
+    "tune": "tune",
+    "evaluate": "evaluate",
+    "predict": "recommend",
+    "recommend": "recommend",
+    "balance": "balance",
+    "report": "report",
+    "serve": "serve",
+    "datasets": "catalog",
+    "methods": "catalog",
+    "bench": "bench",
+}
 
 
-@app.callback(invoke_without_command=True)
+def make_app(words: list[str]) -> typer.Typer:
+    """The command that the first word names; without one, all of them."""
+    app = typer.Typer(
+        name="counterpoise",
+        help="Debiased recommenders: collaborative filtering that corrects for selection bias in the log.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for name in words[:1] if words and words[0] in COMMANDS else COMMANDS:
+        module = import_module(f"counterpoise.cli.{COMMANDS[name]}")
+        if name == "bench":
+            app.add_typer(module.app, name=name)
+        else:
+            app.command()(getattr(module, name))
+    return app
+
+
 def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
         print_line(__version__)
@@ -49,8 +62,13 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; the exit code. Bad input is one line on standard error and exit code 2."""
     words = sys.argv[1:] if arguments is None else arguments
+    app = make_app(words)
+    if words[:1] == ["bench"]:
+        from counterpoise.cli.bench import join_lists
+
+        words = join_lists(words)
     try:
-        app(bench.join_lists(words) if words[:1] == ["bench"] else words)
+        app(words)
         code = 0
     except StoppedError as stop:
         print_error(str(stop))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor
@@ -12,8 +12,7 @@ from torch import Tensor
 from counterpoise.config import Weighting
 from counterpoise.data.batches import Batch
 from counterpoise.errors import check_choice, check_number
-from counterpoise.models.base import Backbone
-from counterpoise.models.matrix_factorization import as_backbone
+from counterpoise.models.base import Backbone, as_backbone
 from counterpoise.risks import error
 from counterpoise.training.context import FitContext
 from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, StepInputs
@@ -23,6 +22,8 @@ from counterpoise.training.optimizer import Rate
 @dataclass
 class NoImputation(Imputation):
     """No imputation: errors of 0, with which `dr` is `ips`."""
+
+    imputes_errors: ClassVar[bool] = False
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Nothing to learn."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
@@ -83,6 +83,7 @@ class MNARLikelihood(Imputation):
     of the exposure loss; 1 is the likelihood.
     """
 
+    imputes_errors: ClassVar[bool] = False
     rate: float | None = None
     strength: float = 1.0
 

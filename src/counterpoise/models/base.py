@@ -8,12 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+import counterpoise
 from counterpoise.config import Configurable
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
 from counterpoise.models.embedding_ops import rows_of_grid
-from counterpoise.probability import log_odds
 
+BACKBONES = {"mf": "MatrixFactorization", "ncf": "NeuralCF"}  # names, and classes in `counterpoise`
 INITIAL_SD = 0.1  # standard deviation of initial factors: small, so that training starts near the mean label
 MIN_INITIAL_RATE = 1e-3  # a scorer starts at this label rate at least, and at most at 1 minus it
 
@@ -112,6 +113,15 @@ class Backbone(Configurable):
         raise NotImplementedError
 
 
+def as_backbone(choice: Any) -> Backbone:
+    """A backbone as it is or by its name."""
+    if isinstance(choice, str) and choice in BACKBONES:
+        return getattr(counterpoise, BACKBONES[choice])()  # type: ignore[no-any-return]
+    if not isinstance(choice, Backbone):
+        raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
+    return choice
+
+
 def zero_table(rows: int, columns: int) -> nn.Embedding:
     """A trainable vector of zeros for each row."""
     return nn.Embedding(rows, columns, _weight=torch.zeros(rows, columns))
@@ -125,4 +135,4 @@ def draw_normal(values: Tensor, generator: torch.Generator, sd: float = INITIAL_
 
 def initial_logit(rate: float) -> float:
     """The log odds of a label rate, kept away from 0 and 1."""
-    return float(log_odds(min(max(rate, MIN_INITIAL_RATE), 1 - MIN_INITIAL_RATE)))
+    return float(torch.logit(torch.tensor(rate, dtype=torch.float64), eps=MIN_INITIAL_RATE))

@@ -24,9 +24,9 @@ from torch.nn.functional import embedding
 
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.models.base import Backbone, Scorer
+from counterpoise.models.base import Backbone, Scorer, as_backbone
 from counterpoise.models.embedding_ops import RepeatedInputCache
-from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
+from counterpoise.models.matrix_factorization import MatrixFactorization
 
 MIN_SPREAD = 0.1  # log odds of being observed: parts that vary less are not scaled up to 1
 

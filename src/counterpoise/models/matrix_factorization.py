@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.models.base import Backbone, Scorer, draw_normal, initial_logit, zero_table
 from counterpoise.models.embedding_ops import GridPositions, RepeatedInputCache, inner_products, rows_and_grid
-from counterpoise.models.neural_cf import NeuralCF
 
 NOISE_PRECISION = 4.0  # the prior's precision that keeps factors from learning noise at USUAL_ROWS; the default of l2
 USUAL_ROWS = 24  # rows for each user and item at which `l2` means what it says: those of Coat, where it was chosen
@@ -169,18 +167,6 @@ class _Factors(Scorer):
     def grid(self, users: Tensor | None = None) -> Tensor:
         user_table, item_table = self.vectors()
         return (user_table if users is None else user_table[users]) @ item_table.T
-
-
-BACKBONES: dict[str, type[Backbone]] = {"mf": MatrixFactorization, "ncf": NeuralCF}
-
-
-def as_backbone(choice: Any) -> Backbone:
-    """A backbone as it is or by its name."""
-    if isinstance(choice, Backbone):
-        return choice
-    if isinstance(choice, str) and choice in BACKBONES:
-        return BACKBONES[choice]()
-    raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
 
 
 def _with_bias(table: Tensor, bias: Tensor | None) -> Tensor:

@@ -26,8 +26,9 @@ from counterpoise.out_of_core.engines import RayEngine, connected, import_ray
 from counterpoise.out_of_core.log import StreamedBatches
 from counterpoise.out_of_core.process_group import ProcessGroup, ProcessGroupLearner
 from counterpoise.out_of_core.progress_actor import ProgressActor
+from counterpoise.storage import CHECKPOINT
 from counterpoise.threads import one_thread
-from counterpoise.training.checkpoint import FILE, Checkpoint
+from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.ensemble import EnsembleLearner
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import DivergenceError, History, Interrupted, Progress, Training, train
@@ -125,7 +126,7 @@ def train_on_ray(
     error: CounterpoiseError | Interrupted | None
     scratch = tempfile.TemporaryDirectory(prefix=".training-", dir=shared)
     with scratch as place, connected(engine.address, engine.workers) as ray:
-        kept = _prepared(checkpoint or Checkpoint(Path(place) / FILE, ""), learner)
+        kept = _prepared(checkpoint or Checkpoint(Path(place) / CHECKPOINT, ""), learner)
         learned = Checkpoint(Path(place) / LEARNED, kept.key)
         actor = ray.remote(num_cpus=0)(ProgressActor).remote()
         task = WorkerTask(learner, batches, training, kept, learned, actor)

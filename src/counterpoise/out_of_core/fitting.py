@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from counterpoise.accelerate import with_cuda_graphs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
 from counterpoise.imputation.base import Constant, Learned, NoImputation
@@ -28,7 +27,6 @@ from counterpoise.training.loop import (
     History,
     Interrupted,
     Progress,
-    Training,
     train,
 )
 from counterpoise.weights.balancing import Balancing, solution_facts
@@ -64,7 +62,7 @@ def fit_streamed(
             return model._keep(learner, history, facts, log, probe)
 
         try:
-            return keep(_train(log.engine, learner, batches, model.training, progress, checkpoint))
+            return keep(_train(context, learner, batches, progress, checkpoint))
         except (DivergenceError, Interrupted) as stop:
             if stop.history is not None:
                 keep(stop.history)
@@ -77,16 +75,16 @@ def _cluster(engine: Engine) -> AbstractContextManager[Any]:
 
 
 def _train(
-    engine: Engine,
+    context: FitContext,
     learner: Any,
     batches: StreamedBatches,
-    training: Training,
     progress: Progress | None,
     checkpoint: Checkpoint | None,
 ) -> History:
+    engine, training = batches.log.engine, context.training
     if isinstance(engine, RayEngine):
         return train_on_ray(engine, learner, batches, training, progress, checkpoint)
-    wrapped = with_cuda_graphs(learner, training)
+    wrapped = context.wrap(learner, training)
     if checkpoint is not None:
         wrapped = checkpoint.of(wrapped)
         batches.skip(wrapped.epochs_done)

@@ -18,8 +18,8 @@ from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
 from counterpoise.imputation.base import NoImputation
 from counterpoise.methods import configure, make, short_names
+from counterpoise.models.base import as_backbone
 from counterpoise.models.exposure import ExposureCovariate
-from counterpoise.models.matrix_factorization import as_backbone
 from counterpoise.out_of_core.engines import ThreadEngine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog

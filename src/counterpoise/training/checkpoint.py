@@ -20,7 +20,6 @@ from counterpoise.storage import write_file
 from counterpoise.training.loop import Learner
 from counterpoise.training.optimizer import Rate, optimizers_of
 
-FILE = "checkpoint.safetensors"
 SECONDS_BETWEEN = 30.0  # between two checkpoints, so that short fits write none
 
 

@@ -109,6 +109,8 @@ class FittedImputation:
 class Imputation(Configurable):
     """The configuration of a `FittedImputation`."""
 
+    imputes_errors: ClassVar[bool] = True  # whether it imputes errors, as the risk "direct" needs
+
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Ready to be trained beside the weights of the same fit."""
         raise NotImplementedError

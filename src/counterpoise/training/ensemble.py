@@ -21,7 +21,6 @@ from torch import Tensor
 from counterpoise import risks
 from counterpoise.config import Configurable
 from counterpoise.data.batches import Batch
-from counterpoise.data.log import FeedbackLog
 from counterpoise.models.base import Scorer
 from counterpoise.probability import shrink_by_error
 from counterpoise.training.context import FitContext
@@ -39,6 +38,10 @@ class Ensemble(Configurable):
     def init(self, learner: Learner, context: FitContext) -> Learner | EnsembleLearner:
         """Both learners as one; the learner as it is where no imputation acts on it."""
         return learner if self.why_inactive(learner) else EnsembleLearner(learner, context)
+
+    def empty_scorer(self, scorer: Scorer) -> EnsembleScorer:
+        """Two scorers of the shape of this one, to be filled with saved values."""
+        return EnsembleScorer(scorer, deepcopy(scorer))
 
     def why_inactive(self, learner: Learner | EnsembleLearner) -> str | None:
         """Why there is nothing to average with; None where there is."""
@@ -168,14 +171,3 @@ def calibrating_intercept(logits: Tensor, labels: Tensor) -> float:
         low, high = (low, middle) if float(torch.sigmoid(logits + middle).mean()) > rate else (middle, high)
     p = torch.sigmoid(logits + high)
     return shrink_by_error(high, 1 / max(float((p * (1 - p)).sum()), 1e-12))
-
-
-def inactive_settings(
-    learner: Learner | EnsembleLearner, log: FeedbackLog, ensemble: Ensemble | None, ordinal: Any
-) -> dict[str, str]:
-    """JSON-able: which of the two parts had no effect on a fit, and why."""
-    found = {
-        "ensemble": None if ensemble is None else ensemble.why_inactive(learner),
-        "ordinal": ordinal.why_inactive(log) if ordinal is not None and learner.ordinal is None else None,
-    }
-    return {name: why for name, why in found.items() if why is not None}

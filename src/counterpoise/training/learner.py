@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +16,9 @@ from counterpoise.models.base import Scorer
 from counterpoise.training.context import FitContext
 from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, StepInputs, Weights
 from counterpoise.training.optimizer import Adam, Rate
-from counterpoise.training.ordinal import FittedOrdinal, OrdinalLoss
+
+if TYPE_CHECKING:
+    from counterpoise.training.ordinal import FittedOrdinal, OrdinalLoss
 
 
 class Logits(NamedTuple):

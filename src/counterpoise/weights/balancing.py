@@ -23,7 +23,6 @@ from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.training.context import FitContext
 from counterpoise.training.contracts import FittedWeights, Weights
 from counterpoise.weights.base import NaiveBayes, Uniform
-from counterpoise.weights.gradient import WeightModel
 
 ROWS_PER_CANDIDATE = 50  # rows of the log, for each candidate kernel, that the adaptive rule's regression uses
 
@@ -59,6 +58,8 @@ class Balancing(Weights):
         self.check()
         prior = (NaiveBayes() if self.prior == "naive-bayes" else Uniform()).init(context)
         if self.solver == "gradient":
+            from counterpoise.weights.gradient import WeightModel
+
             pairs, model = self.pairs(context), deepcopy(self.embedder)
             return WeightModel(context, pairs, prior, self.functions, self.tolerance, self.strength, model)
         return BalancedWeights(self, context, prior)

@@ -19,8 +19,8 @@ from counterpoise.balance.features import Source, observed_pairs, pair_features
 from counterpoise.balance.population import Pairs
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_choice, check_number
-from counterpoise.models.base import Backbone
-from counterpoise.models.matrix_factorization import MatrixFactorization, as_backbone
+from counterpoise.models.base import Backbone, as_backbone
+from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_thread
 from counterpoise.training.context import FitContext, mean_error
 from counterpoise.training.contracts import FittedWeights, Weights
