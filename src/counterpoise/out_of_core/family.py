@@ -80,8 +80,7 @@ class ShardedFamily(ExponentialFamily):
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
         def around(centre: Tensor | None) -> tuple[Tensor, Tensor]:
-            parts = self.rows.each(_moments, 1 / self.rows.n_rows, centre)
-            first, second = torch.stack(parts).sum(0)
+            first, second = torch.stack(self.rows.each(_moments, 1 / self.rows.n_rows, centre)).sum(0)
             return first, second
 
         return mean_and_deviation(around)
@@ -140,26 +139,16 @@ def _moments(source: Source, shard: Shard, weight: float, centre: Tensor | None)
 
 
 def _second_moments(
-    source: Source,
-    shard: Shard,
-    dual: Tensor,
-    total: float,
-    centre: Tensor | None,
-    dtype: torch.dtype,
-    transform: Tensor | None,
+    source: Source, shard: Shard, dual: Tensor, total: float, centre: Tensor | None, dtype: torch.dtype, transform: Any
 ) -> tuple[Tensor, Tensor]:
-    rows = source.rows(shard)
-    negative = -dual.to(rows.device)
     first, second = second_moments(
-        rows, lambda _, values: _weights_at(values, negative, total), centre, dtype, transform
+        source.rows(shard), lambda _, values: _weights(dual, total, values), centre, dtype, transform
     )
     return first.cpu(), second.cpu()
 
 
 def _write_weights(source: Source, shard: Shard, dual: Tensor, total: float, name: str) -> None:
-    rows = source.rows(shard)
-    negative = -dual.to(rows.device)
-    parts = [_weights_at(values, negative, total).cpu() for _, values in rows.blocks()]
+    parts = [_weights(dual, total, values).cpu() for _, values in source.rows(shard).blocks()]
     shard.write(name, torch.cat(parts).numpy())
 
 
@@ -171,6 +160,6 @@ def _values_at(source: Source, shard: Shard, drawn: Tensor) -> NDArray[np.float6
     return rows.take((drawn[first:last] - shard.first).to(rows.device)).double().cpu().numpy()
 
 
-def _weights_at(values: Tensor, negative: Tensor, total: float) -> Tensor:
-    """exp(-l'h(x_i) - total), from the negative of l."""
-    return (values @ negative).sub_(total).exp_()
+def _weights(dual: Tensor, total: float, values: Tensor) -> Tensor:
+    """exp(-l'h(x_i) - total)."""
+    return (values @ -dual.to(values.device)).sub_(total).exp_()
