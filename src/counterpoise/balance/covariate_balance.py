@@ -28,15 +28,14 @@ ACCEPTED = (
 )
 
 
-def standardised_difference(observed: Vector, weights: Vector, mean: float, deviation: float) -> float | None:
+def standardised_difference(weighted_mean: float, mean: float, deviation: float) -> float | None:
     """(weighted mean - population mean) / population standard deviation.
 
     For a feature that is constant in the population: 0 where the means are equal, None where they differ.
     """
-    weighted = _moments(observed, weights)[0]
     if deviation > 0:
-        return (weighted - mean) / deviation
-    return 0.0 if abs(weighted - mean) <= MEAN_ROUNDING * max(abs(weighted), abs(mean)) else None
+        return (weighted_mean - mean) / deviation
+    return 0.0 if abs(weighted_mean - mean) <= MEAN_ROUNDING * max(abs(weighted_mean), abs(mean)) else None
 
 
 def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, second_weights: Vector) -> float:
@@ -48,8 +47,7 @@ def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, sec
 def _distribution(values: Vector, weights: Vector, points: Vector) -> Vector:
     order = np.argsort(values)
     total = np.concatenate([[0.0], np.cumsum(weights[order])])
-    shares: Vector = total[np.searchsorted(values[order], points, side="right")] / total[-1]
-    return shares
+    return total[np.searchsorted(values[order], points, side="right")] / total[-1]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -80,19 +78,18 @@ def feature_balance(
     """Means, standardised differences, Kolmogorov-Smirnov distances and ratios of standard deviations."""
     mean, deviation = _moments(population, population_weights)
     moments = [_moments(observed, weights) for weights in (before, after)]
+    means = [moment for moment, _ in moments]
+    differences = [standardised_difference(value, mean, deviation) for value in means]
     distances = [kolmogorov_smirnov(observed, w, population, population_weights) for w in (before, after)]
     ratios = [spread / deviation if deviation > 0 else None for _, spread in moments]
-    differences = [standardised_difference(observed, w, mean, deviation) for w in (before, after)]
-    means = [moment for moment, _ in moments]
     return FeatureBalance(name, mean, deviation, *means, *differences, *distances, *ratios)
 
 
 def known_mean_balance(name: str, observed: Vector, before: Vector, after: Vector, target: float) -> FeatureBalance:
     """The same where only the population's mean is known: differences are in observed standard deviations."""
-    moments = [_moments(observed, weights)[0] for weights in (before, after)]
-    deviation = _moments(observed, before)[1]
-    differences = [standardised_difference(observed, weights, target, deviation) for weights in (before, after)]
-    return FeatureBalance(name, target, None, moments[0], moments[1], differences[0], differences[1])
+    (mean_before, deviation), (mean_after, _) = _moments(observed, before), _moments(observed, after)
+    differences = [standardised_difference(value, target, deviation) for value in (mean_before, mean_after)]
+    return FeatureBalance(name, target, None, mean_before, mean_after, *differences)
 
 
 def balance_table(
@@ -143,7 +140,15 @@ def imbalances(source: Any, log: FeedbackLog | None = None, names: Sequence[str]
     features), or a fitted recommender with the `log` it was fitted to (activity, popularity and side features).
     `names` are those of the rows, in the order of the source. Features without a difference to measure are left out.
     """
-    rows = _of_functions(source) if isinstance(source, BalanceResult) else _of_features(_table(source, log))
+    if isinstance(source, BalanceResult):
+        sizes = zip(abs(source.imbalance_before) / source.scale, abs(source.imbalance) / source.scale, strict=True)
+        rows = [Imbalance(f"h{j}", float(before), float(after)) for j, (before, after) in enumerate(sizes, 1)]
+    else:
+        rows = [
+            Imbalance(row.name, abs(row.smd_before), abs(row.smd_after))
+            for row in _table(source, log)
+            if row.smd_before is not None and row.smd_after is not None
+        ]
     if names is not None:
         if len(names) != len(rows):
             raise DataError(f"`names` must have {len(rows)} names, one for each row, got {len(names)}.")
@@ -187,16 +192,3 @@ def _table(source: Any, log: FeedbackLog | None) -> Iterable[FeatureBalance]:
     if isinstance(table, Sequence) and all(isinstance(row, FeatureBalance) for row in table):
         return table
     raise ConfigError(f"`result` must be {ACCEPTED}, got {type(source).__name__}.")
-
-
-def _of_functions(result: BalanceResult) -> list[Imbalance]:
-    before, after = (abs(values) / result.scale for values in (result.imbalance_before, result.imbalance))
-    return [Imbalance(f"h{j}", float(b), float(a)) for j, (b, a) in enumerate(zip(before, after, strict=True), 1)]
-
-
-def _of_features(table: Iterable[FeatureBalance]) -> list[Imbalance]:
-    return [
-        Imbalance(row.name, abs(row.smd_before), abs(row.smd_after))
-        for row in table
-        if row.smd_before is not None and row.smd_after is not None
-    ]

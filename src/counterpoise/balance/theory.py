@@ -176,25 +176,25 @@ class GeneralizationBound:
             "confidence": f"5 {scale} (E0 + L M B) sqrt(log(4 / eta) / (2 |D|))",
             "approximation": "2 L (mean over D + weighted mean over O of |f - g|)",
         }
+        largest = self.largest_error + self.lipschitz * self.residual
+        verdict = f"The bound is below {self.error_at_zero:.4g}, the largest loss of the prediction 0."
+        if self.vacuous:
+            verdict = f"The bound is vacuous: no loss of such a predictor exceeds {largest:.4g}."
+        elif self.value >= self.error_at_zero:
+            verdict = (
+                f"The bound is weak: the prediction 0 is known to have a loss of at most {self.error_at_zero:.4g}."
+            )
         lines = [
             f"C = {self.largest_weight:.4g} largest weight, M = {self.norm:.4g} norm, "
             f"B = {self.kernel_bound:.4g} kernel, L = {self.lipschitz:.4g} Lipschitz, "
             f"E0 = {self.error_at_zero:.4g} error at 0, eta = {self.eta:.4g}, |D| = {self.n_pairs:,}",
             *(f"{name:<14}{term:>12.4f}   {formulas[name]}" for name, term in self.terms.items()),
             f"{'bound':<14}{self.value:>12.4f}   on the ideal loss, with probability {1 - self.eta:.4g}",
-            self._verdict(),
+            verdict,
         ]
         return "\n".join(lines)
 
     __str__ = summary
-
-    def _verdict(self) -> str:
-        if self.vacuous:
-            largest = self.largest_error + self.lipschitz * self.residual
-            return f"The bound is vacuous: no loss of such a predictor exceeds {largest:.4g}."
-        if self.value >= self.error_at_zero:
-            return f"The bound is weak: the prediction 0 is known to have a loss of at most {self.error_at_zero:.4g}."
-        return f"The bound is below {self.error_at_zero:.4g}, the largest loss of the prediction 0."
 
 
 def predictor_norm(
@@ -285,7 +285,12 @@ def predictor_bound(
     if imputed_errors is not None:
         population = _all_pairs(observed.pairs, torch.Generator().manual_seed(0))
         everywhere = _at(imputed_errors, population, "imputed_errors")
-        _check_imputed(everywhere, LOG_LOSS_AT_ZERO + found.norm)
+        low, high, largest = float(everywhere.min()), float(everywhere.max()), LOG_LOSS_AT_ZERO + found.norm
+        if low < 0 or high > largest:
+            raise DataError(
+                f"`imputed_errors` must be in [0, E0 + L M B = {largest:.4g}], got {low:.4g} to {high:.4g}. "
+                "The bound holds for such only."
+            )
         risk += float(everywhere.mean() - shares @ _at(imputed_errors, observed, "imputed_errors"))
     return GeneralizationBound(
         risk=risk,
@@ -299,15 +304,6 @@ def predictor_bound(
         weighted_residual=found.residual_weighted or 0.0,
         predictor=found,
     )
-
-
-def _check_imputed(errors: Tensor, largest: float) -> None:
-    low, high = float(errors.min()), float(errors.max())
-    if low < 0 or high > largest:
-        raise DataError(
-            f"`imputed_errors` must be in [0, E0 + L M B = {largest:.4g}], got {low:.4g} to {high:.4g}. "
-            "The bound holds for such only."
-        )
 
 
 def _all_pairs(pairs: Pairs, generator: torch.Generator) -> ObservedPairs:

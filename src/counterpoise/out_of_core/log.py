@@ -61,7 +61,7 @@ class StreamedLog(FeedbackLog):
 
     @property
     def labels(self) -> NDArray[np.float32]:
-        return np.concatenate([self.labels_of(ratings) for (ratings,) in self.shards.columns("ratings")])
+        return np.concatenate([self.labels_of(shard.column("ratings")) for shard in self.shards])
 
     @property
     def pairs(self) -> NDArray[np.int64]:
