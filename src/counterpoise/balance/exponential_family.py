@@ -385,11 +385,8 @@ def mean_and_deviation(moments_around: Callable[[Tensor | None], tuple[Tensor, T
 
 def weighted_sum(rows: Rows, weights: Tensor) -> Tensor:
     """sum_i w_i h(x_i), (functions,)."""
-
-    def work(blocks: Blocks) -> Tensor:
-        return torch.stack([weights[part] @ values for part, values in blocks]).sum(0)
-
-    return torch.stack(rows.each_chunk(work)).sum(0)
+    parts = rows.each_chunk(lambda blocks: torch.stack([weights[part] @ values for part, values in blocks]).sum(0))
+    return torch.stack(parts).sum(0)
 
 
 def capped_offset(scores: Tensor, max_weight: float) -> float:

@@ -122,9 +122,15 @@ class DualProblem:
     def _advanced(
         self, point: FamilyPoint, dual: Vector, step: Vector, slope: float, gap: float
     ) -> tuple[FamilyPoint, Vector]:
-        """(the point after a step, the step), which is shortened where it overshoots or makes the gap diverge."""
+        """(the point after a step, the step), which is shortened where it overshoots or makes the gap diverge.
+
+        It overshoots where it goes well past the minimum on its line, by more than rounding explains.
+        """
         trial = self.at(dual + step)
-        if self._overshoots(point, dual, trial, step, slope):
+        after = self.penalty.slope(dual + step, step) - float(self.imbalance(trial) @ step)
+        past = after > 0.5 * abs(slope) + SLOPE_ROUNDING * float(abs(step).sum())
+        rise = trial.smooth + self.penalty.value(dual + step) - (point.smooth + self.penalty.value(dual))
+        if past or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset)):
             step = step * self._search(point, dual, trial, step, slope)
             trial = self.at(dual + step)
         for _ in range(MAX_SHORTENINGS):
@@ -133,14 +139,6 @@ class DualProblem:
             step = step * STEP_SHRINKAGE
             trial = self.at(dual + step)
         return trial, step
-
-    def _overshoots(self, point: FamilyPoint, dual: Vector, trial: FamilyPoint, change: Vector, before: float) -> bool:
-        """Whether the full step goes well past the minimum on its line, by more than rounding explains."""
-        target = dual + change
-        after = self.penalty.slope(target, change) - float(self.imbalance(trial) @ change)
-        rise = trial.smooth + self.penalty.value(target) - (point.smooth + self.penalty.value(dual))
-        rounding = SLOPE_ROUNDING * float(abs(change).sum())
-        return after > 0.5 * abs(before) + rounding or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset))
 
     def _search(self, point: FamilyPoint, dual: Vector, trial: FamilyPoint, change: Vector, before: float) -> float:
         """The length at which the convex objective stops falling along `change`, from (n,) vectors or by passes."""

@@ -161,8 +161,7 @@ def solve_ridge(matrix: Vector, ridge: float, right: Vector) -> Vector:
     if factor is not None:
         return solve_factored(factor, right)
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    solution: Vector = vectors @ ((vectors.T @ right) / (values.clip(min=0) + ridge))
-    return solution
+    return vectors @ ((vectors.T @ right) / (values.clip(min=0) + ridge))
 
 
 def whitening(matrix: Vector) -> Vector:
@@ -172,5 +171,4 @@ def whitening(matrix: Vector) -> Vector:
     if values[-1] <= 0 or values[0] < -1e-8 * values[-1]:
         raise DataError("`matrix` must be positive definite. Add a multiple of the identity or drop columns.")
     kept = values > MIN_EIGENVALUE_SHARE * values[-1]
-    whitened: Vector = vectors[:, kept] / np.sqrt(values[kept])
-    return whitened
+    return vectors[:, kept] / np.sqrt(values[kept])  # type: ignore[no-any-return]

@@ -39,7 +39,7 @@ def load_dataset_out_of_core(
             raise ConfigError(
                 "`users` and `items` do not go with a log that is streamed. Raise `memory`, or leave Ray out."
             )
-        return read_streamed(files, memory=memory, cache=cache, engine=engine, **reading)
+        return _read_streamed(files, memory, cache, engine, **reading)
 
     return load_dataset(name, read=read, **options)
 
@@ -50,14 +50,8 @@ def too_long(path: AnyPath, memory: str | float) -> bool:
     return is_many(path) and count_rows(files_of(path)) * IN_MEMORY_ROW > budget
 
 
-def read_streamed(
-    paths: Mapping[str, AnyPath],
-    *,
-    memory: str | float,
-    cache: AnyPath | None = None,
-    engine: Engine | None = None,
-    threshold: float | None = None,
-    **options: Any,
+def _read_streamed(
+    paths: Mapping[str, AnyPath], memory: str | float, cache: Any, engine: Any, threshold: Any = None, **options: Any
 ) -> dict[str, FeedbackLog]:
     """As `read_logs`, with the first log streamed and the others in memory."""
     read = ("user_col", "item_col", "rating_col", "separator")
@@ -69,8 +63,8 @@ def read_streamed(
         )
     (name, first), *others = paths.items()
     sharded = shard_log(first, **columns, beside=[path for _, path in others], memory=memory, cache=cache)
-    log, budget = StreamedLog(sharded, threshold, engine, as_bytes(memory)), as_bytes(memory)
-    if len(log) * STREAMED_ROW > budget:
+    log = StreamedLog(sharded, threshold, engine, as_bytes(memory))
+    if len(log) * STREAMED_ROW > log.memory:
         raise ConfigError(
             f"`memory` must be at least {len(log) * STREAMED_ROW / 1e9:.1f}GB to fit {len(log):,} rows, as a run "
             f"remembers every pair that it has seen, got {memory!r}."
