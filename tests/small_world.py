@@ -14,8 +14,7 @@ from torch import Tensor
 from counterpoise import FeedbackLog, MatrixFactorization, Training
 from counterpoise.data.batches import Batch
 from counterpoise.risks import error
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, Weights
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, Weights
 
 Table = NDArray[np.float64]  # (users, items)
 

@@ -12,7 +12,7 @@ import torch
 import counterpoise as cp
 from counterpoise import METHODS, DataError, Dataset, FeedbackLog
 from counterpoise.config import from_config
-from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Training, train
 

@@ -12,7 +12,7 @@ from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.risks import direct, dr, error, ips, snips
-from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.weights.base import NaiveBayes, Uniform
 

@@ -27,10 +27,9 @@ class Configurable:
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The settings; with `deep`, also those of nested parts, as `part__setting`."""
         params = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        if deep:
-            for name, value in list(params.items()):
-                if isinstance(value, Configurable):
-                    params |= {f"{name}__{inner}": v for inner, v in value.get_params().items()}
+        parts = {name: part for name, part in params.items() if deep and isinstance(part, Configurable)}
+        for name, part in parts.items():
+            params |= {f"{name}__{inner}": value for inner, value in part.get_params().items()}
         return params
 
     def set_params(self, **params: Any) -> Self:
@@ -40,9 +39,8 @@ class Configurable:
             outer, _, inner = name.partition("__")
             part = getattr(self, outer, None)
             if outer not in names or (inner and not isinstance(part, Configurable)):
-                raise ConfigError(
-                    f"{type(self).__name__} has no setting `{name}`. Its settings: {', '.join(sorted(names))}."
-                )
+                known = ", ".join(sorted(names))
+                raise ConfigError(f"{type(self).__name__} has no setting `{name}`. Its settings: {known}.")
             if isinstance(part, Configurable) and inner:
                 part.set_params(**{inner: value})
             else:

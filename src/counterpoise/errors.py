@@ -6,6 +6,7 @@ A message names the argument, the rule, the value that came, and the way out.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -85,17 +86,11 @@ def check_number(
     """Raise `ConfigError` unless `value` is a finite number (or an integer) in the stated range."""
     is_number = not isinstance(value, bool) and (hasattr(value, "__index__") if integer else _is_finite(value))
     fits = not (integer and is_number and abs(value) >= 2**63)
-    in_range = (
-        is_number
-        and fits
-        and (above is None or value > above)
-        and (at_least is None or value >= at_least)
-        and (at_most is None or value <= at_most)
-    )
-    if not in_range:
-        limits = (">", above), (">=", at_least), ("<=", at_most)
-        bounds = [f"{sign} {bound:g}" for sign, bound in limits if bound is not None] if fits else ["< 2^63"]
-        rule = " ".join(["an integer" if integer else "a number", " and ".join(bounds)]).strip()
+    limits = ((">", operator.gt, above), (">=", operator.ge, at_least), ("<=", operator.le, at_most))
+    bounds = [(sign, holds, bound) for sign, holds, bound in limits if bound is not None]
+    if not (is_number and fits and all(holds(value, bound) for _, holds, bound in bounds)):
+        limited = " and ".join(f"{sign} {bound:g}" for sign, _, bound in bounds) if fits else "< 2^63"
+        rule = f"{'an integer' if integer else 'a number'} {limited}".strip()
         raise ConfigError(f"`{name}` must be {rule}, got {short_repr(value)}. {advice}".rstrip())
 
 

@@ -36,13 +36,11 @@ class Seen:
 
     @classmethod
     def of(cls, log: FeedbackLog) -> Seen:
-        """From a log."""
         counts = np.bincount(log.users, minlength=log.shape[0])
         items = log.items[np.argsort(log.users, kind="stable")]
         return cls(torch.from_numpy(np.r_[0, np.cumsum(counts)]), torch.from_numpy(items.astype(np.int64)))
 
     def contains(self, users: NDArray[Any], items: NDArray[Any]) -> NDArray[np.bool_]:
-        """Whether each (user, item) is among them."""
         size = 1 + max(int(self.items.max()) if len(self.items) else 0, int(items.max(initial=0)))
         owners = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts.numpy()))
         return np.isin(users.astype(np.int64) * size + items, owners * size + self.items.numpy())

@@ -26,8 +26,7 @@ from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
 from counterpoise.risks import RISKS
 from counterpoise.storage import read_folder, write_folder
 from counterpoise.threads import one_blas_thread, one_thread
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import Imputation, Weights
+from counterpoise.training.contracts import FitContext, Imputation, Weights
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import (
     MIN_ROWS_FOR_THREADS,

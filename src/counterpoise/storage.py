@@ -55,8 +55,11 @@ def write_folder(
 
     The manifest holds `own_facts` and the `facts` of the caller, who may not use the names of the former.
     """
-    folder, stored = Path(folder), {name: _stored_name(name, content) for name, content in files.items()}
-    entries = {name: {"file": stored[name], "sha256": hashlib.sha256(files[name]).hexdigest()} for name in files}
+    folder, entries = Path(folder), {}
+    for name, content in files.items():  # `tensors.safetensors` is stored as `tensors.<start of its hash>.safetensors`
+        (stem, _, suffix), digest = name.rpartition("."), hashlib.sha256(content).hexdigest()
+        entries[name] = {"file": f"{stem}.{digest[:12]}.{suffix}", "sha256": digest}
+    stored = {name: entry["file"] for name, entry in entries.items()}
     manifest = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": entries, **own_facts}
     taken = sorted(set(manifest) & set(facts or {}))
     if taken:
@@ -98,9 +101,8 @@ def check_folder(folder: str | Path) -> None:
         except OldFormatError:
             pass
         except DataError:
-            raise DataError(
-                f"{folder} holds a {MANIFEST} that is not a saved run. Choose another folder: nothing was written."
-            ) from None
+            reason = f"holds a {MANIFEST} that is not a saved run"
+            raise DataError(f"{folder} {reason}. Choose another folder: nothing was written.") from None
     check_writable(folder)
 
 
@@ -143,10 +145,9 @@ def _read_files(folder: Path, manifest: dict[str, Any]) -> dict[str, bytes]:
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest alone, checked."""
-    folder = Path(folder)
-    path = folder / MANIFEST
-    if not folder.is_dir() or not path.is_file():
-        raise DataError(f"{folder} is not a saved run: there is no {MANIFEST}. Save a model there first.")
+    path = Path(folder) / MANIFEST
+    if not path.is_file():
+        raise DataError(f"{Path(folder)} is not a saved run: there is no {MANIFEST}. Save a model there first.")
     if path.is_symlink():
         raise DataError(f"{path} is a link, and a saved run holds none: it is not read.")
     try:
@@ -241,12 +242,6 @@ def _write_output(contents: Mapping[Path, bytes]) -> None:
         raise DataError(f"{path} cannot be written: {error.strerror or error}. {MAKE_ROOM}") from None
 
 
-def _stored_name(name: str, content: bytes) -> str:
-    """`tensors.safetensors` -> `tensors.<start of its hash>.safetensors`."""
-    stem, _, suffix = name.rpartition(".")
-    return f"{stem}.{hashlib.sha256(content).hexdigest()[:12]}.{suffix}"
-
-
 def _written_earlier(folder: Path, names: Iterable[str]) -> set[str]:
     """Data files of these names from earlier writes, and partial files of interrupted ones; no other files."""
     parts = [name.rpartition(".") for name in names]
@@ -290,10 +285,8 @@ def _acquire(descriptor: int, folder: Path) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > until:
-                raise DataError(
-                    f"{folder} is being written by another process for more than {LOCK_TIMEOUT:.0f} s. "
-                    "Wait for it, or choose another folder."
-                ) from None
+                reason = f"is being written by another process for more than {LOCK_TIMEOUT:.0f} s"
+                raise DataError(f"{folder} {reason}. Wait for it, or choose another folder.") from None
             time.sleep(LOCK_RETRY)
         except OSError:  # a file system without locks
             return
@@ -306,9 +299,8 @@ def exclusive_use(folder: Path) -> Iterator[None]:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise DataError(
-            f"{folder} is used by another process. Wait until it has finished, or choose another folder."
-        ) from None
+        way_out = "Wait until it has finished, or choose another folder."
+        raise DataError(f"{folder} is used by another process. {way_out}") from None
     try:
         yield
     finally:

@@ -292,7 +292,7 @@ def test_reading_options_are_passed_on(tmp_path: Path) -> None:
         ({"name": "coat", "protocol": "kind"}, "`protocol` must be one of 'honest', 'paper'"),
         ({"name": "coat", "probe_fraction": 2}, "`probe_fraction` must be a number >= 0 and <= 1"),
         ({"name": "coat", "seed": -1}, "`seed` must be an integer >= 0"),
-        ({"name": "coat", "test": "a.csv"}, "`items` go with files of your own"),
+        ({"name": "coat", "test": "a.csv"}, "`items` go with your own files"),
         ({"name": "coat", "user_col": "u"}, "'coat' does not take `user_col`"),
         ({"name": "simulated", "threshold": 3}, "'simulated' takes no `path` and no `threshold`"),
         ({"name": "a.csv", "path": "b"}, "`path` goes with one of the names 'coat'"),

@@ -46,7 +46,7 @@ def test_id_without_a_row_is_named(files: Path) -> None:
 
 
 def test_named_datasets_have_features_of_their_own(files: Path) -> None:
-    with pytest.raises(ConfigError, match="`users` and `items` go with files of your own"):
+    with pytest.raises(ConfigError, match="`users` and `items` go with your own files"):
         cp.load_dataset("simulated", users=files / "users.csv")
 
 

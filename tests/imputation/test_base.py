@@ -16,8 +16,7 @@ from counterpoise.imputation.multiply_robust import MultiplyRobust
 from counterpoise.imputation.targeted import Targeted
 from counterpoise.imputation.tri_training import TriTraining
 from counterpoise.risks import error
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import Imputation, StepInputs
+from counterpoise.training.contracts import FitContext, Imputation, StepInputs
 from counterpoise.training.learner import Learner
 from counterpoise.weights.balancing import Balancing
 from counterpoise.weights.base import NaiveBayes, UnitWeights

@@ -16,7 +16,7 @@ from counterpoise.imputation.mnar import LabelPropensities, exposure_loss, label
 from counterpoise.models.base import Scorer
 from counterpoise.probability import shrink_by_error
 from counterpoise.risks import error
-from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import Training, train
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, MatrixFactorization, Training, Uniform
 from counterpoise.imputation.tri_training import TriTraining, _FittedTriTraining, agree
 from counterpoise.risks import direct, error
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation
+from counterpoise.training.contracts import FitContext, FittedImputation
 
 PROBABILITIES = st.lists(st.floats(0, 1), min_size=1, max_size=20)
 

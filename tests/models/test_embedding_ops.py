@@ -11,6 +11,7 @@ from counterpoise.models.embedding_ops import (
     MIN_PAIRS_TO_SORT,
     GridPositions,
     RepeatedInputCache,
+    biased_products,
     inner_products,
     rows_and_grid,
     rows_of_grid,
@@ -42,6 +43,23 @@ def test_inner_products_and_gradients_are_those_of_autograd(count: int, dtype: t
     gradients = torch.autograd.grad((found * slopes).sum(), both)
     for own, other in zip(gradients, torch.autograd.grad((expected * slopes).sum(), both), strict=True):
         assert torch.allclose(own, other, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [1, 50])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_biased_products_and_gradients_are_those_of_autograd(count: int, dtype: torch.dtype) -> None:
+    (user_factors, item_factors), (users, items) = tables(), codes(count, dtype)
+    biases = [torch.linspace(-1, 1, n)[:, None].requires_grad_() for n in (40, 30)]
+    mean, slopes = torch.tensor(0.3, requires_grad=True), torch.linspace(-2, 1, count)
+    everything = [mean, user_factors, item_factors, *biases]
+    products = (user_factors[users.long()] * item_factors[items.long()]).sum(1)
+    expected = mean + biases[0][users.long(), 0] + biases[1][items.long(), 0] + products
+    found = biased_products(everything, users, items)
+    assert torch.allclose(found, expected, atol=1e-5)
+    gradients = torch.autograd.grad(found @ slopes, everything), torch.autograd.grad(expected @ slopes, everything)
+    for own, of_autograd in zip(*gradients, strict=True):
+        assert own.shape == of_autograd.shape
+        assert torch.allclose(own, of_autograd, atol=1e-5)
 
 
 @torch.no_grad()

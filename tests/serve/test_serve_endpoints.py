@@ -294,7 +294,7 @@ def test_page_shows_the_baseline_run(run: ServedRun, dataset: Dataset, tmp_path:
         assert text.count('<tr><th scope="row">') == 10
     with client(ServedRun.load(tmp_path / "debiased")) as ask:
         assert "Most rated, not seen yet" in ask.get("/?user=3").text
-    with pytest.raises(cp.ConfigError, match="must be a run of mf"):
+    with pytest.raises(cp.ConfigError, match="must be a run without correction"):
         ServedRun.load(run.folder, tmp_path / "debiased")
 
 

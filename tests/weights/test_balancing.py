@@ -15,7 +15,7 @@ from counterpoise.config import Select
 from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.imputation.targeted import Targeted
 from counterpoise.models.matrix_factorization import MatrixFactorization
-from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import train
 from counterpoise.weights.balancing import Balancing

@@ -16,8 +16,7 @@ from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Learned, NoImputation
 from counterpoise.risks import error, snips
 from counterpoise.threads import one_thread
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import StepInputs, Weights
+from counterpoise.training.contracts import FitContext, StepInputs, Weights
 from counterpoise.training.learner import Learner
 from counterpoise.weights.joint import (
     BalancedPropensity,

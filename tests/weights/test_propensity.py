@@ -37,8 +37,7 @@ from counterpoise.config import from_config
 from counterpoise.methods import WEIGHTS
 from counterpoise.risks import dr, error, exposure_cross_entropy, ips, negative_log_complement, snips
 from counterpoise.threads import one_thread
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 from counterpoise.weights import propensity as module
 from counterpoise.weights.base import NaiveBayes, Uniform, inverse_propensity, propensity_facts
 from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity, regress

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise import __version__, risks
+from counterpoise.bench.statistics import mean_and_deviation
 from counterpoise.bench.store import Store, hash_facts
 from counterpoise.bench.tables import Sheet, Value
 from counterpoise.data.datasets import load_dataset
@@ -37,8 +38,7 @@ from counterpoise.errors import ConfigError, DataError, check_choice, check_numb
 from counterpoise.methods import METHODS, canonical_name, make
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_blas_thread, one_thread
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 from counterpoise.training.loop import Training
 from counterpoise.weights.balancing import Balancing
 from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
@@ -56,8 +56,8 @@ WEIGHTED, OWN = "weighted error", "own risk"  # the two estimates of `measure_fi
 
 
 # Prediction matrices: ONE, FOUR, ROTATE, SKEW and CRS of Schnabel et al. 2016, and THREE of Wang et al. 2019 (Doubly
-# Robust Joint Learning). Sources differ in two details: here SKEW is clipped to the scale of the ratings, and CRS
-# predicts 3 for ratings up to 3 and 4 above.
+# Robust Joint Learning). Sources differ in two details: here SKEW, normal around the rating, is clipped to the scale of
+# the ratings, and CRS predicts 3 for ratings up to 3 and 4 above.
 
 
 def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Floats:
@@ -68,28 +68,13 @@ def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Floats:
     return predicted
 
 
-def rotated(ratings: Ratings, rng: np.random.Generator) -> Floats:
-    """rating - 1, and 5 where the rating is 1."""
-    return np.where(ratings >= 2, ratings - 1.0, 5.0)
-
-
-def skewed(ratings: Ratings, rng: np.random.Generator) -> Floats:
-    """Normal around the rating with standard deviation (6 - rating) / 2, clipped to [1, 5]."""
-    return np.clip(rng.normal(ratings, (6 - ratings) / 2), 1, 5)
-
-
-def coarsened(ratings: Ratings, rng: np.random.Generator) -> Floats:
-    """3 where the rating is at most 3, else 4."""
-    return np.where(ratings <= 3, 3.0, 4.0)
-
-
 MATRICES: dict[str, Callable[[Ratings, np.random.Generator], Floats]] = {
     "one": lambda ratings, rng: flipped(ratings, 1, rng),
     "three": lambda ratings, rng: flipped(ratings, 3, rng),
     "four": lambda ratings, rng: flipped(ratings, 4, rng),
-    "rotate": rotated,
-    "skew": skewed,
-    "crs": coarsened,
+    "rotate": lambda ratings, rng: np.where(ratings >= 2, ratings - 1.0, 5.0),
+    "skew": lambda ratings, rng: np.clip(rng.normal(ratings, (6 - ratings) / 2), 1, 5),
+    "crs": lambda ratings, rng: np.where(ratings <= 3, 3.0, 4.0),
 }
 
 
@@ -117,11 +102,6 @@ class KnownSelection:
     propensity: Floats  # (users, items)
     user_features: Features = None
     item_features: Features = None
-
-    @property
-    def has_side_features(self) -> bool:
-        """Whether users or items have features."""
-        return self.user_features is not None or self.item_features is not None
 
     def fingerprint(self) -> str:
         """A hash of all arrays."""
@@ -408,7 +388,7 @@ def study(
     check_choice("error", error, ERRORS)
     check_choice("imputation", imputation, IMPUTATIONS)
     known = data if isinstance(data, KnownSelection) else known_selection(data, seed)
-    if estimators == "all" and not known.has_side_features:
+    if estimators == "all" and known.user_features is None and known.item_features is None:
         chosen = [name for name in chosen if not name.endswith("-side")]
     rows, options = [], (chosen, predictions, seed, error, imputation)
     facts = {} if store is None else {"data": known.fingerprint(), "options": options}
@@ -429,7 +409,11 @@ def _stored(store: Store | None, name: str, facts: Mapping[str, Any], measure: C
     if store is None:
         return measure()
     job = _Measurement(f"bias.{name}.{hash_facts({'version': __version__, **facts})}")
-    found = store.read_or_measure(job, lambda: {"rows": [row.to_dict() for row in measure()]})
+    found = store.read(job)
+    if found is None:
+        found = {"rows": [row.to_dict() for row in measure()]}
+        store.open()
+        store.write(job, found)
     try:
         return [Row(**row) for row in found["rows"]]
     except (KeyError, TypeError):
@@ -447,30 +431,21 @@ def measure(
 ) -> list[Row]:
     """All estimates on one draw of the log; depends on nothing but its arguments."""
     draw = known.observe(random_numbers(seed, "log", repeat))
-    ideals, errors = {}, {}
+    ideals, errors, found = {}, {}, {}
     with one_thread(), one_blas_thread():
         imputed = imputed_ratings(imputation, draw, random_numbers(seed, "imputation", repeat))
         for matrix in matrices:
             predicted = MATRICES[matrix](known.ratings, random_numbers(seed, "matrix", matrix))
             errors[matrix], ideals[matrix] = errors_of(predicted, known.ratings, imputed, draw, ERRORS[error])
-        found = _estimates(estimators, errors, known, draw, seed, repeat)
+        for weights, names in groupby(sorted(estimators, key=_weights), key=_weights):  # the same weights are shared
+            ratio_of = ratios(weights, known, draw, random_numbers(seed, "weights", weights, repeat))
+            for name, matrix in product(names, matrices):
+                found[name, matrix] = estimate(ESTIMATORS[name].risk, errors[matrix], ratio_of)
     return [
         Row(matrix, name, repeat, ideals[matrix], found[name, matrix] / ideals[matrix] - 1)
         for matrix in matrices
         for name in estimators
     ]
-
-
-def _estimates(
-    estimators: Sequence[str], errors: dict[str, Errors], known: KnownSelection, draw: Draw, seed: int, repeat: int
-) -> dict[tuple[str, str], float]:
-    """By (estimator, matrix); estimators with the same weights share them."""
-    found = {}
-    for weights, names in groupby(sorted(estimators, key=_weights), key=_weights):
-        ratio_of = ratios(weights, known, draw, random_numbers(seed, "weights", weights, repeat))
-        for name, matrix in product(names, errors):
-            found[name, matrix] = estimate(ESTIMATORS[name].risk, errors[matrix], ratio_of)
-    return found
 
 
 def errors_of(
@@ -534,20 +509,13 @@ def summary(rows: Iterable[Row]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, str], list[float]] = {}
     for row in rows:
         groups.setdefault((row.matrix, row.estimator), []).append(row.deviation)
-    return [
-        {"matrix": matrix, "estimator": name} | _moments(np.array(values)) for (matrix, name), values in groups.items()
-    ]
-
-
-def _moments(deviations: Floats) -> dict[str, Any]:
-    absolute, several = np.abs(deviations), len(deviations) > 1
-    return {
-        "repeats": len(deviations),
-        "mean": float(absolute.mean()),
-        "std": float(absolute.std(ddof=1)) if several else None,
-        "bias": float(deviations.mean()),
-        "spread": float(deviations.std(ddof=1)) if several else None,
-    }
+    facts = []
+    for (matrix, name), values in groups.items():
+        (mean, std), (bias, spread) = mean_and_deviation(np.abs(values)), mean_and_deviation(values)
+        one: dict[str, Any] = {"matrix": matrix, "estimator": name, "repeats": len(values)}
+        one |= {"mean": mean, "std": std, "bias": bias, "spread": spread}
+        facts.append(one if len(values) > 1 else one | {"std": None, "spread": None})
+    return facts
 
 
 def _weights(name: str) -> str:

@@ -78,8 +78,10 @@ class Job:
 
     def configuration(self) -> dict[str, Any]:
         """Everything that decides the result except the seed and the versions of other packages; JSON-able."""
-        model = self.model()
-        own = _without_seed(model.to_config()) if isinstance(model, DebiasedRecommender) else None
+        model, own = self.model(), None
+        if isinstance(model, DebiasedRecommender):
+            own = model.to_config()
+            del own["training"]["seed"]
         names = ("dataset", "method", "backbone", "protocol", "threshold")
         facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
         data = _fingerprint(self.dataset, self.protocol, self.threshold, tuple(self.read_options.items()))
@@ -98,44 +100,38 @@ class Job:
         return ".".join(re.sub(r"[^\w-]+", "_", word) for word in (*words, f"seed{self.seed}"))
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """Every method on every dataset under every protocol and backbone, with seeds 0, 1, ..."""
+def plan(
+    datasets: Sequence[str],
+    methods: Sequence[str],
+    seeds: int,
+    backbones: Sequence[BenchBackbone],
+    protocols: Sequence[Protocol],
+    **common: Any,
+) -> tuple[list[Job], list[dict[str, str]]]:
+    """The fits of an experiment, and the datasets that were not found with the way to get them.
 
-    datasets: Sequence[str]
-    methods: Sequence[str]
-    seeds: int
-    backbones: Sequence[BenchBackbone] = ("strong",)
-    protocols: Sequence[Protocol] = ("honest",)
-    threshold: float | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    read_options: Mapping[str, Any] = field(default_factory=dict)
-
-    def plan(self) -> tuple[list[Job], list[dict[str, str]]]:
-        """The fits, and the datasets that were not found with the way to get them.
-
-        Fits come seed by seed, so that an interrupted experiment has all methods with fewer seeds. Every model is
-        built and every dataset read here, so that a mistake costs no fit.
-        """
-        check_number("seeds", self.seeds, at_least=1, integer=True)
-        datasets, methods = [find_dataset(name) for name in dict.fromkeys(self.datasets)], find_methods(self.methods)
-        if not datasets or not methods:
-            raise ConfigError("`datasets` and `methods` must name at least one each.")
-        if self.read_options and all(dataset.name in BENCH_DATASETS for dataset in datasets):
-            named = ", ".join(f"`{name}`" for name in self.read_options)
-            raise ConfigError(f"{named}: only for files of your own, and `datasets` names none.")
-        missing = {dataset.name: advice for dataset in datasets if (advice := dataset.missing())}
-        found = [dataset for dataset in datasets if dataset.name not in missing]
-        common = self.threshold, self.settings, self.read_options
-        jobs = [
-            Job(dataset.name, method.name, seed, backbone, protocol, *common)
-            for seed, dataset, protocol, backbone, method in product(
-                range(self.seeds), found, self.protocols, self.backbones, methods
-            )
-        ]
-        for job in jobs[: len(jobs) // self.seeds]:
-            job.config_hash  # noqa: B018  builds the model and reads the data
-        return jobs, [{"dataset": name, "missing": advice} for name, advice in missing.items()]
+    Every method on every dataset under every protocol and backbone, with seeds 0, 1, ...; `common`: what these jobs
+    have in common. Fits come seed by seed, so that an interrupted experiment has all methods with fewer seeds. Every
+    model is built and every dataset read here, so that a mistake costs no fit.
+    """
+    check_number("seeds", seeds, at_least=1, integer=True)
+    asked, found_methods = [find_dataset(name) for name in dict.fromkeys(datasets)], find_methods(methods)
+    if not asked or not found_methods:
+        raise ConfigError("`datasets` and `methods` must name at least one each.")
+    if common.get("read_options") and all(dataset.name in BENCH_DATASETS for dataset in asked):
+        named = ", ".join(f"`{name}`" for name in common["read_options"])
+        raise ConfigError(f"{named}: only for files of your own, and `datasets` names none.")
+    missing = {dataset.name: advice for dataset in asked if (advice := dataset.missing())}
+    found = [dataset.name for dataset in asked if dataset.name not in missing]
+    jobs = [
+        Job(dataset, method.name, seed, backbone, protocol, **common)
+        for seed, dataset, protocol, backbone, method in product(
+            range(seeds), found, protocols, backbones, found_methods
+        )
+    ]
+    for job in jobs[: len(jobs) // seeds]:
+        job.config_hash  # noqa: B018  builds the model and reads the data
+    return jobs, [{"dataset": name, "missing": advice} for name, advice in missing.items()]
 
 
 def backbone_settings(backbone: BenchBackbone, dataset: BenchDataset) -> dict[str, Any]:
@@ -155,51 +151,30 @@ def backbone_settings(backbone: BenchBackbone, dataset: BenchDataset) -> dict[st
 
 def measure(job: Job) -> dict[str, Any]:
     """Fit and evaluate a job: its row of results. If the fit fails, `failed` is the reason."""
-    dataset, started = job.load(), time.perf_counter()
+    dataset, method, k = job.load(), job.bench_method, job.bench_dataset.k
+    row: dict[str, Any] = {"dataset": job.dataset, "method": job.method, "title": method.title, "group": method.group}
+    row |= {"family": method.family, "backbone": job.backbone, "protocol": job.protocol, "seed": job.seed}
+    row |= {"settings": dict(job.settings), "k": k, "config_hash": job.config_hash, "versions": _versions()}
+    started = time.perf_counter()
     try:
         model = job.model().fit(dataset.train, probe=dataset.probe)
-        return _description(job) | _results(job, model, dataset, time.perf_counter() - started)
+        seconds = round(time.perf_counter() - started, 3)
+        metrics, resampled = metrics_by_rule(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
     except Exception as error:
         reason = str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
-        return _description(job) | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
+        return row | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
+    return row | {
+        "failed": None,
+        "seconds": seconds,
+        "metrics": {name: _finite(value) for name, value in metrics.items()},
+        "replicates": {name: [_finite(value) for value in np.round(resampled[name], 6)] for name in RESAMPLED},
+    }
 
 
 def describe_failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """A line with the reason for every fit that failed."""
-    return [
-        f"{row['method']}, seed {row['seed']}, {row['settings']}: {row['failed']}"
-        for row in rows
-        if row["failed"] is not None
-    ]
-
-
-def _description(job: Job) -> dict[str, Any]:
-    method = job.bench_method
-    return {
-        "dataset": job.dataset,
-        "method": job.method,
-        "title": method.title,
-        "group": method.group,
-        "family": method.family,
-        "backbone": job.backbone,
-        "protocol": job.protocol,
-        "seed": job.seed,
-        "settings": dict(job.settings),
-        "k": job.bench_dataset.k,
-        "config_hash": job.config_hash,
-        "versions": _versions(),
-    }
-
-
-def _results(job: Job, model: Any, dataset: Dataset, seconds: float) -> dict[str, Any]:
-    k = job.bench_dataset.k
-    metrics, replicates = metrics_by_rule(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
-    return {
-        "failed": None,
-        "seconds": round(seconds, 3),
-        "metrics": {name: _finite(value) for name, value in metrics.items()},
-        "replicates": {name: [_finite(value) for value in np.round(replicates[name], 6)] for name in RESAMPLED},
-    }
+    failed = (row for row in rows if row["failed"] is not None)
+    return [f"{row['method']}, seed {row['seed']}, {row['settings']}: {row['failed']}" for row in failed]
 
 
 @lru_cache(maxsize=1)
@@ -217,11 +192,6 @@ def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None, read
 @lru_cache(maxsize=16)
 def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None, read_options: ReadOptions) -> Dataset:
     return find_dataset(dataset).load(protocol, seed, threshold, dict(read_options))
-
-
-def _without_seed(config: dict[str, Any]) -> dict[str, Any]:
-    training = {name: value for name, value in config["training"].items() if name != "seed"}
-    return config | {"training": training}
 
 
 def _finite(value: float) -> float | None:

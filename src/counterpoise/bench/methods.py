@@ -21,7 +21,6 @@ PLUGINS = "counterpoise.methods"  # the group of entry points under which other 
 KERNELS = {"exp": "Exp", "gau": "Gau"}  # the ending of our names and of the paper's
 TITLES = {"sdr": "SDR"}  # where the paper's table has another name than the method's own paper
 LITERATURE = ("mnar", *(method.name for method in BASELINES))
-METHOD_SETS = ("all", "paper", "baselines", "balancing")
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class BenchMethod:
 
 
 def find_methods(names: Iterable[str]) -> list[BenchMethod]:
-    """The methods by name, each once: our names, the paper's, `module:function`, or a set of `METHOD_SETS`.
+    """The methods by name, each once: our names, the paper's, `module:function`, or a set of `_method_sets`.
 
     A kernel method without its kernel is the Gaussian one.
     """
@@ -62,13 +61,12 @@ def find_methods(names: Iterable[str]) -> list[BenchMethod]:
 def _method_sets() -> dict[str, list[BenchMethod]]:
     everything = [method for name in METHODS for method in _with_kernels(name)]
     everything.sort(key=lambda method: method.family not in ("naive", "ips"))  # the paper's order: IPS first, then DR
-    members = (
-        everything,
-        [method for method in everything if method.title in places()],
-        [method for method in everything if method.group == "baseline"],
-        [method for balancing in BALANCING for method in _with_kernels(balancing.name)],
-    )
-    return dict(zip(METHOD_SETS, members, strict=True))
+    return {
+        "all": everything,
+        "paper": [method for method in everything if method.title in places()],
+        "baselines": [method for method in everything if method.group == "baseline"],
+        "balancing": [method for balancing in BALANCING for method in _with_kernels(balancing.name)],
+    }
 
 
 def _with_kernels(name: str) -> list[BenchMethod]:
@@ -95,7 +93,7 @@ def _find_method(name: str) -> BenchMethod:
     try:
         found = _with_kernels(canonical_name(name))
     except ConfigError:
-        known = ", ".join([*METHOD_SETS, *METHODS, *sorted(plugins.names)])
+        known = ", ".join([*_method_sets(), *METHODS, *sorted(plugins.names)])
         raise ConfigError(
             f"`methods` must be among {known}, or module:function for one of your own, got {name!r}."
         ) from None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,39 +26,26 @@ def mean_and_deviation(values: ArrayLike) -> tuple[float, float]:
 
 
 def paired_t_test(first: ArrayLike, second: ArrayLike) -> float:
-    """Two-sided p of t = mean(d) / (sd(d) / sqrt(n)) with n - 1 degrees of freedom, d = first - second.
-
-    See `_untested` for differences that are all equal.
-    """
-    d = _differences(first, second)
-    known = _untested(d)
-    return float(stats.ttest_1samp(d, 0.0).pvalue) if known is None else known
+    """Two-sided p of t = mean(d) / (sd(d) / sqrt(n)) with n - 1 degrees of freedom, d = first - second."""
+    return _p_value(first, second, lambda d: stats.ttest_1samp(d, 0.0))
 
 
 def wilcoxon_test(first: ArrayLike, second: ArrayLike) -> float:
-    """Two-sided p of Wilcoxon's signed-rank test; pairs that are equal are left out, ties share their mean rank.
+    """Two-sided p of Wilcoxon's signed-rank test; pairs that are equal are left out, ties share their mean rank."""
+    return _p_value(first, second, lambda d: stats.wilcoxon(d[d != 0]))
 
-    See `_untested` for differences that are all equal.
+
+def _p_value(first: ArrayLike, second: ArrayLike, test: Callable[[Floats], Any]) -> float:
+    """p of a test of the paired differences: nan for fewer than 2 pairs, 1 if all differences are 0.
+
+    nan if all are the same other number: there is no spread to judge them by, and p = 0 would be wrong.
     """
-    d = _differences(first, second)
-    known = _untested(d)
-    return float(stats.wilcoxon(d[d != 0]).pvalue) if known is None else known
-
-
-def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
-    return np.round(np.asarray(first, np.float64) - np.asarray(second, np.float64), DECIMALS)
-
-
-def _untested(differences: Floats) -> float | None:
-    """p without a test: nan for fewer than 2 pairs, 1 if all differences are 0, nan if they are all the same number.
-
-    Equal differences have no spread to judge them by; p = 0 would be wrong.
-    """
+    differences = np.round(np.asarray(first, np.float64) - np.asarray(second, np.float64), DECIMALS)
     if len(differences) < 2:
         return math.nan
     if not differences.any():
         return 1.0
-    return math.nan if np.ptp(differences) == 0 else None
+    return math.nan if np.ptp(differences) == 0 else float(test(differences).pvalue)
 
 
 def holm(p_values: ArrayLike) -> Floats:

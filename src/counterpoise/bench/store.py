@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,15 +86,6 @@ class Store:
         except OSError as error:
             reason = error.strerror or error
             raise DataError(f"{self.folder} cannot be written: {reason}. Make room: results so far are kept.") from None
-
-    def read_or_measure(self, job: Measurement, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-        """The stored result; where there is none, that of `measure`, which is then stored."""
-        row: Mapping[str, Any] | None = self.read(job)
-        if row is None:
-            row = measure()
-            self.open()
-            self.write(job, row)
-        return row
 
     def delete_failures(self, jobs: Iterable[Measurement]) -> None:
         """Delete the rows of fits that failed, so that they are made again."""

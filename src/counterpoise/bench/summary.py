@@ -12,8 +12,8 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from dataclasses import asdict, dataclass
+from itertools import chain, pairwise
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -74,22 +74,18 @@ class Fit:
             raise DataError(
                 f"a row of results has an unusable {wrong[0]!r}: {short_repr(row.get(wrong[0]))}. Fit it again."
             )
-        return cls(
-            **{name: row[name] for name in REQUIRED},
-            seconds=row.get("seconds"),
-            failed=row.get("failed"),
-            metrics=row.get("metrics") or {},
-            replicates=row.get("replicates") or {},
-        )
+        facts: dict[str, Any] = {name: row.get(name) for name in (*REQUIRED, "seconds", "failed")}
+        return cls(**facts, metrics=row.get("metrics") or {}, replicates=row.get("replicates") or {})
 
     @property
     def done(self) -> bool:
         """Whether it has results."""
         return self.failed is None and bool(self.metrics)
 
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
+    @property
+    def block(self) -> Block:
+        """The block of the table that it stands in."""
+        return BLOCKS.get(self.family, "other")
 
 
 def _is_integer(value: Any) -> bool:
@@ -103,20 +99,14 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float | int) and (value != value or abs(value) <= sys.float_info.max)
 
 
-def _are_numbers(value: Any) -> bool:
-    return value is None or (isinstance(value, Mapping) and all(map(_is_number, value.values())))
-
-
-def _are_lists(value: Any) -> bool:
-    lists = value.values() if isinstance(value, Mapping) else []
-    valid = all(isinstance(one, list) and all(map(_is_number, one)) for one in lists)
-    return value is None or (isinstance(value, Mapping) and valid)
+def _maps_to(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or (isinstance(value, Mapping) and all(map(is_valid, value.values())))
 
 
 CHECKS: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(REQUIRED, _is_text),
-    **{"seed": _is_integer, "k": _is_integer, "seconds": _is_number},
-    **{"metrics": _are_numbers, "replicates": _are_lists},
+    **dict.fromkeys(REQUIRED, lambda value: isinstance(value, str)),
+    **{"seed": _is_integer, "k": _is_integer, "seconds": _is_number, "metrics": _maps_to(_is_number)},
+    "replicates": _maps_to(lambda one: isinstance(one, list) and all(map(_is_number, one))),
     "failed": lambda value: value is None or isinstance(value, str),
 }
 
@@ -239,13 +229,9 @@ def split_metric(metric: str) -> tuple[str, str | None]:
 
 def line_order(line: Line | Fit) -> tuple[int, int, int, str, str]:
     """By block, baselines first, then as in the paper's table, then by title."""
-    block = get_args(Block).index(_block(line))
+    block = get_args(Block).index(line.block)
     group = GROUPS.index(line.group) if line.group in GROUPS else len(GROUPS)
     return block, group, places().get(line.title, len(places())), line.title, line.method
-
-
-def _block(line: Line | Fit) -> Block:
-    return BLOCKS.get(line.family, "other")
 
 
 def _section_order(fit: Fit) -> tuple[Any, ...]:
@@ -263,19 +249,14 @@ def _section(fits: Sequence[Fit], metrics: Sequence[str], level: float) -> Secti
     for fit in sorted(fits, key=lambda fit: fit.seed):
         by_method[fit.method].append(fit)
     methods = sorted(by_method.values(), key=lambda fits: line_order(fits[0]))
-    for own in methods:
-        _check_seeds_differ(own)
+    for fit, following in chain.from_iterable(map(pairwise, methods)):
+        if fit.seed == following.seed:
+            where = f"{fit.method!r} on {fit.dataset!r} (backbone {fit.backbone!r}, protocol {fit.protocol!r})"
+            raise DataError(f"{where} has two rows with seed {fit.seed}. Keep one row for each fit.")
     seeds = sorted({fit.seed for fit in fits})
     columns = {metric: _column(methods, metric, level) for metric in metrics}
     lines = [_line(own, seeds, {metric: columns[metric][own[0].method] for metric in metrics}) for own in methods]
     return Section(fits[0].dataset, fits[0].backbone, fits[0].protocol, fits[0].k, seeds, lines)
-
-
-def _check_seeds_differ(fits: Sequence[Fit]) -> None:
-    for fit, following in pairwise(fits):
-        if fit.seed == following.seed:
-            where = f"{fit.method!r} on {fit.dataset!r} (backbone {fit.backbone!r}, protocol {fit.protocol!r})"
-            raise DataError(f"{where} has two rows with seed {fit.seed}. Keep one row for each fit.")
 
 
 def _line(fits: Sequence[Fit], seeds: Sequence[int], cells: dict[str, Cell]) -> Line:
@@ -285,7 +266,7 @@ def _line(fits: Sequence[Fit], seeds: Sequence[int], cells: dict[str, Cell]) -> 
     seconds, _ = mean_and_deviation([fit.seconds for fit in done if fit.seconds is not None])
     settled = {fit.seed for fit in done} | set(failed)
     return Line(
-        *(first.method, first.title, first.group, first.family, _block(first)),
+        *(first.method, first.title, first.group, first.family, first.block),
         done=[fit.seed for fit in done],
         failed=failed,
         pending=[seed for seed in seeds if seed not in settled],
@@ -294,42 +275,16 @@ def _line(fits: Sequence[Fit], seeds: Sequence[int], cells: dict[str, Cell]) -> 
     )
 
 
-@dataclass(frozen=True, eq=False)
 class _Series:
     """One metric of one method: its values by seed, where the fit is done and the metric defined."""
 
-    fits: Sequence[Fit]
-    metric: str
-    values: dict[int, float]
-    mean: float
-    std: float
-
-    @classmethod
-    def of(cls, fits: Sequence[Fit], metric: str) -> _Series:
+    def __init__(self, fits: Sequence[Fit], metric: str) -> None:
+        self.fits, self.first, self.metric = fits, fits[0], metric
         found = {fit.seed: fit.metrics.get(metric) for fit in fits if fit.done}
-        values = {seed: float(value) for seed, value in found.items() if value is not None and not math.isnan(value)}
-        return cls(fits, metric, values, *mean_and_deviation(list(values.values())))
-
-    @property
-    def method(self) -> str:
-        return self.fits[0].method
-
-    @property
-    def block(self) -> Block:
-        return _block(self.fits[0])
-
-    @property
-    def is_baseline(self) -> bool:
-        return self.fits[0].group == "baseline"
-
-    @property
-    def sign(self) -> float:
-        return -1.0 if self.metric in LOWER_IS_BETTER else 1.0
-
-    @property
-    def score(self) -> float:
-        """The mean, with the sign by which higher is better."""
-        return self.sign * self.mean
+        self.values = {seed: float(value) for seed, value in found.items() if not (value is None or math.isnan(value))}
+        self.mean, self.std = mean_and_deviation(list(self.values.values()))
+        self.sign = -1.0 if metric in LOWER_IS_BETTER else 1.0
+        self.score = self.sign * self.mean  # higher is better
 
     def replicates(self, seeds: Iterable[int]) -> Floats:
         """(seeds, replicates); empty if one of the seeds has none, or another number of them."""
@@ -340,14 +295,14 @@ class _Series:
 
 def _column(methods: Sequence[Sequence[Fit]], metric: str, level: float) -> dict[str, Cell]:
     """One metric of all methods."""
-    column = [_Series.of(fits, metric) for fits in methods]
-    measured = [series for series in column if series.values]
+    column = {fits[0].method: _Series(fits, metric) for fits in methods}
+    measured = [series for series in column.values() if series.values]
     comparisons = _comparisons(measured, level)
-    return {s.method: _cell(s, measured, level, comparisons.get(s.method)) for s in column}
+    return {method: _cell(series, measured, level, comparisons.get(method)) for method, series in column.items()}
 
 
 def _cell(series: _Series, measured: Sequence[_Series], level: float, comparison: Comparison | None) -> Cell:
-    known = _published(series.fits[0], series.metric)
+    known = _published(series.first, series.metric)
     interval = interval_over_users(series.replicates(series.values), level)
     return Cell(
         *(len(series.values), series.mean, series.std, interval),
@@ -361,12 +316,12 @@ def _cell(series: _Series, measured: Sequence[_Series], level: float, comparison
 
 def _peers(series: _Series, measured: Sequence[_Series]) -> list[_Series]:
     """The methods of the same block; all methods, for one outside of the paper's blocks."""
-    return [other for other in measured if series.block in (other.block, "other")]
+    return [other for other in measured if series.first.block in (other.first.block, "other")]
 
 
 def _baselines(series: _Series, measured: Sequence[_Series]) -> list[_Series]:
     """The baselines with the most seeds: one that failed on most may look best by luck, and has nothing to pair."""
-    baselines = [peer for peer in _peers(series, measured) if peer.is_baseline]
+    baselines = [peer for peer in _peers(series, measured) if peer.first.group == "baseline"]
     most = max((len(baseline.values) for baseline in baselines), default=0)
     return [baseline for baseline in baselines if len(baseline.values) == most]
 
@@ -386,41 +341,35 @@ def _published(fit: Fit, metric: str) -> Published | None:
 
 def _comparisons(measured: Sequence[_Series], level: float) -> dict[str, Comparison]:
     """Each method that is no baseline against the best baseline of its block; p corrected over all of them."""
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for series in measured:
         baselines = _baselines(series, measured)
-        if baselines and not series.is_baseline:
+        if baselines and series.first.group != "baseline":
             best = max(baselines, key=lambda baseline: baseline.score)
-            found[series.method] = _comparison(series, best, level)
-    t_ps, wilcoxon_ps = (holm([getattr(one, name) for one in found.values()]) for name in ("t_p", "wilcoxon_p"))
-    return {
-        method: replace(
-            comparison,
-            t_p_holm=float(t_p),
-            wilcoxon_p_holm=float(wilcoxon_p),
-            starred_holm=bool(comparison.better and t_p <= SIGNIFICANCE),
-        )
-        for (method, comparison), t_p, wilcoxon_p in zip(found.items(), t_ps, wilcoxon_ps, strict=True)
-    }
+            found[series.first.method] = _comparison(series, best, level)
+    for p in ("t_p", "wilcoxon_p"):
+        corrected = holm([facts[p] for facts in found.values()])
+        for facts, value in zip(found.values(), corrected, strict=True):
+            facts[f"{p}_holm"] = float(value)
+    for facts in found.values():
+        facts["starred"] = facts["better"] and facts["t_p"] <= SIGNIFICANCE
+        facts["starred_holm"] = facts["better"] and facts["t_p_holm"] <= SIGNIFICANCE
+    return {method: Comparison(**facts) for method, facts in found.items()}
 
 
-def _comparison(ours: _Series, best: _Series, level: float) -> Comparison:
-    """Before the correction for several methods."""
+def _comparison(ours: _Series, best: _Series, level: float) -> dict[str, Any]:
+    """The fields of `Comparison` that do not depend on the other methods."""
     seeds = sorted(set(ours.values) & set(best.values))
     first, second = (np.array([series.values[seed] for seed in seeds]) for series in (ours, best))
     difference, _ = mean_and_deviation(first - second)
-    p, better = paired_t_test(first, second), ours.sign * difference > 0
-    return Comparison(
-        *(best.fits[0].title, len(seeds), difference, interval_over_users(_paired(ours, best, seeds), level)),
-        *(p, wilcoxon_test(first, second), better),
-        t_p_holm=math.nan,
-        wilcoxon_p_holm=math.nan,
-        starred=better and p <= SIGNIFICANCE,
-        starred_holm=False,
-    )
-
-
-def _paired(ours: _Series, best: _Series, seeds: Sequence[int]) -> Floats:
-    """Differences (seeds, replicates): replicate r of a seed has drawn the same users for both."""
-    first, second = ours.replicates(seeds), best.replicates(seeds)
-    return first - second if first.shape == second.shape else np.empty(0)
+    replicates = [series.replicates(seeds) for series in (ours, best)]
+    same = replicates[0].shape == replicates[1].shape
+    return {
+        "against": best.first.title,
+        "seeds": len(seeds),
+        "difference": difference,
+        "interval": interval_over_users(replicates[0] - replicates[1] if same else [], level),
+        "t_p": paired_t_test(first, second),
+        "wilcoxon_p": wilcoxon_test(first, second),
+        "better": ours.sign * difference > 0,
+    }

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from counterpoise.bench.datasets import find_dataset
 from counterpoise.bench.jobs import Job
@@ -72,34 +71,30 @@ def points(values: Sequence[float | None], rows: Sequence[Mapping[str, Any]], me
 def _points(
     dataset: str, metric: str, cells: Mapping[tuple[str, float | None], Mapping[int, Mapping[str, Any]]]
 ) -> list[Point]:
-    """One metric; `cells`: rows by seed, for every method and value."""
+    """One metric; `cells`: rows by seed, for every method and value.
+
+    The level of a seed is its mean over the cells that have all seeds, where there are two or more.
+    """
     found = []
     measured = {
         key: {seed: row["metrics"][metric] for seed, row in cell.items() if row["metrics"][metric] is not None}
         for key, cell in cells.items()
     }
-    levels = _seed_levels(list(measured.values()))
+    seeds: set[int] = set().union(*measured.values())
+    whole = [cell for cell in measured.values() if len(cell) == len(seeds)]
+    levels, factor = dict.fromkeys(seeds, 0.0), 1.0
+    if len(whole) > 1:
+        levels = {seed: float(np.mean([cell[seed] for cell in whole])) for seed in seeds}
+        factor = (len(measured) / (len(measured) - 1)) ** 0.5  # levels are means of so many points (Morey 2008)
     for (method, value), by_seed in measured.items():
         if by_seed:
             row = next(iter(cells[method, value].values()))
             names = row["title"], "ips" if row["family"] == "naive" else row["family"]
             seen = np.array(list(by_seed.values()))
-            std = _std(seen - [levels.get(seed, 0.0) for seed in by_seed], len(measured) if levels else 0)
+            centred = seen - [levels[seed] for seed in by_seed]
+            std = factor * float(centred.std(ddof=1)) if len(seen) > 1 else None
             found.append(Point(dataset, method, *names, value, metric, len(seen), float(seen.mean()), std))
     return found
-
-
-def _seed_levels(cells: Sequence[Mapping[int, float]]) -> dict[int, float]:
-    """For each seed its mean over the cells that have all seeds; empty with fewer than two such cells."""
-    seeds = sorted(set().union(*cells))
-    whole = [cell for cell in cells if len(cell) == len(seeds)]
-    return {seed: float(np.mean([cell[seed] for cell in whole])) for seed in seeds} if len(whole) > 1 else {}
-
-
-def _std(values: NDArray[np.float64], points: int) -> float | None:
-    """With the factor that corrects for levels being means of so many points (Morey 2008)."""
-    factor = (points / (points - 1)) ** 0.5 if points > 1 else 1.0
-    return factor * float(values.std(ddof=1)) if len(values) > 1 else None
 
 
 def sheets(found: Sequence[Point], parameter: str, failures: Sequence[str] = ()) -> list[Sheet]:

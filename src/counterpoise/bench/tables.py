@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from counterpoise.bench.published import CITATION
-from counterpoise.bench.statistics import Interval
 from counterpoise.bench.summary import Cell, Comparison, Line, Section, Table, line_order, split_metric
 from counterpoise.evaluation.metrics import EMPTY_USER_RULES, METRIC_NAMES
 from counterpoise.storage import write_text
@@ -103,22 +102,22 @@ def as_csv(table: Table) -> str:
     return _csv(COLUMNS, [{name: _csv_value(value) for name, value in row.items()} for row in rows])
 
 
+FORMATS: dict[str, Callable[[Table], str]] = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": as_json}
+
+
 def _facts(section: Section, line: Line, metric: str) -> dict[str, Any]:
     """All facts of one cell, flat."""
     cell = line.cells[metric]
     facts = vars(section) | vars(line) | vars(cell) | {"metric": metric}
     facts |= {"seeds_done": len(line.done), "seeds_failed": len(line.failed), "seeds_pending": len(line.pending)}
-    facts |= _bounds("", cell.interval) | {"note": _status(line, section) if line.failed or line.pending else ""}
+    facts |= {"note": _status(line, section) if line.failed or line.pending else ""}
+    facts["low"], facts["high"] = cell.interval
     if cell.published:
         facts |= {"published_mean": cell.published.mean, "published_std": cell.published.std}
     if cell.comparison:
-        own = {"common_seeds": cell.comparison.seeds} | _bounds("difference_", cell.comparison.interval)
-        facts |= vars(cell.comparison) | {"seeds": cell.seeds} | own
+        facts |= vars(cell.comparison) | {"seeds": cell.seeds, "common_seeds": cell.comparison.seeds}
+        facts["difference_low"], facts["difference_high"] = cell.comparison.interval
     return {name: facts[name] for name in COLUMNS if name in facts}
-
-
-def _bounds(prefix: str, interval: Interval) -> dict[str, float]:
-    return dict(zip((f"{prefix}low", f"{prefix}high"), interval, strict=True))
 
 
 def _csv_value(value: Any) -> Any:
@@ -172,30 +171,30 @@ def _differences(table: Table, section: Section, style: Style) -> Grid | None:
     lines = [line for line in section.lines if any(cell.comparison for cell in line.cells.values())]
     if not lines:
         return None
-    names = [metric_name(metric, section.k, table.metrics) for metric in table.metrics]
-    rows = [
-        [style.text(line.title), line.block, *(style.text(_comparison_cell(cell)) for cell in line.cells.values())]
-        for line in lines
-    ]
-    notes = [
-        f"Ours - best baseline over the seeds that both have [its {_percent(table.level)} interval over users], "
-        f"p of the paired t-test (after Holm's correction). {TESTED}",
-        *_baseline_notes(table, section),
-    ]
-    return Grid(f"{_title(section)}: against the best baseline", ["method", "block", *names], rows, notes)
+    note = (
+        f"Ours - best baseline over the seeds that both have [its {100 * table.level:g} % interval over users], "
+        f"p of the paired t-test (after Holm's correction). {TESTED}"
+    )
+    rows = _rows(lines, style, lambda cell: style.text(_comparison_cell(cell)))
+    title = f"{_title(section)}: against the best baseline"
+    return Grid(title, _columns(table, section), rows, [note, *_baseline_notes(table, section)])
 
 
 def _intervals(table: Table, section: Section, style: Style) -> Grid | None:
     """Every method's interval over users; None if no fit has replicates."""
-    rows = [
-        [style.text(line.title), line.block, *(_interval_cell(cell) for cell in line.cells.values())]
-        for line in section.lines
-    ]
-    if all(cell == NOTHING for row in rows for cell in row[2:]):
+    if all(math.isnan(cell.interval[0]) for line in section.lines for cell in line.cells.values()):
         return None
-    names = [metric_name(metric, section.k, table.metrics) for metric in table.metrics]
-    note = f"{_percent(table.level)} bootstrap intervals over users of the mean over seeds."
-    return Grid(f"{_title(section)}: over users", ["method", "block", *names], rows, [note])
+    note = f"{100 * table.level:g} % bootstrap intervals over users of the mean over seeds."
+    rows = _rows(section.lines, style, _interval_cell)
+    return Grid(f"{_title(section)}: over users", _columns(table, section), rows, [note])
+
+
+def _columns(table: Table, section: Section) -> list[str]:
+    return ["method", "block", *(metric_name(metric, section.k, table.metrics) for metric in table.metrics)]
+
+
+def _rows(lines: Iterable[Line], style: Style, text: Callable[[Cell], str]) -> list[list[str]]:
+    return [[style.text(line.title), line.block, *map(text, line.cells.values())] for line in lines]
 
 
 # LaTeX
@@ -346,10 +345,6 @@ def _probability(p: float) -> str:
     return "<0.001" if p < 0.0005 else _number(p)
 
 
-def _percent(level: float) -> str:
-    return f"{100 * level:g} %"
-
-
 def _counted(number: int, word: str) -> str:
     return f"{number} {word}" + ("" if number == 1 else "s")
 
@@ -411,7 +406,6 @@ def _status(line: Line, section: Section) -> str:
 
 
 def _missing_notes(table: Table) -> list[str]:
-    """A line for each dataset that was not found."""
     return [f"{dataset}: not found. {way}" for dataset, way in table.missing.items()]
 
 

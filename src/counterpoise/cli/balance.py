@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterpoise.cli.console import canvas, love_lines, print_line, show_json, show_picture, show_table, working
+from counterpoise.cli.console import canvas, love_lines, show_picture, show_table, working
 from counterpoise.cli.options import (
     OUT_HELP,
     OptionGroup,
     OutputOptions,
     PairColumns,
     ScaleOptions,
-    given,
     option,
     with_options,
     words,
@@ -121,12 +120,10 @@ def balance(
             strength=method.strength,
             seed=method.seed,
             **columns.given(),
-            **given(memory=scale.memory, cache=scale.cache),
+            **scale.given("memory", "cache"),
         )
-    if output.as_json:
-        show_json({"out": str(out), **balanced.to_dict()})
-    elif output.visible:
-        print_line(f"{balanced.summary()}\nWeights, which sum to 1, written to {out}")
+    facts = {"out": str(out), **balanced.to_dict()}
+    output.show(facts, f"{balanced.summary()}\nWeights, which sum to 1, written to {out}")
 
 
 def _balance_files(
@@ -160,11 +157,10 @@ def _balance_files(
             seed=method.seed,
         )
         write_table(table.with_columns(weight=report.weights), out)
-    if output.as_json:
-        show_json({"out": str(out), **report.to_dict()})
-    elif output.visible:
+    if output.visible:
         rows = [[getattr(row, field) for field in TABLE_COLUMNS.values()] for row in report.diagnosis.table]
         show_table(list(TABLE_COLUMNS), [["-" if value is None else value for value in row] for row in rows])
         width, fancy = canvas()
         show_picture(love_lines(imbalances(report), "Observed rows against the population", width, fancy=fancy))
-        print_line(f"{report.summary()}\n{len(first):,} weights, which sum to 1, written to {out}")
+    facts = {"out": str(out), **report.to_dict()}
+    output.show(facts, f"{report.summary()}\n{len(first):,} weights, which sum to 1, written to {out}")

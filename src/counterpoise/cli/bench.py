@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from counterpoise.cli.console import counting_bar, print_line, show_json, show_table
+from counterpoise.cli.console import print_line, progress_bar, show_json, show_table
 from counterpoise.cli.options import (
     Address,
     LogColumns,
@@ -19,6 +19,7 @@ from counterpoise.cli.options import (
     RatingCol,
     Repeated,
     TimestampCol,
+    option,
     with_options,
     words,
 )
@@ -26,22 +27,16 @@ from counterpoise.config import BenchBackbone, EngineName, Protocol
 from counterpoise.errors import GO_ON, ConfigError, check_choice, check_number, stoppable
 
 if TYPE_CHECKING:
-    from counterpoise.bench.jobs import Experiment, Job
+    from counterpoise.bench.jobs import Job
     from counterpoise.bench.tables import Sheet
 
 app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
 LISTS = ("--datasets", "--methods", "--values", "--metrics", "--matrices", "--estimators")  # may be written with spaces
-BACKBONES: dict[str, tuple[BenchBackbone, ...]] = {
-    "strong": ("strong",),
-    "paper": ("paper",),
-    "both": ("strong", "paper"),
-}
-Datasets = Annotated[str, typer.Option(help="Names or paths: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
-Methods = Annotated[str, typer.Option(help="Names, all, paper, baselines, balancing, or module:function.")]
-Seeds = Annotated[int, typer.Option(help="How many: each draws probe, start and batches, the same for all methods.")]
-Out = Annotated[Path, typer.Option(help="Folder of results: fits that are there are not made again.")]
-Backbone = Annotated[BenchBackbone, typer.Option(help="Our default, or the paper's: 4 dimensions, no biases.")]
-Name = Annotated[str, typer.Option(help="Name of the files to write.")]
+BACKBONES: dict[str, list[BenchBackbone]] = {"strong": ["strong"], "paper": ["paper"], "both": ["strong", "paper"]}
+Datasets = Annotated[str, option("Names or paths: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
+Methods = Annotated[str, option("Names, all, paper, baselines, balancing, or module:function.")]
+Seeds = Annotated[int, option("How many: each draws probe, start and batches, the same for all methods.")]
+Backbone = Annotated[BenchBackbone, option("Our default, or the paper's: 4 dimensions, no biases.")]
 
 
 @dataclass(frozen=True)
@@ -49,13 +44,13 @@ class RunOptions(OptionGroup):
     """How fits are made and where their results are stored."""
 
     panel = "Run"
-    jobs: Annotated[int, typer.Option(help="Number of processes. It changes the time, never the results.")] = 1
-    engine: Annotated[
-        EngineName | None, typer.Option(help="Where fits run: processes here, or tasks of Ray.", show_default="local")
-    ] = None
+    jobs: Annotated[int, option("Number of processes. It changes the time, never the results.")] = 1
+    engine: Annotated[EngineName | None, option("Where fits run: processes here, or tasks of Ray.", shown="local")] = (
+        None
+    )
     address: Address = None
-    out: Out = Path("results")
-    retry: Annotated[bool, typer.Option("--retry", help="Fit again what failed.")] = False
+    out: Annotated[Path, option("Folder of results: fits that are there are not made again.")] = Path("results")
+    retry: Annotated[bool, option("Fit again what failed.", "--retry")] = False
 
     def fit(self, jobs: Sequence[Job], visible: bool) -> list[dict[str, Any]]:
         """The rows of results of all jobs, after the missing fits were made."""
@@ -65,7 +60,8 @@ class RunOptions(OptionGroup):
         store = Store(self.out)
         if self.retry:
             store.delete_failures(jobs)
-        with counting_bar("fitting", visible) as bar, stoppable(f"Fits that are done are in {self.out}: {GO_ON}"):
+        advice = f"Fits that are done are in {self.out}: {GO_ON}"
+        with progress_bar("fitting", visible, counting=True) as bar, stoppable(advice):
             run(jobs, store, self.jobs, bar, self.engine or "local", self.address)
         return store.read_all(jobs)
 
@@ -83,18 +79,19 @@ class RatingFile(PairColumns):
 class FitOptions(LogColumns):
     """What all fits of an experiment have in common."""
 
-    settings: Annotated[list[str] | None, typer.Option("--set", help="A setting of all methods, as name=value.")] = None
+    settings: Annotated[list[str] | None, option("A setting of all methods, as name=value.", "--set")] = None
 
-    def experiment(
+    def plan(
         self, datasets: str, methods: str, seeds: int, backbones: Sequence[BenchBackbone], protocols: Sequence[Protocol]
-    ) -> Experiment:
-        """Every method on every dataset, both lists separated by commas."""
-        from counterpoise.bench.jobs import Experiment
+    ) -> tuple[list[Job], list[dict[str, str]]]:
+        """The fits of every method on every dataset, both lists separated by commas; and the datasets not found."""
+        from counterpoise.bench.jobs import plan
         from counterpoise.runs import parse_settings
 
-        own = {name: value for name, value in self.given().items() if name not in ("threshold", "settings")}
-        settings, names = parse_settings(self.settings or []), (words(datasets) or [], words(methods) or [])
-        return Experiment(*names, seeds, backbones, protocols, self.threshold, settings, own)
+        names, settings = (words(datasets) or [], words(methods) or []), parse_settings(self.settings or [])
+        reading = {name: value for name, value in self.given().items() if name not in ("threshold", "settings")}
+        common: dict[str, Any] = {"threshold": self.threshold, "settings": settings, "read_options": reading}
+        return plan(*names, seeds, backbones, protocols, **common)
 
 
 def show_sheets(
@@ -131,31 +128,27 @@ def table(
     datasets: Datasets = "coat",
     methods: Methods = "all",
     seeds: Seeds = 10,
-    backbone: Annotated[
-        str, typer.Option(help="strong (our default), paper (4 dimensions, no biases), both.")
-    ] = "strong",
-    protocol: Annotated[Protocol, typer.Option(help="Of the split of the unbiased ratings.")] = "honest",
-    metrics: Annotated[str, typer.Option(help="Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
-    name: Name = "table",
+    backbone: Annotated[str, option("strong (our default), paper (4 dimensions, no biases), both.")] = "strong",
+    protocol: Annotated[Protocol, option("Of the split of the unbiased ratings.")] = "honest",
+    metrics: Annotated[str, option("Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
+    name: Annotated[str, option("Name of the files to write.")] = "table",
 ) -> None:
     """The paper's Table 1: methods x datasets x seeds, beside the published numbers, with tests of significance.
 
     Written to OUT as NAME.md, .tex, .csv and .json. Stop it at any time; the same command resumes.
     """
     from counterpoise.bench.summary import check_metrics, summarise
-    from counterpoise.bench.tables import as_csv, as_latex, as_markdown, as_terminal
-    from counterpoise.bench.tables import as_json as to_json
+    from counterpoise.bench.tables import FORMATS, as_terminal
     from counterpoise.storage import write_text
 
     chosen = check_metrics(words(metrics) or [])
     check_choice("backbone", backbone, BACKBONES)
-    planned, missing = fits.experiment(datasets, methods, seeds, BACKBONES[backbone], [protocol]).plan()
+    planned, missing = fits.plan(datasets, methods, seeds, BACKBONES[backbone], [protocol])
     if not planned:
         show_sheets([], missing, run.out / name, output)
         return
     found = summarise(run.fit(planned, output.visible), missing, chosen)
-    files = {"md": as_markdown, "tex": as_latex, "csv": as_csv, "json": to_json}
-    for ending, layout in files.items():
+    for ending, layout in FORMATS.items():
         write_text(run.out / f"{name}.{ending}", layout(found))
     if output.as_json:
         show_json(found.to_dict())
@@ -165,7 +158,7 @@ def table(
             if grid.columns:
                 show_table(grid.columns, grid.rows)
             print_line("\n".join(grid.notes))
-        print_line(f"\nWritten to {run.out}: " + ", ".join(f"{name}.{ending}" for ending in files))
+        print_line(f"\nWritten to {run.out}: " + ", ".join(f"{name}.{ending}" for ending in FORMATS))
 
 
 @app.command()
@@ -174,13 +167,13 @@ def sweep(
     fits: FitOptions,
     run: RunOptions,
     output: OutputOptions,
-    parameter: Annotated[str, typer.Option(help="n_functions, strength, tolerance, bandwidth, or any setting.")],
-    values: Annotated[str | None, typer.Option(help="What to try.", show_default="a range that suits it")] = None,
+    parameter: Annotated[str, option("n_functions, strength, tolerance, bandwidth, or any setting.")],
+    values: Annotated[str | None, option("What to try.", shown="a range that suits it")] = None,
     datasets: Datasets = "product-like",
     methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
     seeds: Seeds = 5,
     backbone: Backbone = "strong",
-    metrics: Annotated[str, typer.Option(help="What is drawn.")] = "auc,ndcg_one",
+    metrics: Annotated[str, option("What is drawn.")] = "auc,ndcg_one",
 ) -> None:
     """The paper's Figures 1 and 2: a setting swept over values, as a picture with bands and as a table.
 
@@ -195,7 +188,7 @@ def sweep(
     if chosen is None:
         raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
     drawn = check_metrics(words(metrics) or [])
-    planned, missing = fits.experiment(datasets, methods, seeds, [backbone], ["honest"]).plan()
+    planned, missing = fits.plan(datasets, methods, seeds, [backbone], ["honest"])
     grid = [pair for job in planned for pair in sweep_job(job, parameter, chosen)]
     if grid and all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
@@ -225,7 +218,7 @@ def protocol(
     from counterpoise.bench.jobs import describe_failures
     from counterpoise.bench.protocol import PROTOCOLS, sheets
 
-    planned, missing = fits.experiment(datasets, methods, seeds, [backbone], PROTOCOLS).plan()
+    planned, missing = fits.plan(datasets, methods, seeds, [backbone], PROTOCOLS)
     rows = run.fit(planned, output.visible)
     show_sheets(sheets(rows, describe_failures(rows)), missing, run.out / "protocol", output)
 
@@ -235,16 +228,16 @@ def protocol(
 def bias(
     columns: RatingFile,
     output: OutputOptions,
-    data: Annotated[str | None, typer.Option(help="A file of ratings, or coat.", show_default="simulated")] = None,
-    estimators: Annotated[str, typer.Option(help="Names, or all.")] = "all",
-    matrices: Annotated[str, typer.Option(help="one, three, four, rotate, skew, crs, or all.")] = "all",
-    repeats: Annotated[int, typer.Option(help="Logs drawn from the known propensities.")] = 10,
-    error: Annotated[str, typer.Option(help="absolute or squared.")] = "absolute",
-    imputation: Annotated[str, typer.Option(help="For DR: constant, learned, or cross-fitted.")] = "constant",
-    methods: Annotated[str, typer.Option(help="Trained predictors on simulated logs: names, all, or none.")] = "all",
-    seeds: Annotated[int, typer.Option(help="Simulated logs for the trained predictors.")] = 4,
-    seed: Annotated[int, typer.Option(help="Draws ratings, logs and probes.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the tables.")] = Path("results"),
+    data: Annotated[str | None, option("A file of ratings, or coat.", shown="simulated")] = None,
+    estimators: Annotated[str, option("Names, or all.")] = "all",
+    matrices: Annotated[str, option("one, three, four, rotate, skew, crs, or all.")] = "all",
+    repeats: Annotated[int, option("Logs drawn from the known propensities.")] = 10,
+    error: Annotated[str, option("absolute or squared.")] = "absolute",
+    imputation: Annotated[str, option("For DR: constant, learned, or cross-fitted.")] = "constant",
+    methods: Annotated[str, option("Trained predictors on simulated logs: names, all, or none.")] = "all",
+    seeds: Annotated[int, option("Simulated logs for the trained predictors.")] = 4,
+    seed: Annotated[int, option("Draws ratings, logs and probes.")] = 0,
+    out: Annotated[Path, option("Folder for the tables.")] = Path("results"),
 ) -> None:
     """How far each estimate of the ideal loss is from the truth, where ratings and propensities of all pairs are known.
 
@@ -265,12 +258,12 @@ def bias(
         raise ConfigError(f"{named}: only for a file, and --data names none.")
     log, store = None if data is None else load_dataset(data, **columns.given()).train, Store(out)
     with stoppable(f"Measurements that are done are in {out}: {GO_ON}"):
-        with counting_bar("drawing logs", output.visible) as bar:
+        with progress_bar("drawing logs", output.visible, counting=True) as bar:
             what = _names(estimators), _names(matrices), repeats, seed
             rows = study(log, *what, bar, error=error, imputation=imputation, store=store)
         found = [study_sheet(rows, data or "simulated preferences")]
         if names != ["none"]:
-            with counting_bar("fitting", output.visible) as bar:
+            with progress_bar("fitting", output.visible, counting=True) as bar:
                 found.append(fitted_sheet(fitted(names, seeds, bar, store)))
     show_sheets(found, [], out / ("bias" if data is None else f"bias-{Path(data).stem}"), output)
 

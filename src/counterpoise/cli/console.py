@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,9 +15,8 @@ if TYPE_CHECKING:
 MAX_ERROR_LENGTH = 1000  # characters; the middle of a longer error is left out
 MAX_LOVE_ROWS = 8  # features shown in a love plot
 MIN_SCALE_WIDTH = 12  # characters; a narrower scale is left out
-SIGNS = {True: {"before": "○", "after": "●", "both": "◉", "line": "─"}}
-SIGNS[False] = {"before": "o", "after": "x", "both": "8", "line": "-"}
-Update = Callable[[int, int, float], None]  # (epochs done, epochs planned, loss)
+CIRCLES = {"before": "○", "after": "●", "both": "◉", "line": "─"}
+ASCII = {"before": "o", "after": "x", "both": "8", "line": "-"}
 
 
 def print_line(text: str) -> None:
@@ -93,40 +93,26 @@ def working(title: str, visible: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(title: str, visible: bool) -> Iterator[Update | None]:
-    """A progress bar on standard error while the block runs, with the loss; None if that is no terminal."""
-    if not (visible and sys.stderr.isatty()):
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+def progress_bar(title: str, visible: bool, counting: bool = False) -> Iterator[Callable[..., None] | None]:
+    """A progress bar on standard error while the block runs; None if that is no terminal.
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("loss {task.fields[loss]:.4f}"))
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None, loss=float("nan"))
-        yield lambda done, total, loss: bar.update(task, completed=done, total=total, loss=loss)
-
-
-@contextmanager
-def counting_bar(title: str, visible: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """A progress bar on standard error that counts fits, with the time left; None if that is no terminal."""
+    It is updated with (epochs done, epochs planned, loss); if `counting`, with (fits done, fits planned).
+    """
     if not (visible and sys.stderr.isatty()):
         yield None
         return
     from rich import progress
     from rich.console import Console
 
-    columns = (
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        progress.TimeElapsedColumn(),
-        progress.TextColumn("left"),
-        progress.TimeRemainingColumn(elapsed_when_finished=True),
-    )
-    with progress.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    time_left = progress.TimeRemainingColumn(elapsed_when_finished=counting)
+    columns = [progress.TextColumn("{task.description}"), progress.BarColumn()]
+    if counting:
+        columns += [progress.MofNCompleteColumn(), progress.TimeElapsedColumn(), progress.TextColumn("left")]
+    else:
+        columns.append(progress.TextColumn("loss {task.fields[loss]:.4f}"))
+    with progress.Progress(*columns, time_left, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None, loss=math.nan)
+        yield lambda done, total, loss=math.nan: bar.update(task, completed=done, total=total, loss=loss)
 
 
 def love_lines(
@@ -136,16 +122,21 @@ def love_lines(
 
     `fancy` draws with circles, otherwise ASCII. If `width` leaves no room for a scale, only the numbers are printed.
     """
-    shown, signs = list(rows[:MAX_LOVE_ROWS]), SIGNS[fancy]
+    shown, signs = list(rows[:MAX_LOVE_ROWS]), CIRCLES if fancy else ASCII
     if not shown:
         return []
     weighted = any(abs(row.before - row.after) > 1e-9 for row in rows)
-    names = _fitted([row.name for row in shown], max(6, width // 3))
+    longest = max(6, width // 3)
+    names = [row.name if len(row.name) <= longest else row.name[: longest - 2] + ".." for row in shown]
+    name_width = max(map(len, names))
     numbers = [f"{row.before:.2f} -> {row.after:.2f}" if weighted else f"{row.before:.2f}" for row in shown]
-    room = width - len(names[0]) - max(map(len, numbers)) - 4
+    room = width - name_width - max(map(len, numbers)) - 4
     largest = max(max(row.before, row.after) for row in shown)
     bars = [_bar(row, largest, room, signs) if room >= MIN_SCALE_WIDTH else "" for row in shown]
-    lines = [f"{name}  {bar}  {number}".rstrip() for name, bar, number in zip(names, bars, numbers, strict=True)]
+    lines = [
+        f"{name:<{name_width}}  {bar}  {number}".rstrip()
+        for name, bar, number in zip(names, bars, numbers, strict=True)
+    ]
     more = [f"and {len(rows) - MAX_LOVE_ROWS} more with smaller imbalance"] if len(rows) > MAX_LOVE_ROWS else []
     return [*_legend(title, weighted, signs, width), *lines, *more]
 
@@ -157,12 +148,6 @@ def _legend(title: str, weighted: bool, signs: dict[str, str], width: int) -> li
         return [heading]
     key = f"{signs['before']} before, {signs['after']} after"
     return [f"{heading}: {key}"] if len(heading) + len(key) + 2 <= width else [heading, key]
-
-
-def _fitted(names: Sequence[str], longest: int) -> list[str]:
-    """Names cut and padded to one width."""
-    cut = [name if len(name) <= longest else name[: longest - 2] + ".." for name in names]
-    return [name.ljust(max(map(len, cut))) for name in cut]
 
 
 def _bar(row: Imbalance, largest: float, room: int, signs: dict[str, str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -43,7 +43,7 @@ def demo(
     )
     show_table(
         ["predictor", "loss on the log", "loss on all pairs (truth)", "AUC, unbiased test", "NDCG@5, unbiased test"],
-        [[row.predictor, row.loss_on_log, row.loss_on_all_pairs, row.auc, row.ndcg] for row in result.rows],
+        [list(row.values()) for row in result.rows],
     )
     print_line(
         "mf learns from the log as it is. skb-ips weights the log so that it resembles all pairs. counterpoise, the\n"
@@ -61,17 +61,6 @@ def demo(
 
 
 @dataclass(frozen=True)
-class Row:
-    """One predictor: its loss on the log and on all pairs, and its ranking on the unbiased test."""
-
-    predictor: str
-    loss_on_log: float
-    loss_on_all_pairs: float
-    auc: float
-    ndcg: float
-
-
-@dataclass(frozen=True)
 class Demo:
     """The results of the demonstration."""
 
@@ -79,12 +68,12 @@ class Demo:
     model: DebiasedRecommender  # of the default method
     baseline: DebiasedRecommender  # matrix factorisation without weights
     configuration: FitConfig  # of the model, so that the fit can be repeated
-    rows: list[Row]
+    rows: list[dict[str, Any]]  # by predictor: its losses, and its ranking on the unbiased test
     label_rates: dict[str, float]  # share of positive labels among the logged pairs, the probe, and all pairs
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
-        return {"label_rates": self.label_rates, "rows": [asdict(row) for row in self.rows]}
+        return {"label_rates": self.label_rates, "rows": self.rows}
 
 
 def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
@@ -116,6 +105,7 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     rows = []
     for name, predictor in predictors.items():
         on_log, on_test = (evaluate(predictor, log, bootstrap=0) for log in (data.train, data.test))
-        rows.append(Row(name, on_log.log_loss, simulated.ideal_risk(predictor), on_test.auc, on_test.ndcg))
+        losses = {"loss_on_log": on_log.log_loss, "loss_on_all_pairs": simulated.ideal_risk(predictor)}
+        rows.append({"predictor": name, **losses, "auc": on_test.auc, "ndcg": on_test.ndcg})
     rates = {"log": rate, "probe": float(data.probe.labels.mean()), "all pairs": simulated.labels.mean()}
     return Demo(simulated, model, baseline, configuration, rows, rates)

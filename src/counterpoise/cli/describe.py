@@ -48,10 +48,8 @@ def method_facts(name: str) -> dict[str, Any]:
 def method_text(name: str) -> str:
     """One method in a paragraph, with its formula and its settings."""
     model, method = make(name), METHODS[canonical_name(name)]
-    parts = [
-        f"{type(part).__name__}: {(inspect.getdoc(type(part)) or '').partition(chr(10))[0]}"
-        for part in (model.weights, model.imputation)
-    ]
+    labelled = {"weights": _about(model.weights), "risk": model.risk, "imputation": _about(model.imputation)}
+    labelled |= {"needs": method.needs, "citation": method.citation}
     lines = [
         f"{'' if name == method.name else f'{name}: '}{method.name} ({method.title}), of the family {method.family}",
         "",
@@ -59,11 +57,10 @@ def method_text(name: str) -> str:
         "",
         *(f"  {line}" for piece in method.formula.split(",   ") for line in textwrap.wrap(piece, WIDTH - 2)),
         "",
-        *_labelled("weights", parts[0]),
-        *_labelled("risk", model.risk),
-        *_labelled("imputation", parts[1]),
-        *_labelled("needs", method.needs),
-        *_labelled("citation", method.citation),
+        *(
+            textwrap.fill(text, WIDTH, initial_indent=f"{label:<12}", subsequent_indent=" " * 12)
+            for label, text in labelled.items()
+        ),
         "",
         "Settings and their defaults, by the names that --set takes:",
         *_setting_lines(model),
@@ -71,8 +68,9 @@ def method_text(name: str) -> str:
     return "\n".join(lines)
 
 
-def _labelled(label: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=f"{label:<12}", subsequent_indent=" " * 12)
+def _about(part: Configurable) -> str:
+    first_line = (inspect.getdoc(type(part)) or "").partition("\n")[0]
+    return f"{type(part).__name__}: {first_line}"
 
 
 def _setting_lines(model: DebiasedRecommender) -> list[str]:
@@ -111,17 +109,23 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     """
     weights, imputation = facts["weights"], facts["imputation"]
     inside = "share_agreed" in imputation or imputation.get("propensities")  # the weights are in the imputation
-    lines = [] if inside else [_sample_line(weights, rows), *_weights_lines(weights)]
+    lines = []
+    if not inside:
+        if weights["design_effect"] < 1 + 1e-9:
+            sample = "every row counts the same"
+        else:
+            sample = f"effective sample size {weights['effective_sample_size']:,.0f} of {rows:,} rows; "
+            sample += f"the largest weight is {weights['max_over_mean']:.1f} times the mean"
+        lines += [f"Weights: {sample}.", *_weights_lines(weights)]
     if "label" in (base := imputation.get("base", imputation)):
         lines.append(f"Imputed label: {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
     if "ordinal" in facts:
         weight = facts["ordinal"]["weight"]
         lines.append(f"Ordinal loss: ratings beyond the label are learned with weight {weight:.0%}.")
-    inactive = facts.get("inactive", {})
     for name, title in (("ensemble", "Ensemble"), ("ordinal", "Ordinal loss")):
-        if name in inactive:
-            lines.append(f"{title} off: {inactive[name]}.")
+        if name in facts.get("inactive", {}):
+            lines.append(f"{title} off: {facts['inactive'][name]}.")
     for candidate in imputation.get("propensities", []):
         lines += _weights_lines(candidate)
     if facts["risk"] < 0:
@@ -150,7 +154,7 @@ def truth_line(truth: Mapping[str, float]) -> str:
 
 def _imputation_lines(facts: Mapping[str, Any]) -> list[str]:
     """The missingness model, the ensemble and tri-training, where there are such."""
-    lines, average = [], "intercept" in facts
+    lines = []
     if facts.get("log_odds_ratio") == 0:
         lines.append("Missingness model off: no probe shows that labels of the log differ from those of all pairs.")
     elif "log_odds_ratio" in facts:
@@ -158,23 +162,13 @@ def _imputation_lines(facts: Mapping[str, Any]) -> list[str]:
             f"Missingness model: positive pairs are {facts['positive'] / facts['negative']:.1f}x as likely to be "
             "observed as negative ones (estimated from the label rates of the log and of all pairs)."
         )
-    if average:
+    if "intercept" in facts:
         part = "this correction" if "log_odds_ratio" in facts else "the imputation"
         lines.append(f"Prediction = average of the model with {part} and one without.")
     if "share_agreed" in facts:
-        lines.append(
-            f"Tri-training: two models agree on {facts['share_agreed']:.1%} of all pairs; the third learns these."
-        )
+        share = f"{facts['share_agreed']:.1%}"
+        lines.append(f"Tri-training: two models agree on {share} of all pairs; the third learns these.")
     return lines
-
-
-def _sample_line(facts: Mapping[str, Any], rows: int) -> str:
-    if facts["design_effect"] < 1 + 1e-9:
-        return "Weights: every row counts the same."
-    return (
-        f"Weights: effective sample size {facts['effective_sample_size']:,.0f} of {rows:,} rows; "
-        f"the largest weight is {facts['max_over_mean']:.1f} times the mean."
-    )
 
 
 def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
@@ -192,14 +186,14 @@ def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
         )
     gaps = [f"{name.replace('_', ' ')} {facts[name]:.3f}" for name in ("balance_gap", "stability_gap") if name in facts]
     lines += [f"Constraints: {', '.join(gaps)} (0 if met)."] if gaps else []
-    return lines + _balance_lines(facts)
-
-
-def _balance_lines(facts: Mapping[str, Any]) -> list[str]:
     if facts.get("solver") == "gradient":
-        return [f"Balanced by Algorithm 1: weight loss {facts['last_weight_loss']:.3f} in the last batch."]
-    if "relaxed" not in facts:
-        return []
+        lines.append(f"Balanced by Algorithm 1: weight loss {facts['last_weight_loss']:.3f} in the last batch.")
+    elif "relaxed" in facts:
+        lines.append(_balance_line(facts))
+    return lines
+
+
+def _balance_line(facts: Mapping[str, Any]) -> str:
     folds = facts.get("balanced", [])  # folds may have chosen different numbers of functions
     total = sum(len(fold["names"]) for fold in folds) if folds else facts["functions"]
     relaxed = f"{facts['relaxed']} of {total} functions relaxed"
@@ -207,8 +201,6 @@ def _balance_lines(facts: Mapping[str, Any]) -> list[str]:
         relaxed += f", {facts['status']} with a gap of {facts['gap']:.1e}"
     before, after = facts["held_out_before"], facts["held_out_after"]
     if before is None or after is None:
-        return [f"Balanced: {relaxed}."]
-    return [
-        f"Balanced: root mean square imbalance of held-out functions {before['rms_sd']:.2g} SD before and "
-        f"{after['rms_sd']:.2g} SD after; {relaxed}."
-    ]
+        return f"Balanced: {relaxed}."
+    held_out = f"{before['rms_sd']:.2g} SD before and {after['rms_sd']:.2g} SD after"
+    return f"Balanced: root mean square imbalance of held-out functions {held_out}; {relaxed}."

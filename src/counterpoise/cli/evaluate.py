@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.console import print_line, show_json, working
+from counterpoise.cli.console import working
 from counterpoise.cli.options import (
     EvaluationOptions,
     OptionGroup,
@@ -17,7 +17,6 @@ from counterpoise.cli.options import (
     RatingColumns,
     Run,
     UnknownUsers,
-    given,
     option,
     with_options,
 )
@@ -54,15 +53,12 @@ def evaluate(
     from counterpoise.storage import write_text
 
     reading = columns.given()
-    threshold = given(threshold=reading.pop("threshold", None))
-    data = EvaluationData(test, reading=reading, **split.given(), **threshold)
+    data = EvaluationData(test, threshold=reading.pop("threshold", None), reading=reading, **split.given())
     with working("evaluating", output.visible):
         result, seen, protocol = evaluate_run(run, data, unknown_users=unknown, **evaluation.given())
     facts = {"protocol": protocol, "rows_seen_in_training": seen, **result.to_dict()}
     if out is not None:
         write_text(out, json.dumps(facts, indent=2) + "\n")
-    if output.as_json:
-        show_json({"run": str(run), "test": test, **facts})
-    elif output.visible:
-        counted = "left out" if protocol == "honest" else "counted"
-        print_line(f"{result}\n{seen:>7,}  rows were seen in training or in the probe: {counted} ({protocol} protocol)")
+    counted = "left out" if protocol == "honest" else "counted"
+    text = f"{result}\n{seen:>7,}  rows were seen in training or in the probe: {counted} ({protocol} protocol)"
+    output.show({"run": str(run), "test": test, **facts}, text)

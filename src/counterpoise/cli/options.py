@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_h
 import typer
 from typer.models import OptionInfo
 
+from counterpoise.cli.console import print_line, show_json
 from counterpoise.config import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
 
 if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
+
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 @dataclass(frozen=True)
@@ -25,9 +28,10 @@ class OptionGroup:
 
     panel: ClassVar[str] = "Options"
 
-    def given(self) -> dict[str, Any]:
-        """{field: value} of the options that are not None."""
-        return given(**{field.name: getattr(self, field.name) for field in fields(self)})
+    def given(self, *names: str) -> dict[str, Any]:
+        """{field: value} of all options, or of those named, that are not None."""
+        values = {name: getattr(self, name) for name in names or [field.name for field in fields(self)]}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -44,14 +48,12 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             groups[name] = hints[name]
             parameters += _parameters(hints[name])
         else:
-            parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(parameter.replace(annotation=hints[name], kind=KEYWORD))
 
     def expanded(**values: Any) -> None:
-        built = {
-            name: kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-            for name, kind in groups.items()
-        }
-        command(**values, **built)
+        for name, kind in groups.items():
+            values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        command(**values)
 
     expanded.__name__, expanded.__doc__ = command.__name__, command.__doc__
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -73,24 +75,16 @@ def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
             info = copy(info)
             info.rich_help_panel = group.panel
         default = inspect.Parameter.empty if field.default is MISSING else field.default
-        yield inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info]
-        )
+        yield inspect.Parameter(field.name, KEYWORD, default=default, annotation=Annotated[kind, info])
 
 
 Json = Annotated[bool, option("Print the result as one JSON document.", "--json")]
 Quiet = Annotated[bool, option("Print nothing but errors.", "--quiet")]
 Run = Annotated[Path, typer.Argument(help="Folder of a saved run, written by `fit`.", show_default=False)]
-UserCol = Annotated[str | None, option("Name of the column of user ids.", shown="user_id")]
-ItemCol = Annotated[str | None, option("Name of the column of item ids.", shown="item_id")]
 RatingCol = Annotated[str | None, option("Name of the column of ratings.", shown="rating")]
 TimestampCol = Annotated[str | None, option("Name of the column of timestamps, if there is one.")]
-PropensityCol = Annotated[str | None, option("Name of the column of known propensities, for --set weights=known.")]
-Separator = Annotated[str | None, option("Character between the fields of a text file.", shown="by file ending")]
-Threshold = Annotated[float | None, option("Ratings at or above this value are positive labels.")]
 Repeated = Annotated[Duplicates | None, option("What to do with a pair that occurs more than once.", shown="error")]
 ENGINE_HELP = "Where out-of-core passes run: threads of this process, or Ray."
-EngineWord = Annotated[EngineName | None, option(ENGINE_HELP, "--engine", shown="local")]
 Address = Annotated[str | None, option("Address of a Ray cluster: auto or HOST:PORT.", shown="start one here")]
 UNKNOWN_HELP = "Users that the log does not have: an error, or scored by the items' rates of positive labels."
 UnknownUsers = Annotated[Unknown, option(UNKNOWN_HELP, "--unknown-users")]
@@ -102,9 +96,11 @@ class PairColumns(OptionGroup):
     """How a file of user-item pairs is read."""
 
     panel = "Data"
-    user_col: UserCol = None
-    item_col: ItemCol = None
-    separator: Separator = None
+    user_col: Annotated[str | None, option("Name of the column of user ids.", shown="user_id")] = None
+    item_col: Annotated[str | None, option("Name of the column of item ids.", shown="item_id")] = None
+    separator: Annotated[str | None, option("Character between the fields of a text file.", shown="by file ending")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
@@ -112,7 +108,7 @@ class RatingColumns(PairColumns):
     """How a file of ratings is read."""
 
     rating_col: RatingCol = None
-    threshold: Threshold = None
+    threshold: Annotated[float | None, option("Ratings at or above this value are positive labels.")] = None
     duplicates: Repeated = None
 
 
@@ -121,7 +117,9 @@ class LogColumns(RatingColumns):
     """How a training log is read."""
 
     timestamp_col: TimestampCol = None
-    propensity_col: PropensityCol = None
+    propensity_col: Annotated[
+        str | None, option("Name of the column of known propensities, for --set weights=known.")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +164,7 @@ class ClusterOptions(OptionGroup):
     """Where the work is done."""
 
     panel = "Scale"
-    engine: EngineWord = None
+    engine: Annotated[EngineName | None, option(ENGINE_HELP, shown="local")] = None
     workers: Annotated[int | None, option("Number of threads, or of Ray workers.", shown="all cores")] = None
     address: Address = None
 
@@ -192,6 +190,13 @@ class OutputOptions(OptionGroup):
         """Whether text for people is printed."""
         return not (self.as_json or self.quiet)
 
+    def show(self, facts: Any, text: str) -> None:
+        """Print the facts with --json, nothing with --quiet, else the text."""
+        if self.as_json:
+            show_json(facts)
+        elif self.visible:
+            print_line(text)
+
 
 def fit_config(method: MethodOptions, *groups: OptionGroup, settings: Sequence[str] = ()) -> FitConfig:
     """The configuration of a fit from the options of its command; `settings` are further name=value words."""
@@ -202,18 +207,13 @@ def fit_config(method: MethodOptions, *groups: OptionGroup, settings: Sequence[s
     return resolve(method.config, flags, parse_settings([*(method.settings or []), *settings]))
 
 
-def given(**options: Any) -> dict[str, Any]:
-    """The options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def words(text: str | None) -> list[str] | None:
     """The parts of a text separated by commas."""
     return None if text is None else [word.strip() for word in text.split(",") if word.strip()]
 
 
 NAME_IN_MESSAGE = r"`([a-z][a-z_0-9]*)`"
-SETTING_IN_MESSAGE = r"""(?<!--set )\b([a-z][a-z_0-9]*)=(?:"([^"]+)"|'([^']+)'|(-?\d[\w.]*))"""
+SETTING_IN_MESSAGE = r"""(?<!--set )(?<!--search )\b([a-z][a-z_0-9]*)=(?:"([^"]+)"|'([^']+)'|(-?\d[\w.]*))"""
 
 
 def option_names(group: Any, arguments: Sequence[str]) -> dict[str, str]:

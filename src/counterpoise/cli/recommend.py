@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.console import print_line, show_frame, show_json, working
+from counterpoise.cli.console import show_frame, show_json, working
 from counterpoise.cli.options import (
     OUT_HELP,
     OutputOptions,
@@ -48,7 +48,7 @@ def recommend(
         frame = load_model(run).recommend(asked, k=k, filter_seen=not keep_seen, candidates=among, unknown=unknown)
     if out is not None:
         write_table(frame, out)
-        _show_written(len(frame), out, output)
+        output.show({"rows": len(frame), "out": str(out)}, f"{len(frame):,} rows written to {out}")
     elif output.as_json:
         show_json(frame.to_dicts())
     elif output.visible:
@@ -75,7 +75,7 @@ def predict(
         frame = read_pairs(pairs, **columns.given())
         scores = model.predict(frame["user_id"], frame["item_id"], unknown=unknown)
         write_table(frame.with_columns(score=scores), out)
-    _show_written(len(frame), out, output)
+    output.show({"rows": len(frame), "out": str(out)}, f"{len(frame):,} rows written to {out}")
 
 
 def read_ids(name: str, text: str | None, file: Path | None) -> list[str] | None:
@@ -93,10 +93,3 @@ def read_ids(name: str, text: str | None, file: Path | None) -> list[str] | None
     if not found:
         raise DataError(f"{file} holds no ids: `--{name}-file` takes one per line.")
     return found
-
-
-def _show_written(rows: int, out: Path, output: OutputOptions) -> None:
-    if output.as_json:
-        show_json({"rows": rows, "out": str(out)})
-    elif output.visible:
-        print_line(f"{rows:,} rows written to {out}")

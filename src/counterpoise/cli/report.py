@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from counterpoise.cli.console import print_line, show_json, working
+from counterpoise.cli.console import working
 from counterpoise.cli.options import OutputOptions, UnknownUsers, option, with_options
 from counterpoise.errors import ConfigError
 
@@ -48,11 +48,9 @@ def report(
             out = out or runs[0] / writing.REPORT
             chosen: bool | str = True if baseline is None else baseline != "none" and baseline
             facts = writing.write_report(runs[0], out=out, test=test, unknown=unknown, baseline=chosen)
-    if output.as_json:
-        show_json({"out": str(out), **facts})
-    elif output.visible:
-        print_line("\n".join([*facts["notes"], *(f"{part['title']}: {part['text']}" for part in facts["summary"])]))
-        print_line(f"Written to {out}; the facts are in {out.with_suffix('.json')}")
+    lines = [*facts["notes"], *(f"{part['title']}: {part['text']}" for part in facts["summary"])]
+    lines.append(f"Written to {out}; the facts are in {out.with_suffix('.json')}")
+    output.show({"out": str(out), **facts}, "\n".join(lines))
 
 
 def report_beside(

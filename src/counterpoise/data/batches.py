@@ -28,7 +28,6 @@ class Batch:
     pair_items: Tensor | None
 
     def without_pairs(self) -> Self:
-        """Its rows alone."""
         return replace(self, pair_users=self.users[:0], pair_items=self.items[:0])
 
     def sum(self, values: Tensor) -> Tensor:

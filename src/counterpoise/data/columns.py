@@ -13,15 +13,16 @@ from numpy.typing import ArrayLike, NDArray
 from counterpoise.data.ids import as_column, from_native
 from counterpoise.errors import DataError, RowError, did_you_mean, short_repr
 
+CORRECT = "Correct or drop the row."
+
 
 def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
     """The columns of a pandas, polars or pyarrow frame, by role: {role: what the frame calls it}."""
     try:
         table: Any = nw.from_native(frame)
     except (TypeError, ValueError, nw.exceptions.NarwhalsError) as error:
-        reason = " ".join(str(error).split())
-        came = type(frame).__name__
-        raise DataError(f"`frame` must be a pandas, polars or pyarrow frame, got {came}: {reason}") from None
+        came = f"{type(frame).__name__}: {' '.join(str(error).split())}"
+        raise DataError(f"`frame` must be a pandas, polars or pyarrow frame, got {came}") from None
     table = table.collect() if isinstance(table, nw.LazyFrame) else table
     for column in names.values():
         if column not in table.columns:
@@ -71,7 +72,7 @@ def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
     bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
     if bad.any():
         row = int(bad.arg_max() or 0)
-        raise RowError(name, row, f"expected a finite number, got {short_repr(column[row])}. Correct or drop the row.")
+        raise RowError(name, row, f"expected a finite number, got {short_repr(column[row])}. {CORRECT}")
     return numbers.to_numpy().copy()
 
 
@@ -83,9 +84,7 @@ def whole_times(values: Any, name: str) -> NDArray[np.int64]:
     if times.has_nulls():
         row = int(times.is_null().arg_max() or 0)
         came = column.to_physical()[row] if is_date else column[row]  # a date out of range cannot be written
-        raise RowError(
-            name, row, f"expected a whole number or a date, got {short_repr(came)}. Correct or drop the row."
-        )
+        raise RowError(name, row, f"expected a whole number or a date, got {short_repr(came)}. {CORRECT}")
     return times.to_numpy().copy()
 
 
@@ -95,7 +94,7 @@ def propensity_numbers(values: Any, name: str) -> NDArray[np.float64]:
     wrong = (numbers <= 0) | (numbers > 1)
     if wrong.any():
         row = int(wrong.argmax())
-        raise RowError(name, row, f"expected a propensity in (0, 1], got {numbers[row]:g}. Correct or drop the row.")
+        raise RowError(name, row, f"expected a propensity in (0, 1], got {numbers[row]:g}. {CORRECT}")
     return numbers
 
 
@@ -117,14 +116,12 @@ def feature_table(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.
 
 
 def _numeric(values: Any, name: str) -> pl.Series:
-    """Values as a column of scalars that can be cast to numbers."""
     values = from_native(values)
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
         values = values.astype("datetime64[us]")
     if not hasattr(values, "__iter__"):
-        raise DataError(
-            f"column {name!r}: expected a column of numbers, got {short_repr(values)}. Wrap a single one in a list."
-        )
+        came = short_repr(values)
+        raise DataError(f"column {name!r}: expected a column of numbers, got {came}. Wrap a single one in a list.")
     column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
     if column.dtype == pl.Object:  # a numpy array of mixed objects
         column = pl.Series(name, list(values), strict=False)

@@ -6,7 +6,7 @@ Everything is read into memory; `out_of_core.datasets` streams logs that do not 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -18,7 +18,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 
 from counterpoise.config import Protocol
-from counterpoise.data.files import PARQUET, SEPARATORS, first_fields, is_many, kind_of, title_of
+from counterpoise.data.files import TABLES, first_fields, is_many, kind_of, title_of
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.reading import AnyPath, read_log, read_logs, read_logs_with_features
@@ -28,6 +28,7 @@ from counterpoise.errors import ConfigError, DataError, did_you_mean
 Logs = tuple[FeedbackLog, FeedbackLog, dict[str, Any]]  # the biased log, unbiased ratings, notes for the description
 Reader = Callable[[Path, float | None, np.random.Generator], Logs]  # of (folder, threshold, generator)
 FilesReader = Callable[..., Mapping[str, FeedbackLog]]  # of (files by part, users, items, threshold=..., **options)
+WATCHED: dict[str, Any] = {"item_col": "video_id", "rating_col": "watch_ratio", "duplicates": "mean"}  # of KuaiRec
 PARTS = ("train", "probe", "test")
 YAHOO_FILES = ("ydata-ymusic-rating-study-v1_0-train.txt", "ydata-ymusic-rating-study-v1_0-test.txt")
 
@@ -72,39 +73,26 @@ def read_coat(folder: Path, threshold: float | None, rng: np.random.Generator) -
 
 def read_yahoo(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
     """Rows of user, item and rating without a header; users 1 to 15,400, items 1 to 1,000."""
-    train, test = (folder / file for file in YAHOO_FILES)
-    logs = read_logs(
-        {"train": train, "test": test},
-        header=("user_id", "item_id", "rating"),
-        separator="\t",
-        threshold=threshold,
-        duplicates="last",
-        user_ids=Vocabulary(np.arange(1, 15_401)),
-        item_ids=Vocabulary(np.arange(1, 1_001)),
-    )
-    return logs["train"], logs["test"], {}
+    ids = {"user_ids": Vocabulary(np.arange(1, 15_401)), "item_ids": Vocabulary(np.arange(1, 1_001))}
+    columns = {"header": ("user_id", "item_id", "rating"), "separator": "\t"}
+    return _train_and_test(folder, YAHOO_FILES, threshold=threshold, duplicates="last", **columns, **ids)
 
 
 def read_kuairec_split(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
     """The literature's files of rows user, item, watch ratio; with or without a header."""
     columns = ["user", "item", "watch_ratio"]
     has_header = first_fields(folder / "user.txt", ",")[:3] == columns
-    logs = read_logs(
-        {"train": folder / "user.txt", "test": folder / "random.txt"},
-        user_col="user",
-        item_col="item",
-        rating_col="watch_ratio",
-        header=None if has_header else columns,
-        threshold=threshold,
-        duplicates="mean",
-    )
-    return logs["train"], logs["test"], {}
+    options = {"user_col": "user", "item_col": "item", "header": None if has_header else columns}
+    return _train_and_test(folder, ("user.txt", "random.txt"), threshold=threshold, **WATCHED | options)
 
 
 def read_kuairec_matrices(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
     """The big matrix is the biased log, the small one, nearly full, the unbiased ratings."""
-    files = {"train": folder / "big_matrix.csv", "test": folder / "small_matrix.csv"}
-    logs = read_logs(files, item_col="video_id", rating_col="watch_ratio", threshold=threshold, duplicates="mean")
+    return _train_and_test(folder, ("big_matrix.csv", "small_matrix.csv"), threshold=threshold, **WATCHED)
+
+
+def _train_and_test(folder: Path, files: tuple[str, str], **options: Any) -> Logs:
+    logs = read_logs({"train": folder / files[0], "test": folder / files[1]}, **options)
     return logs["train"], logs["test"], {}
 
 
@@ -116,13 +104,7 @@ def read_kuairec_small(
     P(a pair enters the log) = sigmoid(offset + z), z the standardised log(1 + watch ratio), mean `density`.
     The unbiased ratings are `rows_a_user` uniform pairs of each user.
     """
-    full = read_log(
-        folder / "small_matrix.csv",
-        item_col="video_id",
-        rating_col="watch_ratio",
-        threshold=threshold,
-        duplicates="mean",
-    )
+    full = read_log(folder / "small_matrix.csv", threshold=threshold, **WATCHED)
     watched = np.log1p(np.maximum(full.ratings, 0))
     score = (watched - watched.mean()) / max(watched.std(), 1e-12)
     offset = brentq(lambda b: expit(b + score).mean() - density, -100, 100)
@@ -195,6 +177,7 @@ SOURCES: Mapping[str, Source] = {
         ),
     )
 }
+NAMES = ", ".join(map(repr, SOURCES))
 
 
 def load_dataset(
@@ -228,39 +211,28 @@ def load_dataset(
     split = Split(protocol, probe_fraction, seed)
     if str(name) not in SOURCES:
         if path is not None:
-            raise ConfigError(f"`path` goes with one of the names {_names()}; {str(name)!r} is a path itself.")
+            raise ConfigError(f"`path` goes with one of the names {NAMES}; {str(name)!r} is a path itself.")
         logs = read(_files(Path(name).expanduser(), test, probe), users, items, threshold=threshold, **options)
         about = {"source": str(name), "threshold": threshold}
         return split.dataset(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
     source = SOURCES[str(name)]
     if any(file is not None for file in (test, probe, users, items)):
-        raise ConfigError(
-            f"`test`, `probe`, `users` and `items` go with files of your own; {source.name!r} has its own."
-        )
+        raise ConfigError(f"`test`, `probe`, `users` and `items` go with your own files; {source.name!r} has its own.")
+    unknown = set(options)
     if source.name == "simulated":
-        return _load_simulated(split, path, threshold, options)
-    return _load_source(source, split, path, threshold, options)
+        from counterpoise.data.simulation import simulate
 
-
-def _load_simulated(split: Split, path: AnyPath | None, threshold: float | None, options: dict[str, Any]) -> Dataset:
-    from counterpoise.data.simulation import simulate
-
-    if path is not None or threshold is not None or split.protocol != "honest":
-        raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
-    unknown = sorted(set(options) - set(signature(simulate).parameters))
+        unknown -= set(signature(simulate).parameters)
     if unknown:
-        raise ConfigError(f"'simulated' does not take {_quoted(unknown)}: they go with files.")
-    return simulate(seed=split.seed, probe_fraction=split.probe_fraction, **options).dataset
-
-
-def _load_source(
-    source: Source, split: Split, path: AnyPath | None, threshold: float | None, options: dict[str, Any]
-) -> Dataset:
-    if options:
-        raise ConfigError(f"{source.name!r} does not take {_quoted(options)}: they go with files of your own.")
+        listed = ", ".join(f"`{option}`" for option in sorted(unknown))
+        raise ConfigError(f"{source.name!r} does not take {listed}: they go with files of your own.")
+    if source.name == "simulated":
+        if path is not None or threshold is not None or protocol != "honest":
+            raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
+        return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
     threshold = source.threshold if threshold is None else threshold
-    folder, read = find(source, path)
-    train, unbiased, notes = read(folder, threshold, split.rng)
+    folder, reader = find(source, path)
+    train, unbiased, notes = reader(folder, threshold, split.rng)
     about = {"source": source.title, "licence": source.licence, "citation": source.citation, "threshold": threshold}
     return split.dataset(source.name, train, unbiased, None, about | notes)
 
@@ -302,14 +274,14 @@ def _files(path: Path, test: AnyPath | None, probe: AnyPath | None) -> dict[str,
         files = _files_in(path)
     elif not is_many(path) and not path.exists() and path.name == str(path) and kind_of(path) == "":
         hint = did_you_mean(path, SOURCES)
-        raise ConfigError(f"unknown dataset {str(path)!r}.{hint} Use one of {_names()}, or a path to your own files.")
+        raise ConfigError(f"unknown dataset {str(path)!r}.{hint} Use one of {NAMES}, or a path to your own files.")
     return files | {part: file for part, file in (("probe", probe), ("test", test)) if file is not None}
 
 
 def _files_in(folder: Path) -> dict[str, AnyPath]:
     files: dict[str, AnyPath] = {}
     for part in PARTS:
-        tables = [file for file in folder.glob(f"{part}.*") if kind_of(file) in (*SEPARATORS, *PARQUET)]
+        tables = [file for file in folder.glob(f"{part}.*") if kind_of(file) in TABLES]
         found = sorted(file for file in tables if file.name.split(".")[0] == part)
         if len(found) > 1:
             raise DataError(f"{folder}: several files are called {part}: {', '.join(file.name for file in found)}.")
@@ -318,11 +290,3 @@ def _files_in(folder: Path) -> dict[str, AnyPath]:
     if "train" not in files:
         raise DataError(f"{folder}: there is no train.csv, train.tsv or train.parquet in this folder.")
     return files
-
-
-def _names() -> str:
-    return ", ".join(map(repr, SOURCES))
-
-
-def _quoted(options: Iterable[str]) -> str:
-    return ", ".join(f"`{option}`" for option in options)

@@ -28,6 +28,7 @@ from counterpoise.errors import ConfigError, DataError, did_you_mean, short_repr
 
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 PARQUET = (".parquet", ".pq")
+TABLES = (*SEPARATORS, *PARQUET)  # endings, before that of the compression
 COMPRESSED = (".gz", ".zst")
 ROLES = ("user", "item", "rating", "timestamp")  # of columns that the caller can name
 FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -64,10 +65,8 @@ def check_size(name: str, sizes: Iterator[int], packed: int) -> None:
     for size in sizes:
         total += size
         if total > max(MIN_CHECKED_SIZE, MAX_UNPACKED_RATIO * packed):
-            raise DataError(
-                f"{name}: unpacks to more than {MAX_UNPACKED_RATIO} times its size. "
-                "If you trust it, write it as plain CSV."
-            )
+            found = f"unpacks to more than {MAX_UNPACKED_RATIO} times its size"
+            raise DataError(f"{name}: {found}. If you trust it, write it as plain CSV.")
 
 
 def _deflated_pieces(stream: IO[bytes]) -> Iterator[int]:
@@ -126,8 +125,8 @@ def read_table(
     `nested`: also lists, structures and bytes, which Parquet may hold. `empty`: a file may have no rows.
     """
     kind = kind_of(file)
-    if kind not in (*SEPARATORS, *PARQUET) and separator is None:
-        known = ", ".join((*SEPARATORS, *PARQUET))
+    if kind not in TABLES and separator is None:
+        known = ", ".join(TABLES)
         raise DataError(f"{file}: the format is not known from the name. Use one of {known}, or give a `separator`.")
     _check_readable(file)
     if kind in PARQUET:
@@ -168,7 +167,6 @@ def column_names(file: Path, separator: str | None = None) -> list[str]:
 
 
 def _separator(file: Path, separator: str | None) -> str:
-    """The one that is given, or else the one of the file's ending."""
     if separator is None:
         return SEPARATORS.get(kind_of(file), ",")
     if len(separator.encode()) != 1:
@@ -293,17 +291,8 @@ def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]
 
 def _lines(file: Path, limit: int | None = None) -> pl.Series:
     """All lines, unparsed; null where a line is blank. Bytes that are no UTF-8 become U+FFFD."""
-    frame = pl.read_csv(
-        file,
-        has_header=False,
-        infer_schema=False,
-        separator="\0",
-        quote_char=None,
-        encoding="utf8-lossy",
-        truncate_ragged_lines=True,
-        glob=False,
-        n_rows=limit,
-    )
+    unparsed: dict[str, Any] = {"has_header": False, "infer_schema": False, "separator": "\0", "quote_char": None}
+    frame = pl.read_csv(file, **unparsed, encoding="utf8-lossy", truncate_ragged_lines=True, glob=False, n_rows=limit)
     return frame.to_series()
 
 
@@ -360,7 +349,6 @@ def _ragged(row: int, expected: int, found: int) -> str:
 
 
 def _first_line(error: Any) -> str:
-    """The first line of another library's error."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
@@ -386,16 +374,10 @@ def files_of(path: str | PathLike[str]) -> list[Path]:
     if not is_many(place):
         return [place]
     found = place.rglob("*") if place.is_dir() else map(Path, glob.glob(str(place), recursive=True))  # noqa: PTH207
-    root = len(place.parts) if place.is_dir() else 0
-    tables = (*SEPARATORS, *PARQUET)
-    files = sorted(
-        file
-        for file in found
-        if kind_of(file) in tables and file.is_file() and not any(part[0] in "._" for part in file.parts[root:][-1:])
-    )
+    files = sorted(file for file in found if kind_of(file) in TABLES and file.is_file() and file.name[0] not in "._")
     if not files:
         where = "in this folder" if place.is_dir() else "of that name"
-        raise DataError(f"{path}: there is no file {where} that ends in {', '.join(tables)}.")
+        raise DataError(f"{path}: there is no file {where} that ends in {', '.join(TABLES)}.")
     return files
 
 
@@ -409,9 +391,8 @@ def count_rows(files: list[Path]) -> int:
             except FAILURES as error:
                 raise broken_parquet(file, error) from None
         else:
-            total += (
-                file.stat().st_size * (TEXT_COMPRESSION if file.suffix.lower() in COMPRESSED else 1) // MIN_TEXT_ROW
-            )
+            packed = file.suffix.lower() in COMPRESSED
+            total += file.stat().st_size * (TEXT_COMPRESSION if packed else 1) // MIN_TEXT_ROW
     return total
 
 

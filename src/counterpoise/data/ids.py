@@ -29,10 +29,10 @@ class Vocabulary:
     """Distinct ids in a fixed order; the position of an id is its code."""
 
     def __init__(self, ids: Any) -> None:
-        self._ids = as_column(ids)
-        distinct = self._ids.n_unique() if isinstance(self._ids, pl.Series) else len(set(self._ids))
-        if distinct != len(self._ids):
-            raise DataError(f"the ids of a vocabulary must be distinct, got {len(self._ids) - distinct} repetitions.")
+        self.column = as_column(ids)  # all ids, in the order of their codes
+        distinct = self.column.n_unique() if isinstance(self.column, pl.Series) else len(set(self.column))
+        if distinct != len(self.column):
+            raise DataError(f"the ids of a vocabulary must be distinct, got {len(self.column) - distinct} repetitions.")
 
     @classmethod
     def of(cls, *columns: Any) -> Vocabulary:
@@ -50,19 +50,18 @@ class Vocabulary:
         """These ids, and behind them those that are new, sorted; known ids keep their codes."""
         column = as_column(ids)
         new = self.of(gather(column, np.flatnonzero(self.encode(column) < 0)))
-        if isinstance(self._ids, pl.Series) and isinstance(new._ids, pl.Series) and self._ids.dtype == new._ids.dtype:
-            return Vocabulary(pl.concat([self._ids, new._ids]))
-        return Vocabulary([*self._ids, *new._ids])
+        if isinstance(self.column, pl.Series) and isinstance(new.column, pl.Series) and self.dtype == new.dtype:
+            return Vocabulary(pl.concat([self.column, new.column]))
+        return Vocabulary([*self.column, *new.column])
 
     @classmethod
     def numbered(cls, size: int) -> Vocabulary:
-        """The ids 0, 1, ..., size - 1."""
         return cls(np.arange(size))
 
     @property
     def dtype(self) -> pl.DataType:
         """The column type of the ids; `Object` where no column type can hold them."""
-        return self._ids.dtype if isinstance(self._ids, pl.Series) else pl.Object()
+        return self.column.dtype if isinstance(self.column, pl.Series) else pl.Object()
 
     def encode(self, ids: Any) -> Codes:
         """The code of each id; -1 where the id is unknown.
@@ -72,47 +71,45 @@ class Vocabulary:
         column = as_column(ids)
         if len(column) == 0 or len(self) == 0:
             return np.full(len(column), -1, dtype=np.int32)
-        if not isinstance(column, pl.Series) or not isinstance(self._ids, pl.Series):
+        if not isinstance(column, pl.Series) or not isinstance(self.column, pl.Series):
             return np.fromiter((self._index.get(value, -1) for value in column), np.int32, len(column))
-        if column.dtype != self._ids.dtype:
+        if column.dtype != self.column.dtype:
             return _joined(as_text(column), self._text_table)
-        if self._lookup is not None:
-            return self._look_up(column, *self._lookup)
-        return _joined(column, self._table)
+        if self._lookup is None:
+            return _joined(column, self._table)
+        low, codes = self._lookup  # several times faster than a join
+        known = column.is_between(low, low + len(codes) - 1).fill_null(False).to_numpy()
+        positions = np.where(known, column.fill_null(low).to_numpy() - low, 0)
+        return np.where(known, codes[positions], np.int32(-1))
 
     def decode(self, codes: Any) -> pl.Series:
-        """The ids of the codes, as a column."""
-        return gather(self._ids, codes)
+        return gather(self.column, codes)
 
     def require(self, ids: Any, kind: str, advice: str = "") -> Codes:
         """The code of each id; an error that names the first unknown one, and ends with the advice."""
         codes = self.encode(ids)
         missing = np.flatnonzero(codes < 0)
         if missing.size:
-            first = as_column(ids)[int(missing[0])]
+            first = short_repr(as_column(ids)[int(missing[0])])
             others = f" (and {missing.size - 1} more)" if missing.size > 1 else ""
-            known = f"this log has {self.describe(kind)}. {advice}".rstrip()
-            raise DataError(f"unknown {kind} {short_repr(first)}{others}: {known}")
+            raise DataError(f"unknown {kind} {first}{others}: this log has {self.describe(kind)}. {advice}".rstrip())
         return codes
 
     def describe(self, kind: str) -> str:
         """For messages: how many ids, and what they look like."""
-        return f"{len(self)} {kind}s" + (f" with ids such as {short_repr(self._ids[0])}" if len(self) else "")
+        return f"{len(self)} {kind}s" + (f" with ids such as {short_repr(self.column[0])}" if len(self) else "")
 
     def to_parquet(self) -> bytes:
         """The ids as the content of a Parquet file."""
-        if not isinstance(self._ids, pl.Series):
-            kinds = sorted({type(value).__name__ for value in self._ids})
-            raise DataError(
-                f"only numbers, text and dates can be saved as ids, got {', '.join(kinds)}. Convert them to text first."
-            )
+        if not isinstance(self.column, pl.Series):
+            kinds = ", ".join(sorted({type(value).__name__ for value in self.column}))
+            raise DataError(f"only numbers, text and dates can be saved as ids, got {kinds}. Convert them to text.")
         buffer = io.BytesIO()
-        self._ids.alias("id").to_frame().write_parquet(buffer)
+        self.column.alias("id").to_frame().write_parquet(buffer)
         return buffer.getvalue()
 
     @classmethod
     def from_parquet(cls, content: bytes) -> Vocabulary:
-        """The vocabulary that `to_parquet` wrote."""
         try:
             rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
             check_size("the ids", iter([8 * rows]), len(content))
@@ -120,38 +117,27 @@ class Vocabulary:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
             raise DataError(f"the ids cannot be read: {error}.") from None
 
-    @property
-    def column(self) -> Column:
-        """All ids, in the order of their codes."""
-        return self._ids
-
     def __len__(self) -> int:
-        """How many ids there are."""
-        return len(self._ids)
+        return len(self.column)
 
     def __contains__(self, value: Hashable) -> bool:
-        """Whether the id is known."""
         return bool(self.encode([value])[0] >= 0)
 
     def __eq__(self, other: object) -> bool:
-        """The same ids in the same order."""
-        if self is other:
-            return True
-        if not isinstance(other, Vocabulary) or len(self) != len(other):
-            return False
-        if isinstance(self._ids, pl.Series) and isinstance(other._ids, pl.Series):
-            return self._ids.dtype == other._ids.dtype and bool((self._ids == other._ids).all())
-        return list(self._ids) == list(other._ids)
+        if self is other or not isinstance(other, Vocabulary):
+            return self is other
+        if isinstance(self.column, pl.Series) and isinstance(other.column, pl.Series):
+            return self.dtype == other.dtype and self.column.equals(other.column)
+        return list(self.column) == list(other.column)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Short: the number of ids and the first."""
         return f"<Vocabulary of {self.describe('id')}>"
 
     @cached_property
     def _table(self) -> pl.DataFrame:
-        return pl.DataFrame({"id": self._ids, "code": np.arange(len(self), dtype=np.int32)})
+        return pl.DataFrame({"id": self.column, "code": np.arange(len(self), dtype=np.int32)})
 
     @cached_property
     def _text_table(self) -> pl.DataFrame:
@@ -160,9 +146,9 @@ class Vocabulary:
     @cached_property
     def _lookup(self) -> tuple[int, Codes] | None:
         """(smallest id, code of each integer from there on) for integers close together; None for other ids."""
-        if not isinstance(self._ids, pl.Series) or self._ids.dtype != pl.Int64 or self._ids.has_nulls():
+        if not isinstance(self.column, pl.Series) or self.column.dtype != pl.Int64 or self.column.has_nulls():
             return None
-        ids = self._ids.to_numpy()
+        ids = self.column.to_numpy()
         low, high = int(ids.min()), int(ids.max())
         if high - low > 4 * len(ids) + 1000:
             return None
@@ -170,16 +156,9 @@ class Vocabulary:
         codes[ids - low] = np.arange(len(ids))
         return low, codes
 
-    @staticmethod
-    def _look_up(column: pl.Series, low: int, codes: Codes) -> Codes:
-        """The codes of integers by position in a table, several times faster than a join."""
-        known = column.is_between(low, low + len(codes) - 1).fill_null(False).to_numpy()
-        positions = np.where(known, column.fill_null(low).to_numpy() - low, 0)
-        return np.where(known, codes[positions], np.int32(-1))
-
     @cached_property
     def _index(self) -> dict[Hashable, int]:
-        return {value: code for code, value in enumerate(self._ids)}
+        return {value: code for code, value in enumerate(self.column)}
 
 
 def from_native(values: Any) -> Any:
@@ -200,6 +179,12 @@ def as_text(column: pl.Series) -> pl.Series:
         whole = column.cast(pl.Int64, strict=False)
         column = whole if (whole.cast(column.dtype) == column).all() else column
     return column.cast(pl.String, strict=False)
+
+
+def cast_or_keep(column: pl.Series, dtype: Any) -> pl.Series:
+    """The column in another type, or as it is where that type cannot hold all values."""
+    cast = column.cast(dtype, strict=False)
+    return cast if cast.null_count() == column.null_count() else column
 
 
 def _joined(column: pl.Series, table: pl.DataFrame) -> Codes:
@@ -223,9 +208,7 @@ def as_column(values: Any) -> Column:
         column = pl.Series(values)
     else:
         if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
-            raise DataError(
-                f"expected a list or a column of ids, got {short_repr(values)}. Wrap a single id in a list."
-            )
+            raise DataError(f"expected a list or column of ids, got {short_repr(values)}. Wrap a single id in a list.")
         listed = [value.item() if isinstance(value, np.generic) else value for value in values]
         kinds = {type(value) for value in listed if value is not None}
         # one plain type: a column must not quietly turn 1 and "1" into the same id
@@ -238,8 +221,7 @@ def as_column(values: Any) -> Column:
     if column.dtype.is_nested() or column.dtype == pl.Object:
         return [tuple(value) if isinstance(value, list) else value for value in column.to_list()]
     if column.dtype.is_integer():
-        narrow = column.cast(pl.Int64, strict=False)
-        return narrow if narrow.null_count() == column.null_count() else column
+        return cast_or_keep(column, pl.Int64)
     if column.dtype in (pl.Categorical, pl.Enum, pl.Null):
         return column.cast(pl.String)
     return column

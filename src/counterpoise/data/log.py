@@ -25,6 +25,11 @@ from counterpoise.data.columns import (
 from counterpoise.data.ids import Codes, Vocabulary
 from counterpoise.errors import DataError, RowError, check_choice, check_number, short_repr
 
+if TYPE_CHECKING:
+    from counterpoise.data.batches import Batches
+
+DEFAULT_NAMES = {role: role for role in ("rating", "timestamp", "propensity")} | {"user": "user_id", "item": "item_id"}
+
 
 class PairValues(NamedTuple):
     """A number for each of some pairs, found by binary search."""
@@ -36,12 +41,6 @@ class PairValues(NamedTuple):
         """The values of these pairs; nan where there is none."""
         place = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
         return np.where(self.pairs[place] == pairs, self.values[place], np.nan)
-
-
-if TYPE_CHECKING:
-    from counterpoise.data.batches import Batches
-
-DEFAULT_NAMES = {role: role for role in ("rating", "timestamp", "propensity")} | {"user": "user_id", "item": "item_id"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +100,8 @@ class FeedbackLog:
         chances = None if propensities is None else propensity_numbers(propensities, name["propensity"])
         sizes = {len(column) for column in (user_column, item_column, values, times, chances) if column is not None}
         if len(sizes) > 1:
-            raise DataError(
-                f"users, items, ratings, timestamps and propensities must have equal lengths, got {sorted(sizes)}."
-            )
+            columns = "users, items, ratings, timestamps and propensities"
+            raise DataError(f"{columns} must have equal lengths, got {sorted(sizes)}.")
         if sizes == {0}:
             raise DataError("a log needs at least one row, got none.")
         user_ids, item_ids = _vocabulary(user_ids, user_column), _vocabulary(item_ids, item_column)
@@ -138,15 +136,8 @@ class FeedbackLog:
         roles["propensity"] = propensity_col
         names = {role: column for role, column in roles.items() if column is not None}
         columns = frame_columns(frame, names)
-        return cls.from_arrays(
-            columns["user"],
-            columns["item"],
-            columns["rating"],
-            timestamps=columns.get("timestamp"),
-            propensities=columns.get("propensity"),
-            names=names,
-            **options,
-        )
+        options |= {"timestamps": columns.get("timestamp"), "propensities": columns.get("propensity"), "names": names}
+        return cls.from_arrays(columns["user"], columns["item"], columns["rating"], **options)
 
     @classmethod
     def from_csr(cls, ratings: Any, mask: Any, **options: Any) -> FeedbackLog:
@@ -187,7 +178,7 @@ class FeedbackLog:
     def feature_columns(self) -> tuple[int, int]:
         """How many side features users and items have."""
         users, items = self.user_features, self.item_features
-        return (0 if users is None else users.shape[1], 0 if items is None else items.shape[1])
+        return 0 if users is None else users.shape[1], 0 if items is None else items.shape[1]
 
     @cached_property
     def pairs(self) -> NDArray[np.int64]:
@@ -237,7 +228,6 @@ class FeedbackLog:
         return len(self.users)
 
     def __repr__(self) -> str:
-        """Size and label rate."""
         (users, items), rate = self.shape, f", mean label {self.labels.mean():.3f}" if len(self) else ""
         return f"<FeedbackLog: {len(self):,} rows, {users:,} users x {items:,} items{rate}>"
 
@@ -271,12 +261,10 @@ def check_log(name: str, value: Any) -> None:
 
 
 def table(**columns: Any) -> pl.DataFrame:
-    """A data frame of these columns."""
     return pl.DataFrame(columns)
 
 
 def _vocabulary(given: Any, column: Any) -> Vocabulary:
-    """The vocabulary as given, made from a sequence, or that of the column."""
     if given is None:
         return Vocabulary.of(column)
     return given if isinstance(given, Vocabulary) else Vocabulary(given)
@@ -292,13 +280,10 @@ def _one_row_a_pair(log: FeedbackLog, rule: Duplicates, names: Mapping[str, str]
     starts = np.flatnonzero(np.r_[True, np.diff(log.pairs[order]) != 0])  # (pairs,) where each pair begins in `order`
     if rule == "error":
         row = int(np.delete(order, starts).min())
-        user, item = log.user_ids.decode([log.users[row]])[0], log.item_ids.decode([log.items[row]])[0]
-        raise RowError(
-            names["item"],
-            row,
-            f"{len(order) - len(starts)} rows repeat a pair, the first is user {short_repr(user)}, "
-            f'item {short_repr(item)}. Choose duplicates="last" or duplicates="mean" to keep one row a pair.',
-        )
+        user, item = (short_repr(log.take([row]).to_frame()[name][0]) for name in ("user_id", "item_id"))
+        repeats = f"{len(order) - len(starts)} rows repeat a pair, the first is user {user}, item {item}."
+        way_out = 'Choose duplicates="last" or duplicates="mean" to keep one row a pair.'
+        raise RowError(names["item"], row, f"{repeats} {way_out}")
     ends = np.r_[starts[1:], len(order)]
     last = order[ends - 1]
     kept = replace(log.take(np.sort(last)), parent_propensities=None)

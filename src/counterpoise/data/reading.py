@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -13,10 +14,19 @@ import polars as pl
 from numpy.typing import NDArray
 
 from counterpoise.data.columns import finite_numbers, whole_ids
-from counterpoise.data.files import PARQUET, column_names, files_of, first_row, is_many, kind_of, read_table
-from counterpoise.data.ids import Vocabulary, as_text
+from counterpoise.data.files import (
+    PARQUET,
+    check_columns,
+    column_names,
+    files_of,
+    first_row,
+    is_many,
+    kind_of,
+    read_table,
+)
+from counterpoise.data.ids import Vocabulary, as_text, cast_or_keep
 from counterpoise.data.log import FeedbackLog
-from counterpoise.errors import DataError, RowError, did_you_mean
+from counterpoise.errors import DataError, RowError
 
 INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
 LIKE_AN_ID = r"^[-+]?(?:0[0-9]|[0-9]{16,}$)"  # leading zeros, or more digits than a float keeps
@@ -53,33 +63,30 @@ def read_logs(
     `options`: `threshold`, `duplicates` and whatever else `FeedbackLog.from_arrays` takes.
     """
     roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
+    roles["propensity"] = propensity_col
     names = {role: column for role, column in roles.items() if column is not None}
     frames: list[pl.DataFrame] = []
-    for path in paths.values():  # unbiased ratings need no propensities: only the first file must have them
-        has_them = propensity_col is not None and (not frames or propensity_col in header_of(path, separator, header))
-        wanted = names | ({"propensity": str(propensity_col)} if has_them else {})
+    for path in paths.values():
+        wanted = dict(names)
+        if frames and propensity_col is not None and propensity_col not in header_of(path, separator, header):
+            del wanted["propensity"]  # unbiased ratings need none
         frames.append(read_columns(path, wanted, separator=separator, header=header))
     users = same_type([frame["user"] for frame in frames])
     items = same_type([frame["item"] for frame in frames])
     if user_ids is not None and new_users:
         user_ids = user_ids.extended(pl.concat(users))
     options |= {
-        "names": names if propensity_col is None else names | {"propensity": propensity_col},
+        "names": names,
         "user_ids": user_ids if user_ids is not None else Vocabulary.of(*users),
         "item_ids": item_ids if item_ids is not None else Vocabulary.of(*items),
     }
     logs = {}
     for (part, path), frame, user, item in zip(paths.items(), frames, users, items, strict=True):
-        arguments = {"timestamps": "timestamp", "propensities": "propensity"}
-        columns: dict[str, Any] = {
-            argument: frame[role] for argument, role in arguments.items() if role in frame.columns
-        }
-        try:
-            logs[part] = FeedbackLog.from_arrays(user, item, frame["rating"], **columns, **options)
-        except RowError as error:
-            raise _located(error, path, separator, header) from None
-        except DataError as error:
-            raise DataError(f"{path}: {error}") from None
+        times, chances = (frame.get_column(role, default=None) for role in ("timestamp", "propensity"))
+        with _located(path, separator, header):
+            logs[part] = FeedbackLog.from_arrays(
+                user, item, frame["rating"], timestamps=times, propensities=chances, **options
+            )
     return logs
 
 
@@ -93,7 +100,7 @@ def read_columns(
     """
     if is_many(path):
         return _joined([read_part(file, columns, separator, header) for file in files_of(path)], path)
-    return read_part(_file(path), columns, separator, header, empty=False)
+    return read_part(Path(path).expanduser(), columns, separator, header, empty=False)
 
 
 def read_part(
@@ -115,31 +122,23 @@ def read_part(
 
 
 def read_pairs(
-    path: AnyPath,
-    *,
-    user_col: str = "user_id",
-    item_col: str = "item_id",
-    separator: str | None = None,
+    path: AnyPath, *, user_col: str = "user_id", item_col: str = "item_id", separator: str | None = None
 ) -> pl.DataFrame:
     """The pairs in a file as columns `user_id` and `item_id`; no id is missing."""
     frame = read_columns(path, {"user": user_col, "item": item_col}, separator=separator)
-    for role, name in (("user", user_col), ("item", item_col)):
-        if frame[role].has_nulls():
-            row = int(frame[role].is_null().arg_max() or 0)
-            error = RowError(name, row, "the id is missing. Fill it in or drop the row.")
-            raise error.located(str(path), first_row(_file(path)))
+    with _located(path, separator):
+        whole_ids(frame["user"], user_col)
+        whole_ids(frame["item"], item_col)
     return frame.rename({"user": "user_id", "item": "item_id"})
 
 
 def read_features(path: AnyPath, columns: Sequence[str] | None = None, *, separator: str | None = None) -> pl.DataFrame:
     """Columns of finite numbers, all of them unless some are named."""
-    file = _file(path)
+    file = Path(path).expanduser()
     names = list(columns) if columns is not None else column_names(file, separator)
     frame = read_table(file, {name: name for name in names}, separator)
-    try:
+    with _located(path, separator):
         return pl.DataFrame({name: finite_numbers(frame[name], name) for name in names})
-    except RowError as error:
-        raise error.located(str(path), first_row(file)) from None
 
 
 def read_all_columns(path: AnyPath, features: pl.DataFrame, *, separator: str | None = None) -> pl.DataFrame:
@@ -147,7 +146,7 @@ def read_all_columns(path: AnyPath, features: pl.DataFrame, *, separator: str | 
 
     Text that is written like numbers becomes numbers, but ids such as 007 stay text.
     """
-    file = _file(path)
+    file = Path(path).expanduser()
     names = {name: name for name in column_names(file, separator)}
     frame = read_table(file, names, separator, nested=True)
     return pl.DataFrame({name: features[name] if name in features else _parse_numbers(frame[name]) for name in names})
@@ -168,15 +167,21 @@ def _joined(frames: list[pl.DataFrame], path: AnyPath) -> pl.DataFrame:
     return pl.DataFrame({name: pl.concat(parts) for name, parts in columns.items()})
 
 
-def _located(error: RowError, path: AnyPath, separator: str | None, header: Sequence[str] | None) -> DataError:
-    """The error with the file that holds its row, and the row in that file."""
-    row, file = error.row, _file(path)
-    for file in files_of(path) if is_many(path) else []:
-        rows = len(read_part(file, {"rating": header_of(file, separator, header)[0]}, separator, header))
-        if row < rows:
-            break
-        row -= rows
-    return RowError(error.column, row, error.reason).located(str(file), first_row(file, header))
+@contextmanager
+def _located(path: AnyPath, separator: str | None = None, header: Sequence[str] | None = None) -> Iterator[None]:
+    """Errors inside the block name the file; those of a row also its number in the file that holds it."""
+    try:
+        yield
+    except RowError as error:
+        row, file = error.row, Path(path).expanduser()
+        for file in files_of(path) if is_many(path) else []:
+            rows = len(read_part(file, {"rating": header_of(file, separator, header)[0]}, separator, header))
+            if row < rows:
+                break
+            row -= rows
+        raise RowError(error.column, row, error.reason).located(str(file), first_row(file, header)) from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
 
 
 def as_plain_ids(column: pl.Series) -> pl.Series:
@@ -195,17 +200,10 @@ def header_of(path: AnyPath, separator: str | None = None, header: Sequence[str]
     return (column_names(files[0], separator) if files else []) if header is None else header
 
 
-def _file(path: AnyPath) -> Path:
-    return Path(path).expanduser()
-
-
 def _parse_ids(column: pl.Series) -> pl.Series:
     """Text as 64-bit integers where each is written in the one usual way; an empty id becomes a null."""
     column = column.replace("", None)
-    if not column.str.contains(INTEGER).all():
-        return column
-    integers = column.cast(pl.Int64, strict=False)
-    return integers if integers.null_count() == column.null_count() else column  # past 64 bits
+    return cast_or_keep(column, pl.Int64) if column.str.contains(INTEGER).all() else column
 
 
 def _parse_numbers(column: pl.Series) -> pl.Series:
@@ -213,14 +211,12 @@ def _parse_numbers(column: pl.Series) -> pl.Series:
     column = _parse_ids(column) if column.dtype == pl.String else column
     if column.dtype != pl.String or column.str.contains(LIKE_AN_ID).any():
         return column
-    numbers = column.cast(pl.Float64, strict=False)
-    return numbers if numbers.null_count() == column.null_count() else column
+    return cast_or_keep(column, pl.Float64)
 
 
 def _parse_times(column: pl.Series) -> pl.Series:
     for kind in (pl.Int64, pl.Float64):
-        numbers = column.cast(kind, strict=False)
-        if numbers.null_count() == column.null_count():
+        if (numbers := cast_or_keep(column, kind)).dtype == kind:
             return numbers
     try:
         dates = column.str.to_datetime(strict=False, time_unit="us")
@@ -251,20 +247,13 @@ def read_side_features(
 ) -> tuple[Vocabulary, NDArray[np.float64]]:
     """The ids of users or items, and their features: every other column, all of them numbers."""
     frame = read_all_columns(path, pl.DataFrame(), separator=separator)
-    if id_col not in frame.columns:
-        listed = ", ".join(frame.columns)
-        hint = did_you_mean(id_col, frame.columns)
-        raise DataError(f"{path}: there is no column {id_col!r}; the columns are {listed}.{hint}")
+    check_columns(Path(path).expanduser(), {"id": id_col}, frame.columns)
     repeated = frame[id_col].filter(frame[id_col].is_duplicated()).drop_nulls()
     if len(repeated):
         raise DataError(f"{path}: column {id_col!r}: {repeated[0]!r} is in more than one row. Keep one of them.")
-    try:
+    with _located(path, separator):
         ids = Vocabulary(as_plain_ids(whole_ids(frame[id_col], id_col)))
         values = [finite_numbers(frame[name], name) for name in frame.columns if name != id_col]
-    except RowError as error:
-        raise error.located(str(path), first_row(_file(path))) from None
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
     if not values:
         raise DataError(f"{path}: there is no feature beside {id_col!r}. Add columns of numbers.")
     return ids, np.stack(values, 1)

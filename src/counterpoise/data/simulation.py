@@ -70,7 +70,6 @@ class PairTable:
             yield users, items, self(users, items)
 
     def mean(self) -> float:
-        """The mean over all pairs."""
         return sum(float(values.sum()) for _, _, values in self.blocks()) / (self.shape[0] * self.shape[1])
 
 
@@ -106,7 +105,6 @@ class SimulatedData:
 
 
 def _mean_log_loss(scores: Any, target: PairTable) -> float:
-    """The mean over all pairs of the log loss of `scores` against labels or their probabilities."""
     predict, total = _predictor(scores, target.shape), 0.0
     for users, items, values in target.blocks():
         pairs = [codes.ravel() for codes in np.broadcast_arrays(users, items)]
@@ -155,14 +153,13 @@ def simulate(
     `test_rows_a_user` uniform pairs a user are drawn as unbiased ratings; the honest protocol then takes the probe from
     them and drops those that are also in the log. Ids are the codes.
     """
-    check_number("n_users", n_users, at_least=1, integer=True)
-    check_number("n_items", n_items, at_least=1, integer=True)
+    for name, size in {"n_users": n_users, "n_items": n_items, "test_rows_a_user": test_rows_a_user}.items():
+        check_number(name, size, at_least=1, integer=True)
     check_number("seed", seed, at_least=0, integer=True)
     check_number("n_features", n_features, at_least=3, integer=True)
     check_number("density", density, above=0, at_most=0.9)
     check_number("strength", strength, at_least=0, advice="0 is missing at random.")
     check_number("main_effects", main_effects, at_least=0, advice="0 leaves interactions alone.")
-    check_number("test_rows_a_user", test_rows_a_user, at_least=1, integer=True)
     check_choice("selection", selection, get_args(Selection))
     shape, rng = (n_users, n_items), np.random.default_rng(seed)
     users, items = rng.standard_normal((n_users, n_features)), rng.standard_normal((n_items, n_features))
@@ -179,43 +176,33 @@ def simulate(
         return np.asarray(np.abs(users[u, 1]) * np.tanh(2 * items[i, 1]) + 0.7 * np.sin(2 * users[u, 0]))
 
     labels = PairTable(shape, lambda u, i: (_uniform(u, i, shape, seed, 0) < preference(u, i)).astype(np.float64))
-    popularity = _popularity(shape, seed)
+    own_stream = np.random.default_rng([seed, 2])
+    activity, popularity = (own_stream.standard_normal(size) for size in shape)
     selections: dict[Selection, PairFunction] = {
         "mixed": lambda u, i: 1.2 * score(u, i) + feature_effect(u, i),
         "features": feature_effect,
-        "popularity": popularity,
+        "popularity": lambda u, i: np.asarray(0.5 * activity[u] + popularity[i]),
         "preference": labels,
-        "both": lambda u, i: popularity(u, i) + labels(u, i),
+        "both": lambda u, i: 0.5 * activity[u] + popularity[i] + labels(u, i),
     }
-
-    def logit(u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
-        return strength * selections[selection](u, i)
-
-    offset = _offset(PairTable(shape, logit), density, rng)
+    logit = PairTable(shape, lambda u, i: strength * selections[selection](u, i))
+    offset = _offset(logit, density, rng)
     propensity = PairTable(shape, lambda u, i: expit(offset + logit(u, i)))
     log_users, log_items = _observed(propensity, seed)
     test_users = np.repeat(np.arange(n_users), min(test_rows_a_user, n_items))
     test_items = _distinct_items(n_users, n_items, min(test_rows_a_user, n_items), rng)
 
-    user_ids, item_ids = Vocabulary.numbered(n_users), Vocabulary.numbered(n_items)
+    sides: dict[str, Any] = {"user_ids": Vocabulary.numbered(n_users), "item_ids": Vocabulary.numbered(n_items)}
+    sides |= {"user_features": users, "item_features": items}
 
     def log_of(u: NDArray[np.int64], i: NDArray[np.int64]) -> FeedbackLog:
-        return FeedbackLog.from_arrays(
-            u, i, labels[u, i], user_ids=user_ids, item_ids=item_ids, user_features=users, item_features=items
-        )
+        return FeedbackLog.from_arrays(u, i, labels[u, i], **sides)
 
     train = log_of(log_users, log_items)
     probe, test, removed = apply_protocol(train, log_of(test_users, test_items), "honest", probe_fraction, rng=rng)
     description = {"source": "simulated", "seed": seed, "strength": strength, "selection": selection}
-    description |= {"protocol": "honest", **removed}
-    return SimulatedData(
-        dataset=Dataset(train, probe, test, "simulated", description),
-        propensity=propensity,
-        preference=PairTable(shape, preference),
-        labels=labels,
-        user_features=users,
-        item_features=items,
-    )
+    dataset = Dataset(train, probe, test, "simulated", description | {"protocol": "honest"} | removed)
+    return SimulatedData(dataset, propensity, PairTable(shape, preference), labels, users, items)
 
 
 def _affinity(users: Floats, items: Floats, u: NDArray[np.int64], i: NDArray[np.int64]) -> Floats:
@@ -224,13 +211,6 @@ def _affinity(users: Floats, items: Floats, u: NDArray[np.int64], i: NDArray[np.
     if u.ndim == 2 and u.shape[1] == 1 and i.ndim == 2 and i.shape[0] == 1:
         return np.asarray(users[u[:, 0]] @ items[i[0]].T / scale)
     return np.asarray(np.einsum("...d,...d->...", users[u], items[i]) / scale)
-
-
-def _popularity(shape: tuple[int, int], seed: int) -> PairFunction:
-    """0.5 g_u + h_i, from its own random stream."""
-    rng = np.random.default_rng([seed, 2])
-    users, items = (rng.standard_normal(size) for size in shape)
-    return lambda u, i: np.asarray(0.5 * users[u] + items[i])
 
 
 def _offset(selection: PairTable, density: float, rng: np.random.Generator) -> float:

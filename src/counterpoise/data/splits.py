@@ -80,7 +80,6 @@ class Split:
         about = about | asdict(self) | {"train_rows": len(train)}
         if unbiased is None:
             return Dataset(train, probe, None, name, about)
-        probe, test, counts = apply_protocol(
-            train, unbiased, self.protocol, self.probe_fraction, rng=self.rng, probe=probe
-        )
+        rules = self.protocol, self.probe_fraction
+        probe, test, counts = apply_protocol(train, unbiased, *rules, rng=self.rng, probe=probe)
         return Dataset(train, probe, test, name, about | counts)

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from counterpoise.errors import DataError, check_number
-from counterpoise.evaluation.metrics import Floats
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,6 @@ class CalibrationBin:
     high: float
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able."""
         return asdict(self)
 
 
@@ -41,11 +39,12 @@ def calibration_bins(scores: ArrayLike, labels: ArrayLike, bins: int = 10) -> li
         raise DataError("`scores` and `labels` must lie in [0, 1]: only probabilities can be calibrated.")
     order = np.argsort(p, kind="stable")
     p, y = p[order], y[order]
-    cuts = np.searchsorted(
-        p, p[np.arange(1, bins) * p.size // bins], side="left"
-    )  # moved to the first of equal predictions
-    edges = np.unique([0, *cuts, p.size])
-    return [_bin(p[low:high], y[low:high]) for low, high in pairwise(edges)]
+    cuts = np.searchsorted(p, p[np.arange(1, bins) * p.size // bins])  # moved to the first of equal predictions
+    found = []
+    for low, high in pairwise(np.unique([0, *cuts, p.size]).tolist()):
+        rows, rate = high - low, float(y[low:high].mean())
+        found.append(CalibrationBin(rows, float(p[low:high].mean()), rate, *wilson_interval(rate, rows)))
+    return found
 
 
 def calibration_error(bins: list[CalibrationBin]) -> float:
@@ -60,8 +59,3 @@ def wilson_interval(rate: float, rows: int, z: float = 1.96) -> tuple[float, flo
     half = z * np.sqrt(rate * (1 - rate) / rows + z**2 / (4 * rows**2))
     low, high = (centre - half) / (1 + z**2 / rows), (centre + half) / (1 + z**2 / rows)
     return max(0.0, float(low)), min(1.0, float(high))
-
-
-def _bin(predictions: Floats, labels: Floats) -> CalibrationBin:
-    rate = float(labels.mean())
-    return CalibrationBin(len(labels), float(predictions.mean()), rate, *wilson_interval(rate, len(labels)))

@@ -23,8 +23,7 @@ from counterpoise.evaluation.metrics import log_losses
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import Weights
+from counterpoise.training.contracts import FitContext, Weights
 from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, Training
 from counterpoise.weights.balancing import Balancing
 
@@ -147,14 +146,13 @@ class Validation:
 
     @cached_property
     def folds(self) -> list[Fold]:
-        """The folds that are held out in turn."""
-        return [self._fold(number) for number in range(self.eval_folds)]
-
-    def _fold(self, number: int) -> Fold:
-        rows, probe_rows = self.fold_of_row == number, self.fold_of_probe_row == number
-        probe = None if self.probe is None else self.probe.take(~probe_rows)
-        held_out_probe = self.log.take([]) if self.probe is None else self.probe.take(probe_rows)
-        return Fold(self.log.take(~rows), probe, self.log.take(rows), self.weights[rows], held_out_probe)
+        folds = []
+        for number in range(self.eval_folds):
+            rows, probe_rows = self.fold_of_row == number, self.fold_of_probe_row == number
+            probe = None if self.probe is None else self.probe.take(~probe_rows)
+            held_out_probe = self.log.take([]) if self.probe is None else self.probe.take(probe_rows)
+            folds.append(Fold(self.log.take(~rows), probe, self.log.take(rows), self.weights[rows], held_out_probe))
+        return folds
 
     def errors_by_fold(self, make: Callable[[], DebiasedRecommender]) -> Iterator[Errors]:
         """Fit a fresh model in each fold; its errors on the held-out rows, fold by fold."""
@@ -187,14 +185,14 @@ def fit_fold(model: DebiasedRecommender, fold: Fold) -> Errors:
 
 def held_out_errors(fold: Fold, model: DebiasedRecommender) -> Errors:
     """The errors of a fitted model on the held-out rows of its fold."""
-    users = np.concatenate([fold.held_out.users, fold.held_out_probe.users]).astype(np.int64)
-    return Errors(_errors(model, fold.held_out), fold.weights, _errors(model, fold.held_out_probe), users)
+    logs = fold.held_out, fold.held_out_probe
+    on_log, on_probe = (log_losses(log.labels, model.predict_log(log)) for log in logs)
+    return Errors(on_log, fold.weights, on_probe, np.concatenate([log.users for log in logs]).astype(np.int64))
 
 
 def solve_ratio(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed: int) -> Floats:
     """The ratio (weight x density) of each row of a log, by weights that are ready before training."""
-    training = Training(seed=seed)
-    generator = torch.Generator().manual_seed(seed)
+    training, generator = Training(seed=seed), torch.Generator().manual_seed(seed)
     context = FitContext(log, probe, MatrixFactorization(), training, training.resolve_device(), generator)
     with one_thread(training.rows_per_step(len(log)) < MIN_ROWS_FOR_THREADS):
         fitted_weights = weights.init(context)
@@ -207,7 +205,3 @@ def _no_predictor() -> Any:
         "`weights` must be ready before training, so that all models are validated by the same ones; these follow the "
         "errors of a predictor."
     )
-
-
-def _errors(model: DebiasedRecommender, log: FeedbackLog) -> Floats:
-    return log_losses(log.labels, model.predict_log(log))

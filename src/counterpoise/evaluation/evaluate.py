@@ -13,20 +13,12 @@ from counterpoise.config import EmptyUsers
 from counterpoise.data.log import FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.evaluation import metrics
-from counterpoise.evaluation.metrics import (
-    EMPTY_USER_METRICS,
-    EMPTY_USER_RULES,
-    LOWER_IS_BETTER,
-    METRIC_NAMES,
-    Comparison,
-    Floats,
-    Rankings,
-)
+from counterpoise.evaluation.metrics import EMPTY_USER_METRICS, METRIC_NAMES, Comparison, Floats, Rankings
 
 BOOTSTRAP_BLOCK = 2**16  # rows that the bootstrap works on at a time: what fits into a processor's cache is fastest
 UNDEFINED = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}
 UNDEFINED |= dict.fromkeys(EMPTY_USER_METRICS, "no user has a positive label")
-UNDEFINED |= dict.fromkeys(LOWER_IS_BETTER, "the scores are not probabilities: some lie outside [0, 1]")
+UNDEFINED |= dict.fromkeys(metrics.LOWER_IS_BETTER, "the scores are not probabilities: some lie outside [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -69,7 +61,7 @@ class Evaluation:
         lines = [f"{'metric':<{width}}  {'value':>7}  {interval}"]
         lines += [f"{name.format(k=self.k):<{width}}  {self._cells(metric)}" for metric, name in METRIC_NAMES.items()]
         lines += [f"{self.n_rows:,} rows of {self.n_users:,} users, of whom"]
-        lines += [f"{self.n_empty_users:>7,}  have no positive label: {EMPTY_USER_RULES[self.empty_users]}"]
+        lines += [f"{self.n_empty_users:>7,}  have no positive label: {metrics.EMPTY_USER_RULES[self.empty_users]}"]
         lines += [f"{self.n_auc_users:>7,}  have labels of both kinds: the AUC per user is their mean"]
         lines += [f"{self.n_short_users:>7,}  have fewer than {self.k} rows"]
         return "\n".join(line.rstrip() for line in lines)
@@ -126,13 +118,11 @@ def resampled_evaluation(
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     check_number("seed", seed, at_least=0, integer=True)
     check_log("log", log)
-    rankings = Rankings.of(log.users, _scores(model, log), binary_labels(log), tie_breaker=log.items)
-    sample = _Sample(rankings, int(k), empty_users)
-    n_users = len(rankings.users)
-    values = sample.estimates(np.ones((1, n_users)))
+    rankings = _rankings(model, log)
+    n_users, sample = len(rankings.users), _Sample(rankings, int(k), empty_users)
     replicates = sample.resampled(bootstrap if n_users > 1 else 0, np.random.default_rng(seed))
     evaluation = Evaluation(
-        **{name: float(value[0]) for name, value in values.items()},
+        **sample.values(),
         k=int(k),
         empty_users=empty_users,
         n_rows=len(log),
@@ -156,10 +146,11 @@ class Difference(NamedTuple):
 
 def paired_differences(first: Resampled, second: Resampled) -> dict[str, Difference]:
     """first - second of every metric: replicate r of both has drawn the same users, so their difference is paired."""
-    level = first.evaluation.level
-    values = {name: getattr(first.evaluation, name) - getattr(second.evaluation, name) for name in METRIC_NAMES}
-    pairs = {name: first.replicates[name] - second.replicates[name] for name in METRIC_NAMES}
-    return {name: Difference(values[name], *percentile_interval(pairs[name], level)) for name in METRIC_NAMES}
+    found = {}
+    for name in METRIC_NAMES:
+        interval = percentile_interval(first.replicates[name] - second.replicates[name], first.evaluation.level)
+        found[name] = Difference(getattr(first.evaluation, name) - getattr(second.evaluation, name), *interval)
+    return found
 
 
 def metrics_by_rule(
@@ -170,16 +161,15 @@ def metrics_by_rule(
     `ndcg_skip`, `ndcg_one`, `ndcg_zero` and so on; a metric that does not depend on the rule has its own name. With
     the same log and seed, all models get the same resampled users, so that differences are paired.
     """
-    rankings = Rankings.of(log.users, _scores(model, log), binary_labels(log), tie_breaker=log.items)
+    rankings = _rankings(model, log)
     values: dict[str, float] = {}
     resampled: dict[str, Floats] = {}
     for rule in get_args(EmptyUsers):
         sample = _Sample(rankings, k, rule)
-        names = {name: f"{name}_{rule}" if name in EMPTY_USER_METRICS else name for name in METRIC_NAMES}
-        here = sample.estimates(np.ones((1, sample.n_users)))
-        drawn = sample.resampled(replicates, np.random.default_rng(seed))
-        values |= {names[name]: float(here[name][0]) for name in METRIC_NAMES}
-        resampled |= {names[name]: drawn[name] for name in METRIC_NAMES}
+        here, drawn = sample.values(), sample.resampled(replicates, np.random.default_rng(seed))
+        for name in METRIC_NAMES:
+            key = f"{name}_{rule}" if name in EMPTY_USER_METRICS else name
+            values[key], resampled[key] = here[name], drawn[name]
     return values, resampled
 
 
@@ -204,6 +194,10 @@ class _Sample:
         self.tops = np.column_stack([np.nan_to_num(mean) for mean in means.values()] + list(sums.values()))
         self.bottoms = np.column_stack([~np.isnan(mean) for mean in means.values()] + [rows] * len(sums))
 
+    def values(self) -> dict[str, float]:
+        """Each metric, every user counted once."""
+        return {name: float(value[0]) for name, value in self.estimates(np.ones((1, self.n_users))).items()}
+
     def estimates(self, counts: Floats) -> dict[str, Floats]:
         """Each metric (replicates,) when a user occurs counts (replicates, users) times."""
         means = metrics.ratio(counts @ self.tops, counts @ self.bottoms).T
@@ -214,15 +208,14 @@ class _Sample:
         """Each metric (replicates,) over users drawn with replacement, in blocks that bound the memory."""
         step = max(1, BOOTSTRAP_BLOCK // self.n_rows)
         sizes = [min(step, replicates - start) for start in range(0, replicates, step)]
-        blocks = [self.estimates(_draw_counts(size, self.n_users, rng)) for size in sizes]
+        blocks = [self.estimates(self._draw_counts(size, rng)) for size in sizes]
         return {name: np.concatenate([np.empty(0), *(block[name] for block in blocks)]) for name in METRIC_NAMES}
 
-
-def _draw_counts(replicates: int, users: int, rng: np.random.Generator) -> Floats:
-    """How often each user is drawn (replicates, users): each row is multinomial and sums to the number of users."""
-    drawn = rng.integers(users, size=(replicates, users)) + users * np.arange(replicates)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=replicates * users)
-    return counts.reshape(replicates, users).astype(np.float64)
+    def _draw_counts(self, replicates: int, rng: np.random.Generator) -> Floats:
+        """How often each user is drawn (replicates, users): each row is multinomial and sums to the number of users."""
+        shape = replicates, self.n_users
+        drawn = rng.integers(self.n_users, size=shape) + self.n_users * np.arange(replicates)[:, None]
+        return np.bincount(drawn.ravel(), minlength=math.prod(shape)).reshape(shape).astype(np.float64)
 
 
 def percentile_interval(replicates: Floats, level: float) -> tuple[float, float]:
@@ -241,7 +234,7 @@ def binary_labels(log: FeedbackLog) -> Floats:
     return labels
 
 
-def _scores(model: Any, log: FeedbackLog) -> Floats:
+def _rankings(model: Any, log: FeedbackLog) -> Rankings:
     if hasattr(model, "predict_log"):
         given = model.predict_log(log)
     else:
@@ -257,4 +250,4 @@ def _scores(model: Any, log: FeedbackLog) -> Floats:
     if bad.size:
         found = f"{scores[bad[0]]} in row {bad[0]} and {bad.size - 1} more"
         raise DataError(f"the scores of `model` must be finite, got {found}. Did its training diverge?")
-    return scores
+    return Rankings.of(log.users, scores, binary_labels(log), tie_breaker=log.items)

@@ -14,8 +14,7 @@ from counterpoise.data.batches import Batch
 from counterpoise.errors import check_choice, check_number
 from counterpoise.models.base import Backbone, as_backbone
 from counterpoise.risks import error
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, StepInputs
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs
 from counterpoise.training.optimizer import Rate
 
 

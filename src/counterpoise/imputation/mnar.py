@@ -26,8 +26,7 @@ from torch import Tensor
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.probability import log_odds, shrink_by_error
 from counterpoise.risks import negative_log_complement
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation
 
 MAX_PROPENSITY = 0.95  # of a label, so that no unobserved pair is impossible
 

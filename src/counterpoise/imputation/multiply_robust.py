@@ -13,8 +13,7 @@ from counterpoise.data.batches import Batch
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.imputation.base import Learned
 from counterpoise.imputation.targeted import check_parts, regression
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, StepInputs, Weights
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs, Weights
 from counterpoise.training.optimizer import Rate
 
 

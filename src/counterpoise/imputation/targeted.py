@@ -13,8 +13,7 @@ from counterpoise.config import Covariate
 from counterpoise.data.batches import Batch
 from counterpoise.errors import ConfigError, check_choice
 from counterpoise.imputation.base import Learned
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, StepInputs
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs
 from counterpoise.training.optimizer import Rate
 
 ZERO_MEAN_SQUARE = 1e-12  # the mean square up to which a column of a regression counts as 0

@@ -15,8 +15,7 @@ from counterpoise.errors import ConfigError, check_number
 from counterpoise.imputation.base import NoImputation
 from counterpoise.models.base import Scorer
 from counterpoise.risks import error
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, Weights
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, Weights
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import MAX_EXACT_PAIRS
 from counterpoise.weights.base import NaiveBayes

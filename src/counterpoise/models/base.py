@@ -37,13 +37,12 @@ class Scorer(nn.Module):
         )
 
     def precisions(self) -> list[float]:
-        """Those of all parameters, in their order."""
         return [self.precision(name) for name, _ in self.named_parameters()]
 
     def penalty(self) -> Tensor:
         """1/2 sum of precision x |parameter|^2: the negative log of the Gaussian prior."""
-        squares = [parameter.square().sum() for parameter in self.parameters()]
-        return torch.stack([p * square for p, square in zip(self.precisions(), squares, strict=True)]).sum() / 2
+        parameters = zip(self.precisions(), self.parameters(), strict=True)
+        return torch.stack([precision * values.square().sum() for precision, values in parameters]).sum() / 2
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         """The learned vectors of users and items: (|U|, dimensions) and (|I|, dimensions)."""
@@ -109,7 +108,7 @@ class Backbone(Configurable):
         """Give a fresh scorer what a first model of the log learns, if it uses one. `context`: a `FitContext`."""
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
-        """A scorer of the right shape, to be filled with saved values. `n_columns`: side features of users, items."""
+        """A scorer of zeros, to be filled with saved values. `n_columns`: side features of users and of items."""
         raise NotImplementedError
 
 

@@ -45,23 +45,19 @@ class ExposureCovariate(Backbone):
     l2_exposure: float = 1.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
-        """The backbone's own scorer, with an exposure of 0 until `pretrain`."""
         check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
         check_number("l2_exposure", self.l2_exposure, at_least=0)
         if isinstance(self.backbone, ExposureCovariate):
             raise ConfigError("`backbone` of ExposureCovariate must not be one itself: name the backbone inside.")
-        base = deepcopy(as_backbone(self.backbone)).build(log, generator, rate)
-        return _ExposureScorer(self, base)
+        return _ExposureScorer(self, deepcopy(as_backbone(self.backbone)).build(log, generator, rate))
 
     def pretrain(self, scorer: Scorer, context: Any) -> None:
-        """Fit a model of which pairs were observed."""
         assert isinstance(scorer, _ExposureScorer)
         as_backbone(self.backbone).pretrain(scorer.inner, context)
         model = context.with_default_training().fit_exposure(MatrixFactorization(dim=self.exposure_dim))
         scorer.user_exposure, scorer.item_exposure = _scaled(*model.features())
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> Scorer:
-        """All parameters zero."""
         return _ExposureScorer(self, as_backbone(self.backbone).empty(n_users, n_items, n_columns))
 
 
@@ -75,8 +71,7 @@ def _scaled(users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
     mains = [main / _spread(main.square().mean(0, keepdim=True)) for main in mains]
     g, h = users[:, 1:], items[:, 1:]
     square = ((g.T @ g / len(g)) * (h.T @ h / len(h))).sum((0, 1))
-    variance = square - (g.mean(0) * h.mean(0)).sum(0).square()
-    root = _spread(variance).sqrt()
+    root = _spread(square - (g.mean(0) * h.mean(0)).sum(0).square()).sqrt()
     return torch.cat([mains[0], g / root], 1), torch.cat([mains[1], h / root], 1)
 
 

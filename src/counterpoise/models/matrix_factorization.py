@@ -14,7 +14,14 @@ from torch.nn.functional import pad
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.models.base import Backbone, Scorer, draw_normal, initial_logit, zero_table
-from counterpoise.models.embedding_ops import GridPositions, RepeatedInputCache, inner_products, rows_and_grid
+from counterpoise.models.embedding_ops import (
+    MIN_PAIRS_TO_SORT,
+    GridPositions,
+    RepeatedInputCache,
+    biased_products,
+    inner_products,
+    rows_and_grid,
+)
 
 NOISE_PRECISION = 4.0  # the prior's precision that keeps factors from learning noise at USUAL_ROWS; the default of l2
 USUAL_ROWS = 24  # rows for each user and item at which `l2` means what it says: those of Coat, where it was chosen
@@ -41,7 +48,6 @@ class MatrixFactorization(Backbone):
     l2_features: float = 6.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
-        """Factors from a narrow normal distribution, biases 0, the mean at the log odds of the log's label rate."""
         check_number("dim", self.dim, at_least=1, integer=True)
         check_flag("biases", self.biases)
         if self.side_features != "auto":
@@ -59,7 +65,6 @@ class MatrixFactorization(Backbone):
         return scorer
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> _Factors:
-        """All parameters zero."""
         return _Factors(self, n_users, n_items, n_columns)
 
 
@@ -100,7 +105,8 @@ class _Factors(Scorer):
         the other side needs no column of its own.
         """
         users, items = [self.user_factors.weight], [self.item_factors.weight]
-        user_bias, item_bias = self._biases()
+        user_bias = self.user_bias.weight + self.mean if self.part.biases else None
+        item_bias = self.item_bias.weight if self.part.biases else None
         if self.uses_side_features and self.feature_weights.shape[0] < self.feature_weights.shape[1]:
             users.append(self.user_features)
             items.append(_with_bias(self.item_features @ self.feature_weights.T, item_bias))
@@ -115,16 +121,14 @@ class _Factors(Scorer):
             users, items = [*users, torch.ones_like(users[0][:, :1])], [*items, item_bias]
         return torch.cat(users, dim=1), torch.cat(items, dim=1)
 
-    def _biases(self) -> tuple[Tensor | None, Tensor | None]:
-        """Of users, with the mean, and of items: (|U|, 1) and (|I|, 1)."""
-        if not self.part.biases:
-            return None, None
-        return self.user_bias.weight + self.mean, self.item_bias.weight
-
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        user_table, item_table = self.vectors()
         if self.n_users * self.n_items > MAX_GRID_RATIO * len(users):
-            return inner_products(user_table, item_table, users, items)
+            few = users.device.type == "cpu" and len(users) < MIN_PAIRS_TO_SORT
+            if few and self.part.biases and not self.uses_side_features:
+                biases = self.user_bias.weight, self.item_bias.weight
+                return biased_products((self.mean, *self.embeddings(), *biases), users, items)
+            return inner_products(*self.vectors(), users, items)
+        user_table, item_table = self.vectors()
         positions = self._positions(users, items)
         if positions is not None:
             return rows_and_grid(user_table, item_table, positions)[0]

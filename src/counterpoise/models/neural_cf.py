@@ -28,7 +28,6 @@ class NeuralCF(Backbone):
     l2_network: float = 1.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
-        """Embeddings from a narrow normal distribution; each layer's weights scaled by its inputs, offsets 0."""
         check_number("dim", self.dim, at_least=1, integer=True)
         if not isinstance(self.hidden, tuple | list):
             raise ConfigError(f"`hidden` must list the widths of the hidden layers, got {self.hidden!r}. Try (32, 16).")
@@ -45,7 +44,6 @@ class NeuralCF(Backbone):
         return scorer
 
     def empty(self, n_users: int, n_items: int, n_columns: tuple[int, int]) -> _Network:
-        """All parameters zero."""
         return _Network(self, n_users, n_items)
 
 

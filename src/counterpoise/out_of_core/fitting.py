@@ -19,8 +19,7 @@ from counterpoise.out_of_core.log import StreamedBatches, StreamedLog, way_out
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, Imputation, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Imputation, Weights
 from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, DivergenceError, History, Interrupted, Progress, train
 from counterpoise.weights.balancing import Balancing, solution_facts
 from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights

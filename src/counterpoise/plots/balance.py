@@ -74,8 +74,12 @@ def dual_values(result: Any, *, names: Sequence[str] | None = None, max_rows: in
     A function whose dual value has reached its `strength` (a mark) was relaxed (orange). `result`: a BalanceResult, a
     fitted balancer or a BalanceReport.
     """
-    found = _certificate(result)
-    labels = list(names) if names is not None else _function_names(result, len(found.dual))
+    found = getattr(result, "result_", getattr(result, "result", result))
+    if not isinstance(found, BalanceResult):
+        kind = type(result).__name__
+        raise ConfigError(f"`result` must be a BalanceResult, a fitted balancer or a BalanceReport, got {kind}.")
+    known = getattr(result, "function_names", getattr(getattr(result, "_functions", None), "names", None))
+    labels = names if names is not None else known or [f"h{j}" for j in range(1, len(found.dual) + 1)]
     values, limits = abs(found.dual) * found.scale, found.strength * found.scale
     order = np.argsort(-values, kind="stable")[:max_rows][::-1]
     capped = [j for j in range(len(order)) if np.isfinite(limits[order[j]]) and found.worst_case_bias is None]
@@ -123,17 +127,3 @@ def _weights(source: Any) -> NDArray[np.float64]:
     if values.ndim != 1 or values.dtype.kind not in "fiu" or not np.isfinite(values).all() or values.sum() <= 0:
         raise ConfigError("`result` must have weights: a BalanceResult, a fitted balancer or recommender, or a column.")
     return values.astype(np.float64)
-
-
-def _certificate(source: Any) -> BalanceResult:
-    found = getattr(source, "result_", getattr(source, "result", source))
-    if not isinstance(found, BalanceResult):
-        kind = type(source).__name__
-        raise ConfigError(f"`result` must be a BalanceResult, a fitted balancer or a BalanceReport, got {kind}.")
-    return found
-
-
-def _function_names(source: Any, count: int) -> list[str]:
-    """The function names of a balancer or a report, else h1, h2, ..."""
-    names = getattr(source, "function_names", getattr(getattr(source, "_functions", None), "names", None))
-    return list(names) if names else [f"h{j}" for j in range(1, count + 1)]

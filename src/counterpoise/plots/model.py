@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import cycle
 from typing import Any
 
 from counterpoise.data.log import FeedbackLog, check_log
@@ -21,7 +22,7 @@ def learning_curves(models: Any) -> Picture:
         if not hasattr(history, "held_out_risk"):
             raise ConfigError(f"`models` must be fitted recommenders or histories, got {type(history).__name__}.")
     with panels() as (figure, (axes,)):
-        for colour, (name, history) in zip(COLOURS * len(histories), histories.items(), strict=False):
+        for colour, (name, history) in zip(cycle(COLOURS), histories.items(), strict=False):
             epochs = range(1, len(history.loss) + 1)
             axes.plot(epochs, history.loss, color=colour, label=f"{name} training loss".strip())
             if history.held_out_risk:
@@ -44,8 +45,7 @@ def calibration(models: Any, log: FeedbackLog, *, bins: int = 10) -> Picture:
     check_log("log", log)
     with panels(height=3.0) as (figure, (axes,)):
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
-        named = _named(models)
-        for colour, (name, model) in zip(COLOURS * len(named), named.items(), strict=False):
+        for colour, (name, model) in zip(cycle(COLOURS), _named(models).items(), strict=False):
             scores = model.predict_log(log) if hasattr(model, "predict_log") else model
             found = calibration_bins(scores, log.labels, bins)
             x, y = [one.predicted for one in found], [one.observed for one in found]

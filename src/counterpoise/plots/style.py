@@ -18,31 +18,18 @@ try:
 except ImportError:
     raise ConfigError('plots need matplotlib: pip install "counterpoise[plots]".') from None
 
-KINDS = ("png", "svg", "pdf")
+STAMPS = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}  # metadata that would differ from run to run
 COLUMN_WIDTH = 3.4  # inches, of a paper in two columns
 # Okabe and Ito 2008, without yellow, which is too light for lines.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#000000")
 BLUE, ORANGE = COLOURS[:2]
 GREY = "#777777"
 STYLE: Any = {
-    "font.size": 8,
-    "axes.titlesize": 8,
-    "axes.labelsize": 8,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "grid.linewidth": 0.4,
-    "grid.alpha": 0.4,
-    "lines.linewidth": 1.2,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "counterpoise",
-    "pdf.fonttype": 42,
-    "savefig.dpi": 200,
+    **dict.fromkeys(("font.size", "axes.titlesize", "axes.labelsize"), 8),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
+    **dict.fromkeys(("legend.frameon", "axes.spines.top", "axes.spines.right"), False),
+    **{"axes.linewidth": 0.6, "axes.axisbelow": True, "grid.linewidth": 0.4, "grid.alpha": 0.4, "lines.linewidth": 1.2},
+    **{"svg.fonttype": "none", "svg.hashsalt": "counterpoise", "pdf.fonttype": 42, "savefig.dpi": 200},
 }
 
 
@@ -73,12 +60,10 @@ def panels(
 
 def save(figure: Any, path: str | Path) -> None:
     """Write a figure atomically as PNG, SVG or PDF, by the ending of `path`. The same figure gives the same bytes."""
-    path = Path(path)
-    check_choice("ending", path.suffix[1:], KINDS)
-    picture = io.BytesIO()
-    stamps = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    figure.savefig(picture, format=path.suffix[1:], metadata=stamps[path.suffix[1:]])
-    write_file(path, picture.getvalue())
+    kind, picture = Path(path).suffix[1:], io.BytesIO()
+    check_choice("ending", kind, STAMPS)
+    figure.savefig(picture, format=kind, metadata={STAMPS[kind]: None})
+    write_file(Path(path), picture.getvalue())
 
 
 def log_x_axis(axes: Any) -> None:
@@ -87,14 +72,3 @@ def log_x_axis(axes: Any) -> None:
     axes.xaxis.set_major_formatter("{x:g}")
     low, high = axes.get_xlim()
     axes.xaxis.set_minor_formatter("{x:g}" if high < 10 * low else NullFormatter())
-
-
-def line_with_band(axes: Any, line: dict[str, Any], colour: str) -> None:
-    """`{"name", "x", "mean", "std"}` with a band of one std; a line whose x is [None] is drawn across the panel."""
-    if line["x"] == [None]:
-        axes.axhline(line["mean"][0], color=colour, linestyle="--", label=line["name"])
-        return
-    axes.plot(line["x"], line["mean"], marker="o", markersize=3, color=colour, label=line["name"])
-    low = [mean - std for mean, std in zip(line["mean"], line["std"], strict=True)]
-    high = [mean + std for mean, std in zip(line["mean"], line["std"], strict=True)]
-    axes.fill_between(line["x"], low, high, color=colour, alpha=0.15, linewidth=0)

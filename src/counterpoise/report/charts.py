@@ -16,23 +16,16 @@ LABEL_WIDTH, LETTER_WIDTH = 150, 7.2  # room for the labels of rows, and the mea
 
 
 def tag(name: str, *children: Any, **attributes: Any) -> Markup:
-    """<name attribute="value">children</name>, everything escaped; `class_` is class, `text_anchor` text-anchor."""
-    written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(_written(value))}"'
-        for key, value in attributes.items()
-        if value is not None
-    )
+    """<name attribute="value">children</name>, everything escaped; `class_` is class, `text_anchor` text-anchor.
+
+    Numbers are written with at most one decimal.
+    """
+    written = ""
+    for key, value in attributes.items():
+        text = f"{value:.1f}".rstrip("0").rstrip(".") if isinstance(value, int | float) else value
+        written += f' {key.rstrip("_").replace("_", "-")}="{escape(text)}"'
     opened = Markup(name), Markup(written)  # our own names; values are escaped above  # nosec B704
-    return Markup("<{0}{1}>{2}</{0}>").format(*opened, join(*children))
-
-
-def join(*children: Any) -> Markup:
-    """The concatenation of pieces; text is escaped, None is left out."""
-    return Markup("").join(child for child in children if child is not None)
-
-
-def _written(value: Any) -> str:
-    return f"{value:.1f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)
+    return Markup("<{0}{1}>{2}</{0}>").format(*opened, Markup("").join(children))
 
 
 @dataclass(frozen=True)
@@ -51,27 +44,20 @@ class Scale:
         share = (here - low) / (high - low) if high > low else 0.5
         return self.start + share * (self.end - self.start)
 
-    def ticks(self, about: int = 5) -> list[float]:
-        """Round values in the range."""
-        return _powers(self.low, self.high) if self.logarithmic else _steps(self.low, self.high, about)
-
-
-def _steps(low: float, high: float, about: int) -> list[float]:
-    """About so many multiples of 1, 2 or 5 times a power of ten."""
-    raw = (high - low) / max(1, about)
-    if raw <= 0:
-        return [low]
-    power = 10 ** math.floor(math.log10(raw))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.75)
-    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
-    return [round(place * step, 12) for place in range(first, last + 1)]
-
-
-def _powers(low: float, high: float) -> list[float]:
-    """Powers of ten, with 2 and 5 times these in a range below three decades."""
-    factors = (1,) if math.log10(high / low) >= 3 else (1, 2, 5)
-    powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-    return [f * 10.0**p for p in powers for f in factors if low * 0.999 <= f * 10.0**p <= high * 1.001]
+    def ticks(self) -> list[float]:
+        """About five multiples of 1, 2 or 5 times a power of ten; on a long logarithmic scale powers of ten alone."""
+        low, high = self.low, self.high
+        if self.logarithmic:
+            factors = (1,) if math.log10(high / low) >= 3 else (1, 2, 5)
+            powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
+            return [f * 10.0**p for p in powers for f in factors if low * 0.999 <= f * 10.0**p <= high * 1.001]
+        raw = (high - low) / 5
+        if raw <= 0:
+            return [low]
+        power = 10 ** math.floor(math.log10(raw))
+        step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.75)
+        first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+        return [round(place * step, 12) for place in range(first, last + 1)]
 
 
 def short(value: float) -> str:
@@ -82,9 +68,9 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def domain(values: list[float], include: tuple[float, ...] = (), margin: float = 0.04) -> tuple[float, float]:
+def domain(values: Sequence[float], include: tuple[float, ...] = (), margin: float = 0.04) -> tuple[float, float]:
     """The range of values with a margin."""
-    known = [value for value in (*values, *include) if value is not None and math.isfinite(value)] or [0.0, 1.0]
+    known = [value for value in (*values, *include) if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
     room = margin * (high - low) or max(abs(high), 1.0) * margin
     return low - room, high + room
@@ -128,18 +114,22 @@ def row_chart(
 ) -> Markup:
     """One row per label with its marks along x; `guides` are dashed vertical lines."""
     ends = [end for _, marks in rows for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
-    height = TOP + ROW_HEIGHT * len(rows) + BOTTOM
     x = Scale(*domain(ends, guides), LABEL_WIDTH + 8, WIDTH - RIGHT)
-    bottom = height - BOTTOM
-    drawn = [_x_axis(x, bottom, x_name), *(_line(x(guide), TOP, x(guide), bottom, "guide") for guide in guides)]
+    bottom = TOP + ROW_HEIGHT * len(rows)
+    drawn = _x_axis(x, bottom, x_name) + [_line(x(guide), TOP, x(guide), bottom, "guide") for guide in guides]
+    longest = int(LABEL_WIDTH / LETTER_WIDTH)
     for place, (label, marks) in enumerate(rows):
         y = TOP + ROW_HEIGHT * (place + 0.5)
-        drawn.append(tag("text", _cut(label), tag("title", label), x=LABEL_WIDTH, y=y + 4, class_="label end"))
+        cut = label if len(label) <= longest else label[: longest - 1] + "…"
+        drawn.append(tag("text", cut, tag("title", label), x=LABEL_WIDTH, y=y + 4, class_="label end"))
         if len(marks) > 1:
-            ends_of_row = [x(mark.value) for mark in marks]
-            drawn.append(_line(min(ends_of_row), y, max(ends_of_row), y, "link"))
-        drawn += [_dot(mark, x, y) for mark in marks]
-    return _picture(height, alt, drawn)
+            places = [x(mark.value) for mark in marks]
+            drawn.append(_line(min(places), y, max(places), y, "link"))
+        for mark in marks:
+            if mark.low is not None and mark.high is not None:
+                drawn.append(_line(x(mark.low), y, x(mark.high), y, f"span {mark.style}"))
+            drawn.append(_mark("circle", mark.tip, f"dot {mark.style}", cx=x(mark.value), cy=y, r=5))
+    return _picture(bottom + BOTTOM, alt, drawn)
 
 
 def line_chart(
@@ -159,13 +149,27 @@ def line_chart(
     across = (min(xs), max(xs)) if logarithmic_x else domain(xs, margin=0.02)
     x = Scale(*across, LEFT, WIDTH - RIGHT, logarithmic_x and min(xs) > 0)
     y = Scale(*domain(ys, include_y), HEIGHT - BOTTOM, TOP)
-    drawn = [_x_axis(x, HEIGHT - BOTTOM, x_name), _y_axis(y, y_name)]
+    drawn = _x_axis(x, HEIGHT - BOTTOM, x_name) + _y_axis(y, y_name)
     if guide is not None:
         drawn.append(_line(LEFT, y(guide), WIDTH - RIGHT, y(guide), "guide"))
     if diagonal:
         low, high = max(x.low, y.low), min(x.high, y.high)
         drawn.append(_line(x(low), y(low), x(high), y(high), "guide"))
-    return _picture(HEIGHT, alt, drawn + [_drawn_line(line, x, y) for line in lines])
+    for line in lines:
+        places = [(x(a), y(b)) for a, b in line.points]
+        if line.whiskers:
+            ends = zip(places, line.band, strict=True)
+            drawn += [_line(a, y(low), a, y(high), f"span {line.style}") for (a, _), (low, high) in ends]
+        elif line.band:
+            lower, upper = (
+                [(a, y(pair[end])) for (a, _), pair in zip(places, line.band, strict=True)] for end in (0, 1)
+            )
+            drawn.append(tag("polygon", points=_path(upper + lower[::-1]), class_=f"band {line.style}"))
+        drawn.append(tag("polyline", points=_path(places), class_=f"line {line.style}"))
+        style = f"{'dot' if line.whiskers else 'point'} {line.style}"
+        for (a, b), tip in zip(places, line.tips, strict=True):
+            drawn.append(_mark("circle", tip, style, cx=a, cy=b, r=4))
+    return _picture(HEIGHT, alt, drawn)
 
 
 def bar_chart(bars: Sequence[Bar], x_name: str, y_name: str, alt: str, *, logarithmic_x: bool = False) -> Markup:
@@ -173,87 +177,43 @@ def bar_chart(bars: Sequence[Bar], x_name: str, y_name: str, alt: str, *, logari
     x = Scale(bars[0].low, bars[-1].high, LEFT, WIDTH - RIGHT, logarithmic_x)
     values = [bar.value for bar in bars]
     y = Scale(min(0.0, min(values) * 1.04), max(0.0, max(values) * 1.04) or 1.0, HEIGHT - BOTTOM, TOP)
-    drawn = [_x_axis(x, HEIGHT - BOTTOM, x_name), _y_axis(y, y_name)]
+    drawn = _x_axis(x, HEIGHT - BOTTOM, x_name) + _y_axis(y, y_name)
     for bar in bars:
         left, right, top, foot = x(bar.low), x(bar.high), y(max(bar.value, 0)), y(min(bar.value, 0))
         box = {"x": left, "y": top, "width": max(0.5, right - left - 0.6), "height": max(1.0, foot - top)}
-        drawn.append(tag("rect", tag("title", bar.tip), **box, class_=f"mark bar {bar.style}", data_tip=bar.tip))
+        drawn.append(_mark("rect", bar.tip, f"bar {bar.style}", **box))
     return _picture(HEIGHT, alt, drawn)
 
 
-def _picture(height: float, alt: str, drawn: Sequence[Any]) -> Markup:
-    return tag(
-        "svg",
-        tag("title", alt),
-        *drawn,
-        viewBox=f"0 0 {WIDTH} {height:g}",
-        role="img",
-        aria_label=alt,
-        class_="chart",
-        xmlns="http://www.w3.org/2000/svg",
-    )
+def _picture(height: float, alt: str, drawn: Sequence[Markup]) -> Markup:
+    options = {"role": "img", "aria_label": alt, "class_": "chart", "xmlns": "http://www.w3.org/2000/svg"}
+    return tag("svg", tag("title", alt), *drawn, viewBox=f"0 0 {WIDTH} {height:g}", **options)
+
+
+def _mark(shape: str, tip: str, style: str, **place: float) -> Markup:
+    return tag(shape, tag("title", tip), **place, class_=f"mark {style}", data_tip=tip)
 
 
 def _line(x1: float, y1: float, x2: float, y2: float, style: str) -> Markup:
-    return tag("line", x1=float(x1), y1=float(y1), x2=float(x2), y2=float(y2), class_=style)
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=style)
 
 
-def _x_axis(x: Scale, bottom: float, name: str) -> Markup:
-    ticks = [
-        join(
-            _line(x(tick), TOP, x(tick), bottom, "grid"),
-            tag("text", short(tick), x=float(x(tick)), y=float(bottom + 16), class_="tick middle"),
-        )
-        for tick in x.ticks()
-    ]
-    middle = (x.start + x.end) / 2
-    return join(*ticks, tag("text", name, x=float(middle), y=float(bottom + 36), class_="axis middle"))
+def _path(places: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
 
 
-def _y_axis(y: Scale, name: str) -> Markup:
-    ticks = [
-        join(
-            _line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"),
-            tag("text", short(tick), x=LEFT - 6, y=float(y(tick) + 4), class_="tick end"),
-        )
-        for tick in y.ticks()
-    ]
+def _x_axis(x: Scale, bottom: float, name: str) -> list[Markup]:
+    drawn = []
+    for tick in x.ticks():
+        drawn.append(_line(x(tick), TOP, x(tick), bottom, "grid"))
+        drawn.append(tag("text", short(tick), x=x(tick), y=bottom + 16, class_="tick middle"))
+    return [*drawn, tag("text", name, x=(x.start + x.end) / 2, y=bottom + 36, class_="axis middle")]
+
+
+def _y_axis(y: Scale, name: str) -> list[Markup]:
+    drawn = []
+    for tick in y.ticks():
+        drawn.append(_line(LEFT, y(tick), WIDTH - RIGHT, y(tick), "grid"))
+        drawn.append(tag("text", short(tick), x=LEFT - 6, y=y(tick) + 4, class_="tick end"))
     middle = (y.start + y.end) / 2
-    turned = f"rotate(-90 12 {middle:g})"
-    return join(*ticks, tag("text", name, x=12, y=float(middle), transform=turned, class_="axis middle"))
-
-
-def _dot(mark: Mark, x: Scale, y: float) -> Markup:
-    span = (
-        None if mark.low is None or mark.high is None else _line(x(mark.low), y, x(mark.high), y, f"span {mark.style}")
-    )
-    circle = {"cx": float(x(mark.value)), "cy": float(y), "r": 5, "class_": f"mark dot {mark.style}"}
-    return join(span, tag("circle", tag("title", mark.tip), **circle, data_tip=mark.tip))
-
-
-def _drawn_line(line: Line, x: Scale, y: Scale) -> Markup:
-    places = [(x(a), y(b)) for a, b in line.points]
-    path = " ".join(f"{a:.1f},{b:.1f}" for a, b in places)
-    classes = f"mark {'dot' if line.whiskers else 'point'} {line.style}"
-    dots = [
-        tag("circle", tag("title", tip), cx=float(a), cy=float(b), r=4, class_=classes, data_tip=tip)
-        for (a, b), tip in zip(places, line.tips, strict=True)
-    ]
-    return join(_band(line, x, y), tag("polyline", points=path, class_=f"line {line.style}"), *dots)
-
-
-def _band(line: Line, x: Scale, y: Scale) -> Markup | None:
-    if not line.band:
-        return None
-    across = [x(a) for a, _ in line.points]
-    if line.whiskers:
-        ends = zip(across, line.band, strict=True)
-        return join(*(_line(a, y(low), a, y(high), f"span {line.style}") for a, (low, high) in ends))
-    upper = [f"{a:.1f},{y(high):.1f}" for a, (_, high) in zip(across, line.band, strict=True)]
-    lower = [f"{a:.1f},{y(low):.1f}" for a, (low, _) in zip(across, line.band, strict=True)]
-    return tag("polygon", points=" ".join(upper + lower[::-1]), class_=f"band {line.style}")
-
-
-def _cut(label: str) -> str:
-    most = int(LABEL_WIDTH / LETTER_WIDTH)
-    return label if len(label) <= most else label[: most - 1] + "…"
+    return [*drawn, tag("text", name, x=12, y=middle, transform=f"rotate(-90 12 {middle:g})", class_="axis middle")]

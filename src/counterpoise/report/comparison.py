@@ -13,17 +13,17 @@ from counterpoise import __version__
 from counterpoise.config import Unknown
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, DataError, short_repr
-from counterpoise.evaluation.evaluate import Resampled, paired_differences, resampled_evaluation
+from counterpoise.evaluation.evaluate import paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.context import ReportContext, load_context, unknown_user_notes
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.facts import as_json, difference_facts, flat, method_name, metric_facts, versions
-from counterpoise.report.page import Block, Column, Facts, Section, Table, Text, pairs, records, render
+from counterpoise.report.page import Block, Column, Facts, Section, Table, pairs, records, render
 from counterpoise.report.sections import (
     METRIC_TERMS,
+    ROWS,
     WEIGHT_COLUMNS,
     difference_figure,
-    difference_interval,
     metric_heading,
     with_interval,
 )
@@ -34,11 +34,14 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknow
     """JSON-able: the runs, their metrics on a common test, and paired differences from the first run."""
     if len(runs) < 2:
         raise ConfigError(f"`compare` needs at least two runs, got {len(runs)}. Give RUN1 RUN2 ...")
-    first = load_context(runs[0], test, unknown)
-    contexts = _distinct_names([first, *(load_context(run, unknown=unknown) for run in runs[1:])])
+    contexts = [load_context(run, None if place else test, unknown) for place, run in enumerate(runs)]
+    names = [context.name for context in contexts]
+    contexts = [  # runs of one name are numbered
+        replace(context, name=f"{context.name} ({place})") if names.count(context.name) > 1 else context
+        for place, context in enumerate(contexts, start=1)
+    ]
     first = contexts[0]
     log, notes = common_test(contexts)
-    found = [] if log is None else [_evaluate(context, log, first) for context in contexts]
     gathered: dict[str, Any] = {
         "format": "counterpoise-comparison",
         "version": __version__,
@@ -47,21 +50,12 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknow
         "options": differing([flat(dict(context.configuration)) for context in contexts]),
         "settings": differing([flat(context.model.configuration_) for context in contexts]),
         "test": None if log is None else {"name": first.test_name, "rows": len(log), "k": first.k},
-        "metrics": [_metric(name, contexts, found) for name in METRIC_NAMES] if found else [],
+        "metrics": [] if log is None else _metrics(contexts, log),
         "versions": versions(),
         "definitions": DEFINITIONS,
     }
     facts = as_json(gathered)
     return facts | {"headline": _headline(facts), "summary": _summary(facts)}
-
-
-def _distinct_names(contexts: Sequence[ReportContext]) -> list[ReportContext]:
-    """Contexts with distinct names: runs of one name are numbered."""
-    names = [context.name for context in contexts]
-    return [
-        replace(context, name=f"{name} ({place})") if names.count(name) > 1 else context
-        for place, (name, context) in enumerate(zip(names, contexts, strict=True), start=1)
-    ]
 
 
 def common_test(contexts: Sequence[ReportContext]) -> tuple[FeedbackLog | None, list[str]]:
@@ -101,27 +95,27 @@ def check_knows(context: ReportContext, log: FeedbackLog, first: ReportContext) 
             )
 
 
-def _evaluate(context: ReportContext, log: FeedbackLog, first: ReportContext) -> Resampled:
-    scores = context.model.predict_log(log, unknown=context.unknown)
-    return resampled_evaluation(scores, log, first.k, first.empty_users)
-
-
-def _metric(name: str, contexts: Sequence[ReportContext], found: Sequence[Resampled]) -> dict[str, Any]:
-    """One metric of all runs, each with its interval and its difference from the first."""
-    rows = []
-    for context, resampled in zip(contexts, found, strict=True):
-        value = getattr(resampled.evaluation, name)
-        row: dict[str, Any] = {"run": context.name, "value": value, "interval": resampled.evaluation.intervals[name]}
-        if resampled is not found[0]:
-            row |= difference_facts(name, paired_differences(resampled, found[0])[name])
-        rows.append(row)
-    return metric_facts(name, found[0].evaluation.k) | {"runs": rows}
+def _metrics(contexts: Sequence[ReportContext], log: FeedbackLog) -> list[dict[str, Any]]:
+    """Every metric of all runs on a test, each with its interval and its difference from the first run."""
+    k, rule = contexts[0].k, contexts[0].empty_users
+    scores = [context.model.predict_log(log, unknown=context.unknown) for context in contexts]
+    found = [resampled_evaluation(values, log, k, rule) for values in scores]
+    differences = [paired_differences(resampled, found[0]) for resampled in found]
+    metrics = []
+    for name in METRIC_NAMES:
+        rows = []
+        for context, resampled, difference in zip(contexts, found, differences, strict=True):
+            evaluation = resampled.evaluation
+            row = {"run": context.name, "value": getattr(evaluation, name), "interval": evaluation.intervals[name]}
+            rows.append(row if resampled is found[0] else row | difference_facts(name, difference[name]))
+        metrics.append(metric_facts(name, k) | {"runs": rows})
+    return metrics
 
 
 def _run_facts(context: ReportContext) -> dict[str, Any]:
     model, manifest, fit = context.model, context.manifest, context.model.facts_
     weights = fit["weights"]
-    held_out = [weights.get(f"held_out_{when}") for when in ("before", "after")]
+    held_out = {key: weights.get(key) for key in ("held_out_before", "held_out_after")}
     return {
         "run": context.name,
         "method": context.configuration.get("method") or method_name(model),
@@ -132,8 +126,7 @@ def _run_facts(context: ReportContext) -> dict[str, Any]:
         "epochs": model.history_.best_epoch,
         "risk": fit["risk"],
         **{key: weights[key] for key, *_ in WEIGHT_COLUMNS},
-        "held_out_before": held_out[0] and held_out[0]["rms_sd"],
-        "held_out_after": held_out[1] and held_out[1]["rms_sd"],
+        **{key: imbalance and imbalance["rms_sd"] for key, imbalance in held_out.items()},
         "evaluation": manifest.get("evaluation"),
     }
 
@@ -158,11 +151,11 @@ def _headline(facts: Facts) -> list[dict[str, str]]:
 
 def _summary(facts: Facts) -> list[dict[str, str]]:
     """A paragraph for each run but the first: the metrics in which it is better or worse than the first."""
-    first, parts = facts["runs"][0]["run"], []
-    for place, run in enumerate(facts["runs"][1:], start=1):
-        if facts["metrics"]:
-            listed = verdict_list({row["name"]: row["runs"][place]["verdict"] for row in facts["metrics"]})
-            parts.append({"title": f"{run['run']} against {first}", "text": f"{listed[0].upper()}{listed[1:]}."})
+    first, *others = [run["run"] for run in facts["runs"]]
+    parts = []
+    for place, name in enumerate(others if facts["metrics"] else (), start=1):
+        listed = verdict_list({row["name"]: row["runs"][place]["verdict"] for row in facts["metrics"]})
+        parts.append({"title": f"{name} against {first}", "text": f"{listed[0].upper()}{listed[1:]}."})
     return parts
 
 
@@ -175,12 +168,12 @@ def comparison_page(facts: Facts) -> str:
 
 def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
     if not facts["metrics"]:
-        return Section("metrics", "Metrics", [Text("There is no common test."), _fit_metrics(facts["runs"])])
+        return Section("metrics", "Metrics", ["There is no common test.", _fit_metrics(facts["runs"])])
     test = facts["test"]
     columns = [Column("metric", term="AUC"), *(Column(run, "metric", "interval") for run in runs)]
     rows = [[metric_heading(row), *(with_interval(run) for run in row["runs"])] for row in facts["metrics"]]
     blocks: list[Block] = [
-        Text(f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}."),
+        f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}.",
         Table("Metrics with 95% intervals over users", columns, rows),
     ]
     columns, differences = [Column("metric", term="difference")], [[metric_heading(row)] for row in facts["metrics"]]
@@ -189,7 +182,7 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
         blocks.append(difference_figure(shown, f"{run} against {runs[0]}", f"{run} minus {runs[0]}"[:60]))
         columns += [Column(run, "signed", "difference"), Column("verdict", term="verdict")]
         for cells, row in zip(differences, shown, strict=True):
-            cells += [difference_interval(row["difference"]), row["verdict"]]
+            cells += [with_interval(row["difference"]), row["verdict"]]
     return Section("metrics", "Metrics", [*blocks, Table(f"Differences from {runs[0]}", columns, differences)])
 
 
@@ -205,29 +198,26 @@ def _runs_section(runs: Sequence[Facts]) -> Section:
     table = records(
         "Runs",
         runs,
-        ("run", "run"),
-        ("method", "method"),
-        ("data", "data"),
+        "run",
+        "method",
+        "data",
         ("seed", "seed", "count", "seed"),
-        ("rows", "rows", "count"),
+        ROWS,
         ("seconds", "seconds", "number", "seconds"),
         ("epochs", "epochs", "count"),
         ("risk", "risk", "metric", "risk"),
     )
     term = "held-out functions of the method"
     held_out = [(f"held_out_{when}", f"held-out {when}", "number", term) for when in ("before", "after")]
-    return Section("runs", "Runs", [table, records("Weights", runs, ("run", "run"), *WEIGHT_COLUMNS, *held_out)])
+    return Section("runs", "Runs", [table, records("Weights", runs, "run", *WEIGHT_COLUMNS, *held_out)])
 
 
 def _settings_section(facts: Facts, runs: Sequence[str]) -> Section:
     columns = [Column("setting"), *(Column(run) for run in runs)]
-    options, parts = (
-        [[row["setting"], *map(str, row["values"])] for row in facts[key]] for key in ("options", "settings")
-    )
-    blocks: list[Block] = [Text("All runs have the same options.")]
-    if options:
-        blocks = [Table("Options that differ", columns, options)]
-    if parts:
-        blocks.append(Table("Settings of every part that differ", columns, parts, folded=True))
+    blocks: list[Block] = [] if facts["options"] else ["All runs have the same options."]
+    for key, caption in (("options", "Options that differ"), ("settings", "Settings of every part that differ")):
+        if facts[key]:
+            rows = [[row["setting"], *map(str, row["values"])] for row in facts[key]]
+            blocks.append(Table(caption, columns, rows, folded=key == "settings"))
     blocks.append(pairs("Versions that made this page", facts["versions"], sortable=False))
     return Section("settings", "Settings", blocks)

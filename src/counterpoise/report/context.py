@@ -126,12 +126,11 @@ def load_context(run: str | Path, test: str | None = None, unknown: Unknown = "e
 def unknown_user_notes(context: ReportContext, log: FeedbackLog) -> list[str]:
     """How many ratings of a test are by users unknown to the model; an error where such users are not allowed."""
     rows = int(context.model.unknown_users(log, context.unknown).sum())
-    if not rows:
-        return []
-    return [
+    note = (
         f"Unknown users: {rows:,} of the {len(log):,} test ratings are by users who are not in the log of "
         f"{context.name}; their predictions are the items' rates of positive labels."
-    ]
+    )
+    return [note] if rows else []
 
 
 def name_of_test(dataset: Dataset) -> str | None:
@@ -151,20 +150,14 @@ def _load_dataset(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tupl
     except (CounterpoiseError, OSError, ValueError):  # the error's text could quote a file that is not this log
         named = short_repr(fitted.get("data"))
         return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
-    if not _same_pairs(model, dataset.train):
+    log, fitted_pairs = dataset.train, model.seen_
+    seen = Seen.of(log)
+    same_ids = (log.user_ids, log.item_ids) == (model.user_ids_, model.item_ids_)
+    if not (same_ids and torch.equal(seen.starts, fitted_pairs.starts) and torch.equal(seen.items, fitted_pairs.items)):
         return None, (f"{fitted['data']} has changed since the fit, so what needs the log is left out.",)
-    log = dataset.train
     if isinstance(log, StreamedLog) and not isinstance(log.engine, ThreadEngine):
         dataset = replace(dataset, train=log.by(ThreadEngine()))
     return dataset, ()
-
-
-def _same_pairs(model: DebiasedRecommender, log: FeedbackLog) -> bool:
-    """Whether a log has the ids and the pairs that a model was fitted to."""
-    if (log.user_ids, log.item_ids) != (model.user_ids_, model.item_ids_):
-        return False
-    seen = Seen.of(log)
-    return torch.equal(seen.starts, model.seen_.starts) and torch.equal(seen.items, model.seen_.items)
 
 
 def is_uncorrected(model: DebiasedRecommender) -> bool:
@@ -181,19 +174,26 @@ def with_baseline(context: ReportContext, baseline: str | Path | DebiasedRecomme
     """
     if is_uncorrected(context.model):
         return context
-    if isinstance(baseline, str | Path):
-        baseline = load_model(baseline)
     if baseline is not None:
-        if not is_uncorrected(baseline):
-            raise ConfigError("`baseline` must be a run without correction (counterpoise fit --method mf).")
-        if (baseline.user_ids_, baseline.item_ids_) != (context.model.user_ids_, context.model.item_ids_):
-            raise DataError("`baseline` must be fitted on the same log: its users or items differ. Use the same files.")
-        return replace(context, baseline=baseline)
+        return replace(context, baseline=load_baseline(context.model, baseline))
     log = context.train
     if log is None:
         return context
     model = baseline_model(context)
     return replace(context, baseline=fit_streamed(model, log) if isinstance(log, StreamedLog) else model.fit(log))
+
+
+def load_baseline(model: DebiasedRecommender, baseline: str | Path | DebiasedRecommender) -> DebiasedRecommender:
+    """A baseline for a model, given itself or as a saved run: without correction, with the same users and items."""
+    name = "the given model" if isinstance(baseline, DebiasedRecommender) else str(baseline)
+    found = baseline if isinstance(baseline, DebiasedRecommender) else load_model(baseline)
+    if not is_uncorrected(found):
+        rule = "must be a run without correction (counterpoise fit --method mf)"
+        raise ConfigError(f"`baseline` {rule}, and {name} is debiased.")
+    if (found.user_ids_, found.item_ids_) != (model.user_ids_, model.item_ids_):
+        reason = f"users or items of {name} differ. Use the same files"
+        raise DataError(f"`baseline` must be fitted on the same log: {reason}.")
+    return found
 
 
 def baseline_model(context: ReportContext) -> DebiasedRecommender:

@@ -4,133 +4,91 @@ from __future__ import annotations
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
 
-DEFINITIONS = {
-    "log": (
-        "The observed ratings, the training data. Users and systems chose which pairs were rated, so the log is not a "
-        "random sample of all pairs."
-    ),
-    "all pairs": "Every user with every item, rated or not: the population that predictions are for.",
-    "density": "Rows of the log / number of all pairs.",
-    "label": "1 (positive) where the rating is at or above the threshold, else 0; without a threshold the rating.",
-    "label rate": "The share of positive labels. If it is higher in the log than in a uniform sample, positives are "
-    "over-represented in the log.",
-    "probe": "A small uniformly collected sample that methods may learn from. It is never tested on.",
-    "test": "Uniformly collected ratings that the model was not trained on.",
-    "interval": (
-        "A 95% interval. For metrics and their differences: the percentile interval over 200 bootstrap samples of "
-        "users with all their rows. For label rates: Wilson's. It covers the choice of users, not other data or seeds."
-    ),
-    "activity": "The number of ratings of a user in the log.",
-    "popularity": "The number of ratings of an item in the log.",
-    "top tenth": (
-        "The share of all ratings (or of all list entries) that belong to the most popular tenth of the items, or the "
-        "most active tenth of the users. 10% if all were equal."
-    ),
-    "Gini": "Gini coefficient of the ratings per user or item: 0 if all are equal, near 1 if one has nearly all.",
-    "weight": (
-        "The weight of a row in training divided by the mean weight. In theory proportional to the inverse propensity, "
-        "1 / P(observed)."
-    ),
-    "weighted label rate": (
-        "The label rate of the weighted log. If the weights correct for the selection of labels, it is near the label "
-        "rate of a uniform sample."
-    ),
-    "effective sample size": (
-        "(sum w)² / sum w²: the number of equally weighted rows with the same variance of a mean (Kish 1965)."
-    ),
-    "design effect": "Rows / effective sample size: the factor by which the weights increase the variance of a mean.",
-    "weight tail": (
-        "The share of all weight in the heaviest 1% of rows, and the largest weight / mean weight. If they are large, "
-        "few rows dominate."
-    ),
-    "standardised mean difference": (
-        "SMD = (mean over the log − mean over all pairs) / standard deviation over all pairs. A feature within "
-        f"±{BALANCED_SMD} is usually called balanced."
-    ),
-    "change": "|SMD| before weighting minus |SMD| after: positive where weighting improved balance.",
-    "KS distance": "Kolmogorov-Smirnov distance: the largest difference of the two distribution functions, 0 to 1.",
-    "feature": (
-        "Compared are log(1 + ratings) of users and items, the side features of the log, and the first four principal "
-        "components (PC) of the user and item embeddings of a model of the labels. That model was trained on the log, "
-        "so its components show a small imbalance even without selection."
-    ),
-    "held-out functions": (
-        "200 random kernel functions of all features in the table, which no method balances. Root mean square and "
-        "largest imbalance, in standard deviations. They estimate balance without the optimism of the functions that "
-        "were balanced."
-    ),
-    "held-out functions of the method": (
-        "Random kernel functions of the features in which the method balances, learned from other rows; mean over "
-        "folds."
-    ),
-    "balanced functions": (
-        "The functions whose weighted means over the log the method matches to their means over all pairs, by fold. "
-        "Before: under the weights that the method starts from (its prior)."
-    ),
-    "dual value": (
-        "The Lagrange multiplier of a balanced function: the divergence of the weights saved per standard deviation of "
-        "imbalance allowed. 0: the constraint is not active. Large: few rows of the log support the function."
-    ),
-    "relaxed": (
-        "A function whose dual value would exceed `strength`: it is not balanced fully, and some imbalance remains."
-    ),
-    "duality gap": "The solver's certificate: the objective is at most this far from the optimum.",
-    "loss": "The training objective by epoch: risk and L2 prior. Losses of different methods are not comparable.",
-    "held-out risk": "The risk on held-out rows of the log, used for early stopping. They are as biased as the log.",
-    "risk": "The estimate of the mean error over all pairs that training minimised, at the end of training.",
-    "error on the log": "The mean log loss over the log. It is optimistic, because the log is not a uniform sample.",
-    "AUC": (
-        "The probability that a positive test row scores above a negative one; 0.5 is random. Per user: mean over "
-        "users of the AUC within their rows."
-    ),
-    "NDCG": "Normalised discounted cumulative gain of the top k test rows of each user: 1 if all positives come first.",
-    "precision": "Positives among the top k, divided by k; mean over users.",
-    "recall": "Positives among the top k, divided by all positives of the user; mean over users.",
-    "F1": "2 P R / (P + R) of mean precision P and mean recall R.",
-    "MSE": "Mean squared error of the predicted probability; lower is better.",
-    "MAE": "Mean absolute error of the predicted probability; lower is better.",
-    "log loss": "Mean of −log of the probability predicted for the observed label; lower is better.",
-    "difference": (
-        "This run minus the baseline (or minus the first run) on the same test, paired over bootstrap samples of users."
-    ),
-    "verdict": "better or worse if the interval of the difference excludes 0, else not clear.",
-    "baseline": (
-        "Matrix factorisation (MF) of the same log without correction for selection: every row has the same weight. It "
-        "is fitted for this report with the training settings of the run, on large logs for 300 steps, unless a saved "
-        "run is given."
-    ),
-    "calibration": (
-        "Test rows in ten groups of equal size by prediction: mean prediction against the share of positives. On the "
-        "diagonal, a predicted 0.3 means 30%."
-    ),
-    "calibration error": "Expected calibration error: mean over groups, by size, of |mean prediction − positives|.",
-    "score": "The predicted probability of a positive label.",
-    "overlap": "The mean share of a user's list that is also in the baseline's list.",
-    "items shown": "Distinct items in the lists of the sampled users.",
-    "popularity rank": (
-        "The mean share of all items with fewer ratings than a listed item: 1 if only the most popular item is listed, "
-        "about 0.5 if lists do not depend on popularity."
-    ),
-    "log odds ratio": (
-        "log(P(observed | positive) / P(observed | negative)), the log odds of a positive label in the log minus those "
-        "among all pairs. 0: the missingness model is inactive."
-    ),
-    "intercept": "Added to all predicted log odds, so that predictions average to the label rate of the probe.",
-    "observation probability": (
-        "P(observed | label) by Bayes' rule from the label rates of the log and of the probe. Their difference is "
-        "shrunken by its standard error."
-    ),
-    "ordinal log odds": (
-        "The log odds of a rating at or above a level, for a pair of average odds. By proportional odds the levels are "
-        "at fixed distances for every pair, so a rating is informative beyond its side of the threshold. The ordinal "
-        "weight, measured on the log, is the share of this information that is used: 0 none, 1 all."
-    ),
-    "exposure coefficients": (
-        "The change of the log odds of a positive label per standard deviation of the exposure of the user, item or "
-        "pair. Learned from labels; near 0 if exposure is unrelated to the labels."
-    ),
-    "ideal loss": "The mean log loss over all pairs, which is known in a simulation only.",
-    "bias": "(estimate − truth) / truth of the mean error over all pairs, which is known in a simulation only.",
-    "seconds": "Wall-clock time of the fit.",
-    "seed": "The seed of the probe, the initial parameters and the batches.",
-}
+GLOSSARY = f"""
+log: The observed ratings, the training data. Users and systems chose which pairs were rated, so the log is not a random
+    sample of all pairs.
+all pairs: Every user with every item, rated or not: the population that predictions are for.
+density: Rows of the log / number of all pairs.
+label: 1 (positive) where the rating is at or above the threshold, else 0; without a threshold the rating.
+label rate: The share of positive labels. If it is higher in the log than in a uniform sample, positives are
+    over-represented in the log.
+probe: A small uniformly collected sample that methods may learn from. It is never tested on.
+test: Uniformly collected ratings that the model was not trained on.
+interval: A 95% interval. For metrics and their differences: the percentile interval over 200 bootstrap samples of users
+    with all their rows. For label rates: Wilson's. It covers the choice of users, not other data or seeds.
+activity: The number of ratings of a user in the log.
+popularity: The number of ratings of an item in the log.
+top tenth: The share of all ratings (or of all list entries) that belong to the most popular tenth of the items, or the
+    most active tenth of the users. 10% if all were equal.
+Gini: Gini coefficient of the ratings per user or item: 0 if all are equal, near 1 if one has nearly all.
+weight: The weight of a row in training divided by the mean weight. In theory proportional to the inverse propensity, 1
+    / P(observed).
+weighted label rate: The label rate of the weighted log. If the weights correct for the selection of labels, it is near
+    the label rate of a uniform sample.
+effective sample size: (sum w)² / sum w²: the number of equally weighted rows with the same variance of a mean (Kish
+    1965).
+design effect: Rows / effective sample size: the factor by which the weights increase the variance of a mean.
+weight tail: The share of all weight in the heaviest 1% of rows, and the largest weight / mean weight. If they are
+    large, few rows dominate.
+standardised mean difference: SMD = (mean over the log − mean over all pairs) / standard deviation over all pairs. A
+    feature within ±{BALANCED_SMD} is usually called balanced.
+change: |SMD| before weighting minus |SMD| after: positive where weighting improved balance.
+KS distance: Kolmogorov-Smirnov distance: the largest difference of the two distribution functions, 0 to 1.
+feature: Compared are log(1 + ratings) of users and items, the side features of the log, and the first four principal
+    components (PC) of the user and item embeddings of a model of the labels. That model was trained on the log, so its
+    components show a small imbalance even without selection.
+held-out functions: 200 random kernel functions of all features in the table, which no method balances. Root mean square
+    and largest imbalance, in standard deviations. They estimate balance without the optimism of the functions that were
+    balanced.
+held-out functions of the method: Random kernel functions of the features in which the method balances, learned from
+    other rows; mean over folds.
+balanced functions: The functions whose weighted means over the log the method matches to their means over all pairs, by
+    fold. Before: under the weights that the method starts from (its prior).
+dual value: The Lagrange multiplier of a balanced function: the divergence of the weights saved per standard deviation
+    of imbalance allowed. 0: the constraint is not active. Large: few rows of the log support the function.
+relaxed: A function whose dual value would exceed `strength`: it is not balanced fully, and some imbalance remains.
+duality gap: The solver's certificate: the objective is at most this far from the optimum.
+loss: The training objective by epoch: risk and L2 prior. Losses of different methods are not comparable.
+held-out risk: The risk on held-out rows of the log, used for early stopping. They are as biased as the log.
+risk: The estimate of the mean error over all pairs that training minimised, at the end of training.
+error on the log: The mean log loss over the log. It is optimistic, because the log is not a uniform sample.
+AUC: The probability that a positive test row scores above a negative one; 0.5 is random. Per user: mean over users of
+    the AUC within their rows.
+NDCG: Normalised discounted cumulative gain of the top k test rows of each user: 1 if all positives come first.
+precision: Positives among the top k, divided by k; mean over users.
+recall: Positives among the top k, divided by all positives of the user; mean over users.
+F1: 2 P R / (P + R) of mean precision P and mean recall R.
+MSE: Mean squared error of the predicted probability; lower is better.
+MAE: Mean absolute error of the predicted probability; lower is better.
+log loss: Mean of −log of the probability predicted for the observed label; lower is better.
+difference: This run minus the baseline (or minus the first run) on the same test, paired over bootstrap samples of
+    users.
+verdict: better or worse if the interval of the difference excludes 0, else not clear.
+baseline: Matrix factorisation (MF) of the same log without correction for selection: every row has the same weight. It
+    is fitted for this report with the training settings of the run, on large logs for 300 steps, unless a saved run is
+    given.
+calibration: Test rows in ten groups of equal size by prediction: mean prediction against the share of positives. On the
+    diagonal, a predicted 0.3 means 30%.
+calibration error: Expected calibration error: mean over groups, by size, of |mean prediction − positives|.
+score: The predicted probability of a positive label.
+overlap: The mean share of a user's list that is also in the baseline's list.
+items shown: Distinct items in the lists of the sampled users.
+popularity rank: The mean share of all items with fewer ratings than a listed item: 1 if only the most popular item is
+    listed, about 0.5 if lists do not depend on popularity.
+log odds ratio: log(P(observed | positive) / P(observed | negative)), the log odds of a positive label in the log minus
+    those among all pairs. 0: the missingness model is inactive.
+intercept: Added to all predicted log odds, so that predictions average to the label rate of the probe.
+observation probability: P(observed | label) by Bayes' rule from the label rates of the log and of the probe. Their
+    difference is shrunken by its standard error.
+ordinal log odds: The log odds of a rating at or above a level, for a pair of average odds. By proportional odds the
+    levels are at fixed distances for every pair, so a rating is informative beyond its side of the threshold. The
+    ordinal weight, measured on the log, is the share of this information that is used: 0 none, 1 all.
+exposure coefficients: The change of the log odds of a positive label per standard deviation of the exposure of the
+    user, item or pair. Learned from labels; near 0 if exposure is unrelated to the labels.
+ideal loss: The mean log loss over all pairs, which is known in a simulation only.
+bias: (estimate − truth) / truth of the mean error over all pairs, which is known in a simulation only.
+seconds: Wall-clock time of the fit.
+seed: The seed of the probe, the initial parameters and the batches.
+"""
+# One term per line, "term: definition"; indented lines continue the definition.
+DEFINITIONS = dict(line.split(": ", 1) for line in GLOSSARY.strip().replace("\n    ", " ").splitlines())

@@ -22,7 +22,6 @@ from counterpoise.balance.covariate_balance import feature_balance
 from counterpoise.balance.diagnostics import group_effective_sample_sizes, held_out_imbalance, weight_facts
 from counterpoise.balance.features import side_features, standardised
 from counterpoise.balance.population import Pairs
-from counterpoise.data.log import FeedbackLog
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
 from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
@@ -76,12 +75,13 @@ def log_facts(context: ReportContext, rows: WeightedRows) -> dict[str, Any]:
     """Size of the log, concentration over users and items, label rates of the log, weighted, of probe and test."""
     n_users, n_items = context.shape
     activity, popularity = _counts(*seen_pairs(context.model.seen_), context.shape)
+    ratings = int(activity.sum())
     return {
         "name": None if context.dataset is None else context.dataset.name,
-        "rows": int(activity.sum()),
+        "rows": ratings,
         "users": n_users,
         "items": n_items,
-        "density": int(activity.sum()) / (n_users * n_items),
+        "density": ratings / (n_users * n_items),
         "activity": concentration(activity),
         "popularity": concentration(popularity),
         "label_rates": _label_rates(context, rows),
@@ -129,21 +129,17 @@ def _label_rates(context: ReportContext, rows: WeightedRows) -> list[dict[str, A
     if rows.ratio is not None and rows.labels is not None and np.ptp(rows.ratio) > 0:
         rate = float(rows.ratio @ rows.labels / rows.ratio.sum())
         rates.append({"sample": "log, weighted", "rate": rate, "rows": len(rows.ratio), "interval": None})
-    probe = None if context.dataset is None else context.dataset.probe
-    samples = {"probe": probe, "test": context.test}
-    return rates + [_uniform_rate(name, log) for name, log in samples.items() if log is not None and len(log)]
-
-
-def _uniform_rate(name: str, log: FeedbackLog) -> dict[str, Any]:
-    rate = float(log.labels.mean())
-    return {"sample": name, "rate": rate, "rows": len(log), "interval": wilson_interval(rate, len(log))}
+    samples = {"probe": None if context.dataset is None else context.dataset.probe, "test": context.test}
+    for name, log in samples.items():
+        if log is not None and len(log):
+            rate = float(log.labels.mean())
+            interval = wilson_interval(rate, len(log))
+            rates.append({"sample": name, "rate": rate, "rows": len(log), "interval": interval})
+    return rates
 
 
 def balance_facts(context: ReportContext, rows: WeightedRows, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Balance of every feature and of held-out functions, and the certificate of the functions that were balanced.
-
-    `fitted`: the facts of the fitted weights.
-    """
+    """Balance of features and of held-out functions, and the certificate in `fitted`, the facts of the weights."""
     tables = feature_tables(context, rows)
     before, after = fitted.get("held_out_before"), fitted.get("held_out_after")
     return {
@@ -165,9 +161,8 @@ def feature_tables(context: ReportContext, rows: WeightedRows) -> list[tuple[str
         found.append((("user activity", "item popularity")[side], side, np.log1p(counts)))
         given = np.zeros((len(counts), 0)) if context.train is None else side_features(context.train)[side]
         found += [(f"{who} feature {column + 1}", side, given[:, column]) for column in range(given.shape[1])]
-        vectors = (context.baseline or context.model).embeddings()[side]
-        for place, values in enumerate(principal_components(vectors, PRINCIPAL_COMPONENTS).T):
-            found.append((f"{who} embedding PC {place + 1}", side, values))
+        components = principal_components((context.baseline or context.model).embeddings()[side], PRINCIPAL_COMPONENTS)
+        found += [(f"{who} embedding PC {place}", side, values) for place, values in enumerate(components.T, start=1)]
     return found
 
 
@@ -187,8 +182,8 @@ def principal_components(table: NDArray[Any], count: int) -> Floats:
 def balance_of(name: str, side: int, values: Floats, rows: WeightedRows) -> dict[str, Any]:
     """One feature of users or of items, before and after weighting, against all pairs.
 
-    Over the log, a function of the user alone has the distribution over users weighted by their rows; over all pairs,
-    that over users with equal weights. So the sums run over users, not over pairs.
+    The sums run over users (or items), not over pairs: over the log each has its rows as weight, over all pairs each
+    has the same weight.
     """
     codes = (rows.users, rows.items)[side]
     before = np.bincount(codes, minlength=len(values)).astype(np.float64)
@@ -208,11 +203,10 @@ def _held_out(tables: list[tuple[str, int, Floats]], rows: WeightedRows) -> dict
         return None
     observed = pairs.at(*(torch.from_numpy(np.asarray(codes, np.int64)) for codes in (rows.users, rows.items)))
     before = held_out_imbalance(observed, torch.ones(len(rows.users)), pairs)
-    if before is None or rows.ratio is None:
-        return None if before is None else {"before": before, "after": None}
-    weighted = np.ptp(rows.ratio) > 0
-    after = held_out_imbalance(observed, torch.from_numpy(rows.ratio), pairs) if weighted else before
-    return {"before": before, "after": after}
+    after = None if rows.ratio is None else before
+    if before is not None and rows.ratio is not None and np.ptp(rows.ratio) > 0:
+        after = held_out_imbalance(observed, torch.from_numpy(rows.ratio), pairs)
+    return None if before is None else {"before": before, "after": after}
 
 
 def _functions(fitted: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -226,10 +220,7 @@ def _functions(fitted: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def weights_facts(context: ReportContext, rows: WeightedRows, fitted: Mapping[str, Any]) -> dict[str, Any]:
-    """Effective sample size, tail, histogram and groups of the weights; few facts where they are `uniform`.
-
-    `fitted`: the facts of the fitted weights.
-    """
+    """Effective sample size, tail, histogram and groups of the weights; few of the `fitted` facts where `uniform`."""
     ratio = context.model.ratio_.astype(np.float64)
     scalars = {key: value for key, value in fitted.items() if isinstance(value, int | float | str) or value is None}
     found: dict[str, Any] = {"rows": len(ratio), "uniform": bool(np.ptp(ratio) == 0), "facts": scalars}
@@ -240,12 +231,18 @@ def weights_facts(context: ReportContext, rows: WeightedRows, fitted: Mapping[st
     if rows.ratio is None:
         return found
     users, items = _counts(rows.users, rows.items, context.shape)
+    labels = rows.labels
+    labelled = {} if labels is None else {"positive": labels >= 0.5, "negative": labels < 0.5}
     return found | {
         "per_user": _groups(rows.ratio, rows.users, users),
         "per_item": _groups(rows.ratio, rows.items, items),
         "by_popularity": weight_by_count(relative, items[rows.items]),
         "by_activity": weight_by_count(relative, users[rows.users]),
-        "by_label": _by_label(relative, rows.labels),
+        "by_label": [
+            {"label": name, "rows": int(which.sum()), "mean": float(relative[which].mean())}
+            for name, which in labelled.items()
+            if which.any()
+        ],
         "heaviest": _heaviest(context, rows, relative, (users, items)),
     }
 
@@ -261,8 +258,8 @@ def histogram(relative: Floats, bins: int = WEIGHT_BINS) -> list[dict[str, float
 
 
 def _bins(counts: NDArray[Any], edges: NDArray[Any]) -> list[dict[str, float]]:
-    triples = zip(edges[:-1], edges[1:], counts, strict=True)
-    return [{"low": float(low), "high": float(high), "rows": int(count)} for low, high, count in triples]
+    triples = zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)
+    return [{"low": low, "high": high, "rows": count} for low, high, count in triples]
 
 
 def _groups(ratio: Floats, codes: NDArray[Any], counts: Codes) -> dict[str, Any]:
@@ -282,32 +279,12 @@ def weight_by_count(relative: Floats, counts: NDArray[Any], groups: int = COUNT_
     borders = np.unique(np.quantile(counts, np.arange(1, groups) / groups))
     place = np.searchsorted(borders, counts, side="right")
     found = []
-    for group in np.unique(place):
-        inside = place == group
-        low, high = np.quantile(relative[inside], [0.1, 0.9])
-        found.append(
-            {
-                "ratings": float(np.median(counts[inside])),
-                "from": int(counts[inside].min()),
-                "to": int(counts[inside].max()),
-                "rows": int(inside.sum()),
-                "mean": float(relative[inside].mean()),
-                "low": float(low),
-                "high": float(high),
-            }
-        )
+    for inside in (place == group for group in np.unique(place)):
+        ratings, weights = counts[inside], relative[inside]
+        group = {"ratings": float(np.median(ratings)), "from": int(ratings.min()), "to": int(ratings.max())}
+        group |= {"rows": len(weights), "mean": float(weights.mean())}
+        found.append(group | dict(zip(("low", "high"), np.quantile(weights, [0.1, 0.9]).tolist(), strict=True)))
     return found
-
-
-def _by_label(relative: Floats, labels: NDArray[np.float32] | None) -> list[dict[str, Any]]:
-    if labels is None:
-        return []
-    parts = {"positive": labels >= 0.5, "negative": labels < 0.5}
-    return [
-        {"label": name, "rows": int(which.sum()), "mean": float(relative[which].mean())}
-        for name, which in parts.items()
-        if which.any()
-    ]
 
 
 def _heaviest(
@@ -315,34 +292,31 @@ def _heaviest(
 ) -> list[dict[str, Any]]:
     """The rows with the largest weights."""
     top = np.argsort(-relative, kind="stable")[:HEAVIEST_ROWS]
-    user_ids = context.model.user_ids_.decode(rows.users[top])
-    item_ids = context.model.item_ids_.decode(rows.items[top])
-    return [
-        {
-            "user": str(user),
-            "item": str(item),
-            "label": None if rows.labels is None else float(rows.labels[row]),
-            "weight": float(relative[row]),
-            "user_ratings": int(counts[0][rows.users[row]]),
-            "item_ratings": int(counts[1][rows.items[row]]),
-        }
-        for user, item, row in zip(user_ids, item_ids, top, strict=True)
-    ]
+    users, items = rows.users[top], rows.items[top]
+    columns = {
+        "user": map(str, context.model.user_ids_.decode(users)),
+        "item": map(str, context.model.item_ids_.decode(items)),
+        "label": [None] * len(top) if rows.labels is None else rows.labels[top].tolist(),
+        "weight": relative[top].tolist(),
+        "user_ratings": counts[0][users].tolist(),
+        "item_ratings": counts[1][items].tolist(),
+    }
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def model_facts(context: ReportContext, fit: Mapping[str, Any]) -> dict[str, Any]:
     """Learning curves, metrics on the test, calibration, missingness model, exposure and ordinal facts."""
     model, baseline = context.model, context.baseline
-    coefficients = getattr(model.scorer_, "exposure_coefficients", None)  # log odds for a standard deviation
+    exposure = getattr(model.scorer_, "exposure_coefficients", None)  # log odds for a standard deviation
+    if exposure is not None:
+        exposure = dict(zip((*SIDES, "pair"), exposure.cpu().tolist(), strict=True))
     return {
         "learning": learning_curve(model.history_.to_dict()),
         "baseline_learning": None if baseline is None else learning_curve(baseline.history_.to_dict()),
         "risk": fit["risk"],
         "error_on_log": fit["error_on_log"],
         "imputation": {key: value for key, value in fit["imputation"].items() if isinstance(value, int | float | str)},
-        "exposure_coefficients": None
-        if coefficients is None
-        else dict(zip((*SIDES, "pair"), coefficients.cpu().tolist(), strict=True)),
+        "exposure_coefficients": exposure,
         "ordinal": fit.get("ordinal"),
         "inactive": fit.get("inactive", {}),
         "truth": context.manifest.get("truth"),
@@ -375,28 +349,22 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     log = context.test
     if log is None:
         return {"evaluation": context.manifest.get("evaluation"), "metrics": [], "test": None, "calibration": {}}
-    scores = {
-        name: model.predict_log(log, unknown=context.unknown).astype(np.float64)
-        for name, model in _models(context).items()
-    }
-    found = {name: resampled_evaluation(s, log, context.k, context.empty_users) for name, s in scores.items()}
+    labels, found, calibration = binary_labels(log), {}, {}
+    for which, model in _models(context).items():
+        scores = model.predict_log(log, unknown=context.unknown).astype(np.float64)
+        found[which] = resampled_evaluation(scores, log, context.k, context.empty_users)
+        bins = calibration_bins(scores, labels)
+        calibration[which] = {"bins": [one.to_dict() for one in bins], "error": calibration_error(bins)}
     differences = paired_differences(found["run"], found["baseline"]) if "baseline" in found else {}
-    evaluations = {name: resampled.evaluation.to_dict() for name, resampled in found.items()}
-    labels = binary_labels(log)
-    return {
-        "test": {"name": context.test_name, "rows": len(log), "users": evaluations["run"]["n_users"]},
-        "evaluation": evaluations["run"],
-        "metrics": [_metric(name, evaluations, differences.get(name)) for name in METRIC_NAMES],
-        "calibration": {name: _calibration(labels, values) for name, values in scores.items()},
-    }
-
-
-def _metric(name: str, evaluations: Mapping[str, Any], difference: Difference | None) -> dict[str, Any]:
-    """One metric of the run and of the baseline with intervals, their difference and its verdict."""
-    row = metric_facts(name, evaluations["run"]["k"])
-    for key, facts in evaluations.items():
-        row[key] = {"value": facts[name], "interval": facts["intervals"].get(name)}
-    return row if difference is None else row | difference_facts(name, difference)
+    evaluations = {which: resampled.evaluation.to_dict() for which, resampled in found.items()}
+    metrics = []
+    for name in METRIC_NAMES:
+        row = metric_facts(name, context.k)
+        for which, facts in evaluations.items():
+            row[which] = {"value": facts[name], "interval": facts["intervals"].get(name)}
+        metrics.append(row | (difference_facts(name, differences[name]) if differences else {}))
+    test = {"name": context.test_name, "rows": len(log), "users": evaluations["run"]["n_users"]}
+    return {"test": test, "evaluation": evaluations["run"], "metrics": metrics, "calibration": calibration}
 
 
 def metric_facts(name: str, k: int) -> dict[str, Any]:
@@ -417,22 +385,15 @@ def verdict(name: str, difference: Difference) -> str:
     return "better" if better else "worse"
 
 
-def _calibration(labels: ArrayLike, probabilities: ArrayLike) -> dict[str, Any]:
-    bins = calibration_bins(probabilities, labels)
-    return {"bins": [one.to_dict() for one in bins], "error": calibration_error(bins)}
-
-
 def list_facts(context: ReportContext) -> dict[str, Any]:
     """Lists of some users, from the least to the most active, and coverage and popularity over a sample of users."""
     activity, popularity = _counts(*seen_pairs(context.model.seen_), context.shape)
     sample = np.unique(np.linspace(0, len(activity) - 1, min(MAX_LISTED_USERS, len(activity))).astype(np.int64))
     lists = {name: _lists(model, sample, context.k) for name, model in _models(context).items()}
+    examples = spread_by_activity(activity, EXAMPLE_USERS).tolist()
     return {
         "k": context.k,
-        "users": [
-            _example(context, int(user), int(activity[user]), popularity)
-            for user in spread_by_activity(activity, EXAMPLE_USERS)
-        ],
+        "users": [_example(context, user, activity, popularity) for user in examples],
         "sampled_users": len(sample),
         "overlap": overlap(lists["baseline"], lists["run"]) if "baseline" in lists else None,
         **{name: _coverage(found, popularity) for name, found in lists.items()},
@@ -476,15 +437,15 @@ def _coverage(lists: list[list[int]], popularity: Codes) -> dict[str, float]:
     }
 
 
-def _example(context: ReportContext, user: int, ratings: int, popularity: Codes) -> dict[str, Any]:
+def _example(context: ReportContext, user: int, activity: Codes, popularity: Codes) -> dict[str, Any]:
     """The lists of one user; `new` marks items that are not in the baseline's list."""
     name = context.model.user_ids_.decode([user])
-    found: dict[str, Any] = {"user": str(name[0]), "ratings": ratings}
+    found: dict[str, Any] = {"user": str(name[0]), "ratings": int(activity[user])}
     for which, model in _models(context).items():
         frame = model.recommend(name, k=context.k)
-        codes = model.item_ids_.encode(frame["item_id"])
-        entries = zip(frame["item_id"], frame["score"], popularity[codes], strict=True)
-        found[which] = [{"item": str(i), "score": float(s), "ratings": int(n)} for i, s, n in entries]
+        ratings = popularity[model.item_ids_.encode(frame["item_id"])].tolist()
+        entries = zip(frame["item_id"], frame["score"], ratings, strict=True)
+        found[which] = [{"item": str(i), "score": float(s), "ratings": n} for i, s, n in entries]
     known = {entry["item"] for entry in found.get("baseline", [])}
     for entry in found["run"]:
         entry["new"] = bool(known) and entry["item"] not in known
@@ -537,9 +498,9 @@ def method_name(model: DebiasedRecommender) -> str:
 
 
 def _choices(configuration: dict[str, Any]) -> dict[str, str]:
-    """The settings that are words."""
-    parts = {name: value for name, value in configuration.items() if name != "training"}
-    return {name: value for name, value in flat(parts).items() if isinstance(value, str)}
+    """The settings that are words, but for those of the training."""
+    found = flat(configuration).items()
+    return {name: value for name, value in found if isinstance(value, str) and not name.startswith("training.")}
 
 
 def _method(context: ReportContext) -> dict[str, Any]:

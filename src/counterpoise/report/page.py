@@ -5,33 +5,19 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
-from typing import Any, ClassVar
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from counterpoise.report.definitions import DEFINITIONS
 
 Facts = Mapping[str, Any]
-FORMATS = {
-    "count": "{:,.0f}",
-    "number": "{:.3g}",
-    "metric": "{:.4f}",
-    "signed": "{:+.4f}",
-    "sd": "{:+.3f}",
-    "share": "{:.1%}",
-    "probability": "{:.2f}",
-}
-
-
-@dataclass(frozen=True)
-class Text:
-    """A paragraph."""
-
-    text: str
-    kind: ClassVar[str] = "text"
+FORMATS = {"count": "{:,.0f}", "number": "{:.3g}", "metric": "{:.4f}", "signed": "{:+.4f}", "sd": "{:+.3f}"}
+FORMATS |= {"share": "{:.1%}", "probability": "{:.2f}", "text": "{}"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +43,7 @@ class Column:
             return "–"
         if isinstance(value, list | tuple):
             return f"{self.show(value[0])} ({self.show(value[1])} to {self.show(value[2])})"
-        return FORMATS[self.format].format(value) if self.format in FORMATS else str(value)
+        return FORMATS[self.format].format(value)
 
     def key(self, value: Any) -> Any:
         """The sort key of a value."""
@@ -74,7 +60,6 @@ class Table:
     folded: bool = False
     half: bool = False
     sortable: bool = True
-    kind: ClassVar[str] = "table"
 
 
 @dataclass(frozen=True)
@@ -88,10 +73,9 @@ class Figure:
     numbers: Table | None = None
     term: str | None = None
     tall: bool = False
-    kind: ClassVar[str] = "figure"
 
 
-Block = Text | Table | Figure
+Block = str | Table | Figure  # a string is a paragraph
 
 
 @dataclass(frozen=True)
@@ -103,10 +87,11 @@ class Section:
     blocks: Sequence[Block]
 
 
-def records(caption: str, rows: Iterable[Facts], *columns: tuple[str, ...], **options: bool) -> Table:
-    """A table of dictionaries. A column is (key, name, format, term), the last two optional."""
-    heads = [Column(*column[1:]) for column in columns]
-    return Table(caption, heads, [[row[column[0]] for column in columns] for row in rows], **options)
+def records(caption: str, rows: Iterable[Facts], *columns: str | tuple[str, ...], **options: bool) -> Table:
+    """A table of dictionaries. A column is (key, name, format, term), the last two optional, or a key alone."""
+    described = [(column, column) if isinstance(column, str) else column for column in columns]
+    cells = [[row[key] for key, *_ in described] for row in rows]
+    return Table(caption, [Column(*column[1:]) for column in described], cells, **options)
 
 
 def pairs(caption: str, values: Facts, **options: bool) -> Table:
@@ -120,26 +105,27 @@ def slug(term: str) -> str:
     return "def-" + "".join(letter if letter.isalnum() else "-" for letter in term.lower())
 
 
+@cache
+def load_template(package: str) -> Template:
+    """page.html of a package, which escapes all values and refuses names that it is not given."""
+    environment = Environment(
+        loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("page.html")
+
+
 def render(title: str, subtitle: str, facts: Facts, sections: Sequence[Section]) -> str:
     """A page with the headline, notes and summary of the facts, the sections, and the definitions."""
-    environment = Environment(
-        loader=PackageLoader("counterpoise.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["slug"] = slug
     folder = files("counterpoise.report") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
-    ours = Markup(style), Markup(script)  # files of this package  # nosec B704
-    return environment.get_template("page.html").render(
+    return load_template("counterpoise.report").render(
         title=title,
         subtitle=subtitle,
         facts=facts,
         sections=sections,
-        style=ours[0],
-        script=ours[1],
+        slug=slug,
+        style=Markup(style),  # a file of this package  # nosec B704
+        script=Markup(script),  # nosec B704
         policy=f"default-src 'none'; img-src data:; style-src {csp_hash(style)}; script-src {csp_hash(script)}",
     )
 

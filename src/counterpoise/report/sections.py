@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
-
-from markupsafe import Markup
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
-from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, Text, pairs, records, render
+from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
 from counterpoise.report.summary import CUSTOM
 
 MAX_FEATURES = 20  # rows of the love plot
@@ -18,6 +17,19 @@ METRIC_TERMS = {"auc": "AUC", "user_auc": "AUC", "ndcg": "NDCG", "precision": "p
 METRIC_TERMS |= {"f1": "F1", "mse": "MSE", "mae": "MAE", "log_loss": "log loss"}
 STYLES = {"run": "after", "baseline": "before"}  # classes of the style sheet
 MODELS = {"run": "this run", "baseline": "MF baseline"}
+ROWS = ("rows", "rows", "count")
+WEIGHT_COLUMNS = (
+    ("effective_sample_size", "effective sample size", "count", "effective sample size"),
+    ("design_effect", "design effect", "number", "design effect"),
+    ("top_1_percent_share", "share of the heaviest 1%", "share", "weight tail"),
+    ("max_over_mean", "largest / mean", "number", "weight tail"),
+)
+MISSINGNESS_COLUMNS = (
+    ("positive", "P(observed | positive)", "share", "observation probability"),
+    ("negative", "P(observed | negative)", "share", "observation probability"),
+    ("log_odds_ratio", "log odds ratio", "number", "log odds ratio"),
+    ("intercept", "intercept", "number", "intercept"),
+)
 
 
 def report_page(facts: Facts) -> str:
@@ -31,10 +43,9 @@ def report_page(facts: Facts) -> str:
 def log_section(facts: Facts) -> Section:
     """Concentration of ratings and label rates."""
     log = facts["log"]
-    counts = [{"of": "users"} | log["activity"], {"of": "items"} | log["popularity"]]
     table = records(
         "Ratings per user and item",
-        counts,
+        [{"of": "users"} | log["activity"], {"of": "items"} | log["popularity"]],
         ("of", "ratings of"),
         ("min", "min", "count"),
         ("median", "median", "count"),
@@ -49,14 +60,11 @@ def log_section(facts: Facts) -> Section:
 
 def _concentration(log: Facts) -> Figure:
     names = {"popularity": ("items", "after"), "activity": ("users", "before")}
-    lines = [
-        Line(
-            [(100 * share, 100 * held) for share, held in log[key]["curve"]],
-            [f"The top {share:.0%} of {who} have {held:.0%} of the ratings" for share, held in log[key]["curve"]],
-            style,
-        )
-        for key, (who, style) in names.items()
-    ]
+    lines = []
+    for key, (who, style) in names.items():
+        curve = log[key]["curve"]
+        tips = [f"The top {share:.0%} of {who} have {held:.0%} of the ratings" for share, held in curve]
+        lines.append(Line([(100 * share, 100 * held) for share, held in curve], tips, style))
     alt = "Share of all ratings held by the most popular items and by the most active users"
     svg = line_chart(lines, "top % of items or users", "% of all ratings", alt, diagonal=True)
     caption = "Dashed line: ratings spread equally. The higher a curve, the more concentrated the ratings."
@@ -65,25 +73,22 @@ def _concentration(log: Facts) -> Figure:
 
 def _label_rates(rates: Sequence[Facts]) -> Figure:
     styles = {"log": "before", "log, weighted": "after"}
-    rows, cells = [], []
+    drawn, rows = [], []
     for rate in rates:
         low, high = rate["interval"] or (None, None)
         span = "" if low is None else f", interval {low:.1%} to {high:.1%}"
         tip = f"{rate['sample']}: {rate['rate']:.1%} of {rate['rows']:,} labels are positive{span}"
-        rows.append((rate["sample"], [Mark(rate["rate"], tip, styles.get(rate["sample"], "truth"), low, high)]))
-        cells.append({**rate, "low": low, "high": high})
-    svg = row_chart(rows, "share of positive labels", "Label rates of the log and of uniform samples", guides=())
-    table = records(
-        "Label rates",
-        cells,
-        ("sample", "sample"),
-        ("rate", "rate", "share", "label rate"),
-        ("low", "from", "share", "interval"),
-        ("high", "to", "share", "interval"),
-        ("rows", "rows", "count"),
-    )
+        drawn.append((rate["sample"], [Mark(rate["rate"], tip, styles.get(rate["sample"], "truth"), low, high)]))
+        rows.append({**rate, "low": low, "high": high})
+    svg = row_chart(drawn, "share of positive labels", "Label rates of the log and of uniform samples", guides=())
+    rate_column = ("rate", "rate", "share", "label rate")
+    numbers = records("Label rates", rows, "sample", rate_column, *_interval_columns("share"), ROWS)
     caption = "Probe and test are uniform samples: they estimate the label rate of all pairs. The log is selected."
-    return Figure("Label rates", svg, caption, numbers=table, term="label rate")
+    return Figure("Label rates", svg, caption, numbers=numbers, term="label rate")
+
+
+def _interval_columns(number: str) -> tuple[tuple[str, ...], ...]:
+    return ("low", "from", number, "interval"), ("high", "to", number, "interval")
 
 
 def balance_section(facts: Facts) -> Section:
@@ -94,64 +99,59 @@ def balance_section(facts: Facts) -> Section:
         why = "The log is not available, so weights cannot be assigned to rows."
         if facts["weights"]["uniform"]:
             why = "This method gives every row the same weight, so weighting changes no balance."
-        blocks.append(Text(f"{why} The figure shows the unweighted log against all pairs."))
-    blocks.append(_love_plot(balance))
-    held_out = _held_out(balance)
-    blocks += [held_out] if held_out else []
+        blocks.append(f"{why} The figure shows the unweighted log against all pairs.")
+    blocks += [_love_plot(balance), *_held_out(balance)]
     if balance["functions"]:
-        blocks += [_dual_values(balance), _functions(balance["functions"])]
+        blocks += _dual_values(balance)
     elif balance["weighted"]:
-        blocks.append(Text("This method balances no functions explicitly, so there are no dual values."))
+        blocks.append("This method balances no functions explicitly, so there are no dual values.")
     return Section("balance", "Balance", blocks)
 
 
 def _love_plot(balance: Facts) -> Figure:
     weighted = balance["weighted"]
-    rows = [row for row in balance["features"] if row["smd_before"] is not None]
-    size = _change if weighted else _imbalance
-    largest = sorted(rows, key=lambda row: -abs(size(row)))[:MAX_FEATURES]
+    rows = [{**row, "change": _change(row)} for row in balance["features"]]
+    known = [row for row in rows if row["smd_before"] is not None]
+
+    def size(row: Facts) -> float:
+        return float(row["change"] if weighted else abs(row["smd_before"]))
+
     drawn = []
-    for row in sorted(largest, key=lambda row: -size(row)):
-        marks = [Mark(abs(row["smd_before"]), f"{row['name']}: SMD {row['smd_before']:+.3f} before", "before")]
-        if weighted and row["smd_after"] is not None:
-            marks.append(Mark(abs(row["smd_after"]), f"{row['name']}: SMD {row['smd_after']:+.3f} after", "after"))
+    for row in sorted(sorted(known, key=lambda row: -abs(size(row)))[:MAX_FEATURES], key=lambda row: -size(row)):
+        times = ("before", "after") if weighted and row["smd_after"] is not None else ("before",)
+        found = [(when, row[f"smd_{when}"]) for when in times]
+        marks = [Mark(abs(smd), f"{row['name']}: SMD {smd:+.3f} {when}", when) for when, smd in found]
         drawn.append((row["name"], marks))
     alt = "Love plot: imbalance of each feature" + (" before and after weighting" if weighted else "")
     svg = row_chart(drawn, "|standardised mean difference|", alt, guides=(0.0, BALANCED_SMD))
     selected, order = ("with the largest change", "improvement") if weighted else ("that differ most", "imbalance")
-    shown = f"The {MAX_FEATURES} of {len(rows)} features {selected}" if len(rows) > MAX_FEATURES else "All features"
+    shown = f"The {MAX_FEATURES} of {len(known)} features {selected}" if len(known) > MAX_FEATURES else "All features"
     caption = f"{shown}, the largest {order} first. Dashed lines: 0 and {BALANCED_SMD}."
     legend = {"before": "before", "after": "after"} if weighted else {"unweighted log": "before"}
-    numbers = _feature_table(balance["features"])
-    return Figure("Love plot", svg, caption, legend, numbers, term="standardised mean difference", tall=True)
-
-
-def _imbalance(row: Facts) -> float:
-    return abs(float(row["smd_before"]))
-
-
-def _change(row: Facts) -> float:
-    return 0.0 if row["smd_after"] is None else abs(row["smd_before"]) - abs(row["smd_after"])
-
-
-def _feature_table(rows: Sequence[Facts]) -> Table:
-    changes = [{**row, "change": None if row["smd_before"] is None else _change(row)} for row in rows]
-    return records(
+    term = "standardised mean difference"
+    numbers = records(
         "Balance of every feature",
-        changes,
+        rows,
         ("name", "feature", "text", "feature"),
         ("population_mean", "mean, all pairs", "number"),
         ("mean_before", "mean, log", "number"),
         ("mean_after", "mean, weighted log", "number"),
-        ("smd_before", "SMD before", "sd", "standardised mean difference"),
-        ("smd_after", "SMD after", "sd", "standardised mean difference"),
+        ("smd_before", "SMD before", "sd", term),
+        ("smd_after", "SMD after", "sd", term),
         ("change", "change", "sd", "change"),
         ("ks_before", "KS before", "number", "KS distance"),
         ("ks_after", "KS after", "number", "KS distance"),
     )
+    return Figure("Love plot", svg, caption, legend, numbers, term, tall=True)
 
 
-def _held_out(balance: Facts) -> Table | None:
+def _change(row: Facts) -> float | None:
+    """|SMD| before weighting minus |SMD| after; 0 without weights, None for a feature without an SMD."""
+    before, after = row["smd_before"], row["smd_after"]
+    return None if before is None else 0.0 if after is None else abs(before) - abs(after)
+
+
+def _held_out(balance: Facts) -> list[Block]:
     kinds = {"held_out": "of the features above", "held_out_of_method": "of the method's features"}
     times = ("before", "after") if balance["weighted"] else ("before",)
     rows = [
@@ -160,27 +160,24 @@ def _held_out(balance: Facts) -> Table | None:
         if balance[key]
     ]
     if not rows:
-        return None
+        return []
     terms = "held-out functions", "held-out functions of the method"
     columns = [Column("functions", term=terms[len(rows) - 1])]
     columns += [Column(f"{what} {when}", "number", terms[0]) for what in ("RMS", "max") for when in times]
-    return Table("Imbalance of held-out functions, in SD", columns, rows, half=True)
+    return [Table("Imbalance of held-out functions, in SD", columns, rows, half=True)]
 
 
-def _dual_values(balance: Facts) -> Figure:
+def _dual_values(balance: Facts) -> list[Block]:
+    """The chart of dual values, and the table of all balanced functions."""
     functions = balance["functions"]
     largest = sorted(functions, key=lambda row: -abs(row["dual_value"]))[:MAX_FUNCTIONS]
-    bars = [
-        Bar(
-            place,
-            place + 1,
-            abs(row["dual_value"]),
+    bars = []
+    for place, row in enumerate(largest):
+        tip = (
             f"{row['name']} (fold {row['fold']}): dual value {row['dual_value']:+.3g}, imbalance "
-            f"{row['before_sd']:+.3f} before, {row['after_sd']:+.3f} after{', relaxed' if row['relaxed'] else ''}",
-            "warn" if row["relaxed"] else "after",
+            f"{row['before_sd']:+.3f} before, {row['after_sd']:+.3f} after{', relaxed' if row['relaxed'] else ''}"
         )
-        for place, row in enumerate(largest)
-    ]
+        bars.append(Bar(place, place + 1, abs(row["dual_value"]), tip, "warn" if row["relaxed"] else "after"))
     alt = "Dual value of each balanced function"
     svg = bar_chart(bars, "balanced functions, largest dual value first", "|dual value|", alt)
     folds, left = max(row["fold"] for row in functions), max(abs(row["after_sd"]) for row in functions)
@@ -191,11 +188,7 @@ def _dual_values(balance: Facts) -> Figure:
         "large dual value: few rows of the log support the function."
     )
     legend = {"balanced": "after"} | ({"relaxed": "warn"} if any(row["relaxed"] for row in largest) else {})
-    return Figure("Dual values", svg, caption, legend, term="dual value")
-
-
-def _functions(functions: Sequence[Facts]) -> Table:
-    return records(
+    table = records(
         "Balanced functions, imbalance in standard deviations",
         [{**row, "relaxed": "yes" if row["relaxed"] else "no"} for row in functions],
         ("name", "function", "text", "balanced functions"),
@@ -206,45 +199,59 @@ def _functions(functions: Sequence[Facts]) -> Table:
         ("relaxed", "relaxed", "text", "relaxed"),
         folded=True,
     )
-
-
-WEIGHT_COLUMNS = (
-    ("effective_sample_size", "effective sample size", "count", "effective sample size"),
-    ("design_effect", "design effect", "number", "design effect"),
-    ("top_1_percent_share", "share of the heaviest 1%", "share", "weight tail"),
-    ("max_over_mean", "largest / mean", "number", "weight tail"),
-)
+    return [Figure("Dual values", svg, caption, legend, term="dual value"), table]
 
 
 def weights_section(facts: Facts) -> Section:
     """The distribution of the weights and the effective sample size."""
     weights = facts["weights"]
     if weights["uniform"]:
-        return Section("weights", "Weights", [Text(f"All {weights['rows']:,} rows have the same weight.")])
+        return Section("weights", "Weights", [f"All {weights['rows']:,} rows have the same weight."])
     quantiles = [(name, name, "number", "weight") for name in weights["quantiles"]]
-    summary = [{**weights, **weights["quantiles"]}]
-    numbers = records("Weight diagnostics", summary, ("rows", "rows", "count"), *WEIGHT_COLUMNS, *quantiles)
-    tip = "{rows:,} rows have {low:.3g} to {high:.3g} times the mean weight"
-    svg = _histogram(weights["histogram"], tip, ("weight / mean weight", "rows"), "Histogram of the weights", True)
-    blocks: list[Block] = [numbers, Figure("Distribution of the weights", svg, "Logarithmic x axis.", term="weight")]
+    diagnostics = records(
+        "Weight diagnostics", [{**weights, **weights["quantiles"]}], ROWS, *WEIGHT_COLUMNS, *quantiles
+    )
+    bars = _bars(weights["histogram"], "{rows:,} rows have {low:.3g} to {high:.3g} times the mean weight")
+    svg = bar_chart(bars, "weight / mean weight", "rows", "Histogram of the weights", logarithmic_x=True)
+    blocks: list[Block] = [
+        diagnostics,
+        Figure("Distribution of the weights", svg, "Logarithmic x axis.", term="weight"),
+    ]
     if "by_popularity" not in weights:
-        blocks.append(Text("The log is not available, so weights cannot be assigned to users and items."))
+        blocks.append("The log is not available, so weights cannot be assigned to users and items.")
         return Section("weights", "Weights", blocks)
     sides = {"by_popularity": ("item", "popularity"), "by_activity": ("user", "activity")}
     blocks += [_weight_by_count(weights[key], *names) for key, names in sides.items() if len(weights[key]) > 1]
+    sizes, term = [], "effective sample size"
     for who in ("user", "item"):
+        of = weights[f"per_{who}"]
         tip = f"{{rows:,}} {who}s have an effective sample size of {{low:.0%}} to {{high:.0%}} of their rows"
-        axes = "effective sample size / rows", f"{who}s"
-        alt = f"Effective sample size of each {who} / its rows"
-        svg = _histogram(weights[f"per_{who}"]["share_histogram"], tip, axes, alt)
+        axes, alt = (f"{term} / rows", f"{who}s"), f"Effective sample size of each {who} / its rows"
+        svg = bar_chart(_bars(of["share_histogram"], tip), *axes, alt)
         caption = f"1: all rows of the {who} have the same weight."
-        blocks.append(Figure(f"Effective sample size per {who}", svg, caption, term="effective sample size"))
-    return Section("weights", "Weights", [*blocks, *_weight_tables(weights)])
+        blocks.append(Figure(f"Effective sample size per {who}", svg, caption, term=term))
+        sizes += [{"of": f"per {who}", **of, **of["sizes"]}, {"of": f"per {who} / rows", **of, **of["shares"]}]
+    columns = ("of", term, "text", term), ("groups", "groups", "count"), *(column[:3] for column in quantiles)
+    label_columns = ("label", "label", "text", "label"), ROWS, ("mean", "mean weight", "number", "weight")
+    blocks += [
+        records("Effective sample sizes per user and item", sizes, *columns),
+        records("Weight by label", weights["by_label"], *label_columns, half=True),
+        records(
+            "Rows with the largest weights",
+            weights["heaviest"],
+            "user",
+            "item",
+            ("label", "label", "number", "label"),
+            ("weight", "weight", "number", "weight"),
+            ("user_ratings", "ratings of the user", "count", "activity"),
+            ("item_ratings", "ratings of the item", "count", "popularity"),
+        ),
+    ]
+    return Section("weights", "Weights", blocks)
 
 
-def _histogram(bins: Sequence[Facts], tip: str, axes: tuple[str, str], alt: str, logarithmic: bool = False) -> Markup:
-    bars = [Bar(one["low"], one["high"], one["rows"], tip.format(**one)) for one in bins]
-    return bar_chart(bars, *axes, alt, logarithmic_x=logarithmic)
+def _bars(bins: Sequence[Facts], tip: str) -> list[Bar]:
+    return [Bar(one["low"], one["high"], one["rows"], tip.format(**one)) for one in bins]
 
 
 def _weight_by_count(groups: Sequence[Facts], who: str, term: str) -> Figure:
@@ -260,38 +267,6 @@ def _weight_by_count(groups: Sequence[Facts], who: str, term: str) -> Figure:
     return Figure(f"Weight by {term}", svg, caption, term=term)
 
 
-def _weight_tables(weights: Facts) -> list[Block]:
-    """Effective sample sizes of users and items, weight by label, and the heaviest rows."""
-    sizes = [
-        {"of": title.format(who), "groups": weights[f"per_{who}"]["groups"], **weights[f"per_{who}"][key]}
-        for who in ("user", "item")
-        for key, title in (("sizes", "per {}"), ("shares", "per {} / rows"))
-    ]
-    columns = [(name, name, "number") for name in weights["quantiles"]]
-    size_heads = ("of", "effective sample size", "text", "effective sample size"), ("groups", "groups", "count")
-    return [
-        records("Effective sample sizes per user and item", sizes, *size_heads, *columns),
-        records(
-            "Weight by label",
-            weights["by_label"],
-            ("label", "label", "text", "label"),
-            ("rows", "rows", "count"),
-            ("mean", "mean weight", "number", "weight"),
-            half=True,
-        ),
-        records(
-            "Rows with the largest weights",
-            weights["heaviest"],
-            ("user", "user"),
-            ("item", "item"),
-            ("label", "label", "number", "label"),
-            ("weight", "weight", "number", "weight"),
-            ("user_ratings", "ratings of the user", "count", "activity"),
-            ("item_ratings", "ratings of the item", "count", "popularity"),
-        ),
-    ]
-
-
 def model_section(facts: Facts) -> Section:
     """Metrics, calibration, learning curve, and the fitted parts of the method."""
     model = facts["model"]
@@ -303,21 +278,23 @@ def model_section(facts: Facts) -> Section:
             f"{rule['n_empty_users']:,} have no positive label (rule: {rule['empty_users']}) and "
             f"{rule['n_short_users']:,} fewer than {rule['k']} rows."
         )
-        blocks += [Text(evaluated), metric_table(model["metrics"])]
+        blocks += [evaluated, _metric_table(model["metrics"])]
         if any(row.get("difference") for row in model["metrics"]):
             titles = "Difference from the MF baseline", "this run minus baseline"
             blocks.append(difference_figure(model["metrics"], *titles))
     elif model["evaluation"]:
-        blocks += [
-            Text("The test is not available; these are the metrics at the fit."),
-            _fit_metrics(model["evaluation"]),
-        ]
+        rows = []
+        for name, term in METRIC_TERMS.items():
+            interval = model["evaluation"]["intervals"].get(name) or (None, None)
+            rows.append([term if name != "user_auc" else "AUC per user", model["evaluation"][name], *interval])
+        ends = [Column(name, "metric", "interval") for name in ("from", "to")]
+        table = Table("Metrics at the fit", [Column("metric", term="AUC"), Column("value", "metric"), *ends], rows)
+        blocks += ["The test is not available; these are the metrics at the fit.", table]
     else:
-        blocks.append(Text("There are no uniformly collected ratings to evaluate on: give some with --test FILE."))
+        blocks.append("There are no uniformly collected ratings to evaluate on: give some with --test FILE.")
     if model["calibration"]:
         blocks.append(_calibration(model["calibration"]))
-    blocks += [_learning(model), *_fitted_parts(model), *_truth(model)]
-    return Section("model", "Model", blocks)
+    return Section("model", "Model", [*blocks, _learning(model), *_fitted_parts(model), *_truth(model)])
 
 
 def metric_heading(row: Facts) -> str:
@@ -325,31 +302,22 @@ def metric_heading(row: Facts) -> str:
     return str(row["name"]) + (" (lower is better)" if row["lower_is_better"] else "")
 
 
-def metric_table(rows: Sequence[Facts]) -> Table:
+def _metric_table(rows: Sequence[Facts]) -> Table:
     """Every metric with its interval, that of the baseline, and the difference."""
     columns = [Column("metric", term="AUC"), Column(MODELS["run"], "metric", "interval")]
-    compared = any("baseline" in row for row in rows)
-    if compared:
+    cells = [[metric_heading(row), with_interval(row["run"])] for row in rows]
+    if any("baseline" in row for row in rows):
         columns += [Column(MODELS["baseline"], "metric", "baseline"), Column("difference", "signed", "difference")]
         columns += [Column("verdict", term="verdict")]
-    cells = []
-    for row in rows:
-        cells.append([metric_heading(row), with_interval(row["run"])])
-        if compared:
-            cells[-1] += [with_interval(row["baseline"]), difference_interval(row["difference"]), row["verdict"]]
+        for row, line in zip(rows, cells, strict=True):
+            line += [with_interval(row["baseline"]), with_interval(row["difference"]), row["verdict"]]
     return Table("Metrics on the test, with 95% intervals over users", columns, cells)
 
 
-def with_interval(part: Facts) -> Any:
-    """(value, low, high), or the value alone where there is no interval."""
-    interval = part["interval"]
-    known = part["value"] is not None and interval and interval[0] is not None
-    return [part["value"], *interval] if known else part["value"]
-
-
-def difference_interval(difference: Facts) -> Any:
-    """(difference, low, high), or the difference alone where there is no interval."""
-    return with_interval({"value": difference["value"], "interval": (difference["low"], difference["high"])})
+def with_interval(found: Facts) -> Any:
+    """[value, low, high] of a metric or of a difference; the value alone where there is no interval."""
+    low, high = found.get("interval") or (found.get("low"), found.get("high"))
+    return found["value"] if found["value"] is None or low is None else [found["value"], low, high]
 
 
 def difference_figure(rows: Sequence[Facts], title: str, x_name: str) -> Figure:
@@ -368,72 +336,46 @@ def difference_figure(rows: Sequence[Facts], title: str, x_name: str) -> Figure:
     return Figure(title, svg, caption, {"better": "good", "worse": "warn", "not clear": "unclear"}, term="difference")
 
 
-def _fit_metrics(evaluation: Facts) -> Table:
-    rows = []
-    for name, term in METRIC_TERMS.items():
-        interval = evaluation["intervals"].get(name) or (None, None)
-        rows.append([term if name != "user_auc" else "AUC per user", evaluation[name], *interval])
-    columns = [Column("metric", term="AUC"), Column("value", "metric"), Column("from", "metric", "interval")]
-    return Table("Metrics at the fit", [*columns, Column("to", "metric", "interval")], rows)
-
-
 def _calibration(found: Facts) -> Figure:
     lines, rows = [], []
+    tip = "{model}: predicted {predicted:.3f}, {observed:.1%} of {rows:,} rows are positive"
     for which, part in found.items():
         bins = [{"model": MODELS[which], **one} for one in part["bins"]]
         rows += bins
-        tip = "{model}: predicted {predicted:.3f}, {observed:.1%} of {rows:,} rows are positive"
         points, band = [(b["predicted"], b["observed"]) for b in bins], [(b["low"], b["high"]) for b in bins]
         lines.append(Line(points, [tip.format(**one) for one in bins], STYLES[which], band, whiskers=True))
     svg = line_chart(lines, "mean prediction", "share of positives", "Calibration on the test", diagonal=True)
     errors = ", ".join(f"{part['error']:.3f} ({MODELS[which]})" for which, part in found.items())
     caption = f"Dashed line: perfect calibration. Calibration error: {errors}."
-    numbers = records(
-        "Calibration",
-        rows,
-        ("model", "model"),
-        ("predicted", "predicted", "metric", "calibration"),
-        ("observed", "positive", "metric", "label rate"),
-        ("low", "from", "metric", "interval"),
-        ("high", "to", "metric", "interval"),
-        ("rows", "rows", "count"),
-    )
+    means = ("predicted", "predicted", "metric", "calibration"), ("observed", "positive", "metric", "label rate")
+    numbers = records("Calibration", rows, "model", *means, *_interval_columns("metric"), ROWS)
     legend = {MODELS[which]: STYLES[which] for which in found}
     return Figure("Calibration", svg, caption, legend, numbers, term="calibration error")
 
 
 def _learning(model: Facts) -> Figure:
-    learning = model["learning"]
-    styles = {"loss": ("loss", "after"), "held_out_risk": ("held-out risk", "before")}
-    drawn = {key: names for key, names in styles.items() if learning[key]}
-    lines = [
-        Line(learning[key], [f"epoch {epoch}: {name} {value:.4f}" for epoch, value in learning[key]], style)
-        for key, (name, style) in drawn.items()
-    ]
+    learning, lines, legend = model["learning"], [], {}
+    for key, name, style in (("loss", "loss", "after"), ("held_out_risk", "held-out risk", "before")):
+        if learning[key]:
+            tips = [f"epoch {epoch}: {name} {value:.4f}" for epoch, value in learning[key]]
+            lines.append(Line(learning[key], tips, style))
+            legend[name] = style
     svg = line_chart(lines, "epoch", "loss", "Learning curve")
     caption = (
         f"{learning['epochs']} epochs in {learning['seconds']:.1f} s; the parameters are those of epoch "
         f"{learning['best_epoch']}. At the end the risk is {model['risk']:.4f}, the error on the log "
         f"{model['error_on_log']:.4f}."
     )
-    return Figure("Learning curve", svg, caption, dict(drawn.values()), term="loss")
-
-
-MISSINGNESS_COLUMNS = (
-    ("positive", "P(observed | positive)", "share", "observation probability"),
-    ("negative", "P(observed | negative)", "share", "observation probability"),
-    ("log_odds_ratio", "log odds ratio", "number", "log odds ratio"),
-    ("intercept", "intercept", "number", "intercept"),
-)
+    return Figure("Learning curve", svg, caption, legend, term="loss")
 
 
 def _fitted_parts(model: Facts) -> list[Block]:
     """Missingness model, exposure coefficients, ordinal ratings and other facts of the imputation."""
-    fitted, blocks, shown = model["imputation"], list[Block](), list[tuple[str, ...]]()
-    if "log_odds_ratio" in fitted:
-        shown = [column for column in MISSINGNESS_COLUMNS if column[0] in fitted]
+    others, blocks = dict(model["imputation"]), list[Block]()
+    if "log_odds_ratio" in others:
+        shown = [column for column in MISSINGNESS_COLUMNS if column[0] in others]
         caption = "Missingness model: probability that a pair is observed, by its label"
-        blocks.append(records(caption, [fitted], *shown, half=True))
+        blocks.append(records(caption, [{key: others.pop(key) for key, *_ in shown}], *shown, half=True))
     if model["exposure_coefficients"]:
         blocks.append(_exposure(model["exposure_coefficients"]))
     if ordinal := model["ordinal"]:
@@ -441,7 +383,6 @@ def _fitted_parts(model: Facts) -> list[Block]:
         rows = list(map(list, zip(ordinal["levels"], ordinal["log_odds"], strict=True)))
         caption = f"Ordinal ratings: log odds of a rating at or above each level (weight {ordinal['weight']:.2f})"
         blocks.append(Table(caption, columns, rows, half=True))
-    others = {name: value for name, value in fitted.items() if name not in [column[0] for column in shown]}
     if others:
         blocks.append(pairs("Imputation", {name.replace("_", " "): value for name, value in others.items()}))
     return blocks
@@ -449,33 +390,34 @@ def _fitted_parts(model: Facts) -> list[Block]:
 
 def _exposure(coefficients: Facts) -> Figure:
     rows = [{"of": f"exposure of the {who}", "value": value} for who, value in coefficients.items()]
-    tip = "{of}: {value:+.3f} log odds per standard deviation"
+    tip, title, term = (
+        "{of}: {value:+.3f} log odds per standard deviation",
+        "Exposure coefficients",
+        "exposure coefficients",
+    )
     marks = [(row["of"], [Mark(row["value"], tip.format(**row))]) for row in rows]
-    svg = row_chart(marks, "log odds per standard deviation", "Exposure coefficients")
-    term = "exposure coefficients"
-    numbers = records("Exposure coefficients", rows, ("of", "covariate"), ("value", "coefficient", "sd", term))
+    svg = row_chart(marks, "log odds per standard deviation", title)
+    numbers = records(title, rows, ("of", "covariate"), ("value", "coefficient", "sd", term))
     caption = "Positive: more exposed users, items or pairs have more positive labels, other things equal."
-    return Figure("Exposure coefficients", svg, caption, numbers=numbers, term=term)
+    return Figure(title, svg, caption, numbers=numbers, term=term)
 
 
 def _truth(model: Facts) -> list[Block]:
     """What is known in a simulation only."""
     blocks: list[Block] = []
-    if model["truth"]:
-        keys = ("ideal_loss", "bias_of_the_log", "bias_of_the_weights")
-        table = records(
-            "Known because the log is simulated",
-            [{key: model["truth"].get(key) for key in keys}],
+    if truth := model["truth"]:
+        columns = (
             ("ideal_loss", "ideal loss", "metric", "ideal loss"),
             ("bias_of_the_log", "bias of the unweighted log", "share", "bias"),
             ("bias_of_the_weights", "bias of the weighted log", "share", "bias"),
         )
-        blocks.append(table)
+        known = {key: truth.get(key) for key, *_ in columns}
+        blocks.append(records("Known because the log is simulated", [known], *columns))
     if model["demo"]:
         table = records(
             "Loss on the log and on all pairs",
             model["demo"]["rows"],
-            ("predictor", "predictor"),
+            "predictor",
             ("loss_on_log", "loss on the log", "metric", "error on the log"),
             ("loss_on_all_pairs", "loss on all pairs", "metric", "ideal loss"),
             ("auc", "AUC", "metric", "AUC"),
@@ -488,42 +430,34 @@ def _truth(model: Facts) -> list[Block]:
 def lists_section(facts: Facts) -> Section:
     """Coverage and popularity of the recommended lists, and the lists of some users."""
     lists = facts["lists"]
-    compared = "baseline" in lists
-    rows = [
-        {"lists": MODELS[which], **lists[which], "overlap": lists["overlap"] if which == "run" else None}
-        for which in ("baseline", "run")
-        if which in lists
-    ]
+    sides = [which for which in ("baseline", "run") if which in lists]
+    overlaps = {"baseline": None, "run": lists["overlap"]}
     table = records(
         f"Top-{lists['k']} lists of {lists['sampled_users']:,} users",
-        rows,
-        ("lists", "lists"),
+        [{"lists": MODELS[which], **lists[which], "overlap": overlaps[which]} for which in sides],
+        "lists",
         ("items_shown", "items shown", "count", "items shown"),
         ("popularity_rank", "popularity rank", "metric", "popularity rank"),
         ("top_tenth", "share of the top tenth", "share", "top tenth"),
         ("overlap", "overlap", "share", "overlap"),
     )
-    users = "Some users, from the least to the most active."
-    note = f"{users} • marks items that are not in the baseline's list." if compared else f"{users} No baseline."
-    tables = [_user_table(user, compared) for user in lists["users"] if user["run"]]
-    return Section("lists", "Recommendations", [table, Text(note), *tables])
+    marked = "• marks items that are not in the baseline's list." if "baseline" in sides else "No baseline."
+    note = f"Some users, from the least to the most active. {marked}"
+    return Section(
+        "lists", "Recommendations", [table, note, *(_user_table(u, sides) for u in lists["users"] if u["run"])]
+    )
 
 
-def _user_table(user: Facts, compared: bool) -> Table:
+def _user_table(user: Facts, sides: Sequence[str]) -> Table:
     """One user's lists side by side."""
     columns = [Column("rank", "count")]
-    sides = ["baseline", "run"] if compared else ["run"]
+    rows: list[list[Any]] = [[place + 1] for place in range(max(len(user[side]) for side in sides))]
     for side in sides:
         columns += [Column(MODELS[side]), Column("score", "probability", "score")]
         columns += [Column("ratings", "count", "popularity")]
-    rows = []
-    for place in range(max(len(user[side]) for side in sides)):
-        row: list[Any] = [place + 1]
-        for side in sides:
-            entry = user[side][place] if place < len(user[side]) else None
+        for row, entry in zip_longest(rows, user[side]):
             new = " •" if entry and entry.get("new") else ""
             row += [f"{entry['item']}{new}", entry["score"], entry["ratings"]] if entry else [None, None, None]
-        rows.append(row)
     count = f"{user['ratings']:,} rating{'' if user['ratings'] == 1 else 's'}"
     return Table(f"User {user['user']}, {count}", columns, rows, half=True, sortable=False)
 
@@ -531,19 +465,13 @@ def _user_table(user: Facts, compared: bool) -> Table:
 def configuration_section(facts: Facts) -> Section:
     """Method, settings, data and versions."""
     found, method = facts["configuration"], facts["method"]
-    fit = {
-        "method": method["name"],
-        "about": method["about"],
-        "formula": method["formula"],
-        "citation": method["citation"],
-        "seed": found["seed"],
-        "seconds of the fit": f"{found['fit_seconds']:.1f}",
-        "fitted with counterpoise": found["fit_version"],
-    }
+    fit = {"method": method["name"]} | {key: method[key] for key in ("about", "formula", "citation") if method[key]}
+    fit |= {"seed": found["seed"], "seconds of the fit": f"{found['fit_seconds']:.1f}"}
+    fit["fitted with counterpoise"] = found["fit_version"]
     if found["baseline_seconds"] is not None:
         fit["MF baseline"] = f"{found['baseline_epochs']} epochs in {found['baseline_seconds']:.1f} s"
     folded = {"Options of the fit": "fit", "Settings of every part": "settings", "Data": "dataset"}
-    blocks: list[Block] = [pairs("Fit", {name: value for name, value in fit.items() if value != ""}, sortable=False)]
+    blocks: list[Block] = [pairs("Fit", fit, sortable=False)]
     blocks += [pairs(caption, found[key], folded=True) for caption, key in folded.items() if found[key]]
     blocks.append(pairs("Versions that made this report", found["versions"], sortable=False))
     return Section("configuration", "Configuration", blocks)

@@ -35,10 +35,10 @@ def summary(facts: Facts) -> list[dict[str, str]]:
 
 def headline(facts: Facts) -> list[dict[str, str]]:
     """A few numbers for the top of the page: value, label, note, and the `term` that defines it."""
-    found = []
-    for row in facts["model"]["metrics"]:
-        if row["metric"] in HEADLINE_METRICS and row["run"]["value"] is not None:
-            found.append(headline_metric(row, row["run"]["value"], _note(row)))
+    metrics = [row for row in facts["model"]["metrics"] if row["metric"] in HEADLINE_METRICS]
+    found = [
+        headline_metric(row, row["run"]["value"], _note(row)) for row in metrics if row["run"]["value"] is not None
+    ]
     rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
     uniform = rates.get("test", rates.get("probe"))
     if uniform is not None:
@@ -60,12 +60,12 @@ def headline_metric(row: Facts, value: float, note: str) -> dict[str, str]:
 
 def stopped_note(run: str, stopped: Mapping[str, int]) -> str:
     """That a fit was stopped before its last epoch."""
-    return (
-        f"{run} was stopped after epoch {stopped['epoch']:,} of {stopped['epochs']:,}: the model is not trained fully."
-    )
+    epochs = f"epoch {stopped['epoch']:,} of {stopped['epochs']:,}"
+    return f"{run} was stopped after {epochs}: the model is not trained fully."
 
 
 def _note(row: Facts) -> str:
+    """The difference of a metric from the baseline, or its interval without one."""
     difference = row.get("difference")
     if difference is None or difference["value"] is None:
         return _interval(row["run"]["interval"]).strip()
@@ -134,16 +134,13 @@ def _balance(balance: Facts) -> list[str]:
         before, after = held_out["before"]["rms_sd"], held_out["after"]["rms_sd"]
         verb = "fell" if after < before else "rose"
         sentences.append(f"Imbalance of held-out functions {verb} from {before:.3f} to {after:.3f} SD (RMS).")
-    worse = sum(_is_worse(row) for row in balance["features"])
+    changes = [(row["smd_before"], row["smd_after"]) for row in balance["features"]]
+    known = [(abs(before), abs(after)) for before, after in changes if before is not None and after is not None]
+    worse = sum(after > max(BALANCED_SMD, before + 1e-9) for before, after in known)
     if worse:
         features = f"{worse} features have" if worse > 1 else "1 feature has"
         sentences.append(f"{features} a standardised mean difference above {BALANCED_SMD} that weighting increased.")
     return sentences
-
-
-def _is_worse(row: Facts) -> bool:
-    before, after = row["smd_before"], row["smd_after"]
-    return before is not None and after is not None and abs(after) > max(BALANCED_SMD, abs(before) + 1e-9)
 
 
 def _corrections(model: Facts) -> list[str]:

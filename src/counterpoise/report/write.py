@@ -65,11 +65,7 @@ def write_report_of(context: ReportContext, out: str | Path, baseline: Baseline 
 
 
 def compare(
-    runs: Sequence[str | Path],
-    *,
-    out: str | Path = COMPARISON,
-    test: str | None = None,
-    unknown: Unknown = "error",
+    runs: Sequence[str | Path], *, out: str | Path = COMPARISON, test: str | None = None, unknown: Unknown = "error"
 ) -> dict[str, Any]:
     """Write a page with several saved runs side by side; returns the facts that it shows.
 

@@ -23,20 +23,24 @@ from counterpoise.serve.page import REPORT_POLICY, page_headers, render_page
 MAX_INLINE_ROWS = 1000  # users x k that are ranked on the event loop; more go to a thread, so that others do not wait
 NO_SNIFF = {"X-Content-Type-Options": "nosniff"}  # a browser must not interpret JSON as anything else
 ABOUT = "Recommendations of one saved run, in the ids of its log."
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": schema.Failure, "description": reason}
-    for status, reason in {
-        401: "The token is missing or wrong.",
-        404: "The log does not have the id.",
-        413: "The body is too large.",
-        421: "The Host header names another machine.",
-        422: "A value breaks its rule.",
-    }.items()
+REASONS = {
+    400: "The body is not JSON.",
+    401: "The token is missing or wrong.",
+    404: "The log does not have the id.",
+    413: "The body is too large.",
+    421: "The Host header names another machine.",
+    422: "A value breaks its rule.",
 }
-BAD_BODY: dict[int | str, dict[str, Any]] = {400: {"model": schema.Failure, "description": "The body is not JSON."}}
-ALWAYS_POSSIBLE: dict[int | str, dict[str, Any]] = {status: ERRORS[status] for status in (413, 421)}
 RequestModel = TypeVar("RequestModel", bound=schema.BaseRequest)
 router = APIRouter()
+
+
+def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The errors of an endpoint for the OpenAPI document."""
+    return {status: {"model": schema.Failure, "description": REASONS[status]} for status in statuses}
+
+
+RANKING_ERRORS = errors(401, 404, 413, 421, 422)
 
 
 def make_app(run: Callable[[], ServedRun], lifespan: Any = None) -> FastAPI:
@@ -49,10 +53,8 @@ def make_app(run: Callable[[], ServedRun], lifespan: Any = None) -> FastAPI:
     )
     app.state.run = run
     app.include_router(router)
-    app.add_exception_handler(RequestValidationError, _invalid_request)
-    app.add_exception_handler(HTTPException, _http_error)
-    app.add_exception_handler(CounterpoiseError, _library_error)
-    app.add_exception_handler(Exception, _server_error)
+    for kind in (RequestValidationError, HTTPException, CounterpoiseError, Exception):
+        app.add_exception_handler(kind, _failure)
     return app
 
 
@@ -62,13 +64,12 @@ def query_parameters(model: type[schema.BaseRequest]) -> dict[str, Any]:
     They are parsed by `parse_query`: FastAPI's own parsing takes longer than ranking.
     """
     fields = model.model_json_schema()
-    names = {name: name in fields.get("required", ()) for name in fields["properties"]}
-    return {
-        "parameters": [
-            {"name": name, "in": "query", "required": required, "schema": fields["properties"][name]}
-            for name, required in names.items()
-        ]
-    }
+    required = fields.get("required", ())
+    parameters = [
+        {"name": name, "in": "query", "required": name in required, "schema": field}
+        for name, field in fields["properties"].items()
+    ]
+    return {"parameters": parameters}
 
 
 def parse_query(request: Request, model: type[RequestModel]) -> RequestModel:
@@ -80,7 +81,10 @@ def parse_query(request: Request, model: type[RequestModel]) -> RequestModel:
 
 
 @router.get(
-    "/recommend", response_model=schema.UserList, responses=ERRORS, openapi_extra=query_parameters(schema.OneUser)
+    "/recommend",
+    response_model=schema.UserList,
+    responses=RANKING_ERRORS,
+    openapi_extra=query_parameters(schema.OneUser),
 )
 async def recommend(request: Request) -> Response:
     """The best items of one user."""
@@ -88,7 +92,7 @@ async def recommend(request: Request) -> Response:
     return answer(served(request).recommend(asked.user, asked.k, asked.filter_seen))
 
 
-@router.post("/recommend", response_model=schema.UserLists, responses=ERRORS | BAD_BODY)
+@router.post("/recommend", response_model=schema.UserLists, responses=RANKING_ERRORS | errors(400))
 async def recommend_many(request: Request, asked: schema.ManyUsers) -> Response:
     """The best items of many users, among candidates, without those to leave out."""
     if len(asked.users) * asked.k <= MAX_INLINE_ROWS:
@@ -97,7 +101,7 @@ async def recommend_many(request: Request, asked: schema.ManyUsers) -> Response:
 
 
 @router.get(
-    "/similar", response_model=schema.ItemList, responses=ERRORS, openapi_extra=query_parameters(schema.OneItem)
+    "/similar", response_model=schema.ItemList, responses=RANKING_ERRORS, openapi_extra=query_parameters(schema.OneItem)
 )
 async def similar(request: Request) -> Response:
     """The items most like one."""
@@ -105,13 +109,13 @@ async def similar(request: Request) -> Response:
     return answer(served(request).similar(asked.item, asked.k))
 
 
-@router.get("/health", response_model=schema.Health, responses=ALWAYS_POSSIBLE)
+@router.get("/health", response_model=schema.Health, responses=errors(413, 421))
 async def health() -> Response:
     """Answers while the server runs; needs no token."""
     return answer({"status": "ok"})
 
 
-@router.get("/model", response_model=schema.Model, responses=ALWAYS_POSSIBLE | {401: ERRORS[401]})
+@router.get("/model", response_model=schema.Model, responses=errors(413, 421, 401))
 async def model(request: Request) -> Response:
     """Configuration, metrics and diagnostics of the run."""
     return answer(served(request).facts)
@@ -150,9 +154,17 @@ def _many(run: ServedRun, asked: schema.ManyUsers) -> Response:
     return answer({"users": lists})
 
 
-async def _invalid_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return answer({"error": "; ".join(map(_rule, error.errors()[:5]))}, 422)
+async def _failure(request: Request, error: Exception) -> Response:
+    """The response to an error; details of a fault of the server stay in its log."""
+    if isinstance(error, RequestValidationError):
+        return answer({"error": "; ".join(map(_rule, error.errors()[:5]))}, 422)
+    if isinstance(error, HTTPException):
+        response = answer({"error": str(error.detail)}, error.status_code)
+        response.headers.update(error.headers or {})
+        return response
+    if isinstance(error, CounterpoiseError):
+        return answer({"error": str(error)}, 404 if isinstance(error, UnknownId) else 422)
+    return answer({"error": "something went wrong in the server; its log has the details."}, 500)
 
 
 def _rule(problem: dict[str, Any]) -> str:
@@ -161,18 +173,3 @@ def _rule(problem: dict[str, Any]) -> str:
         return f"the body is not JSON: {problem['ctx']['error']} at byte {problem['loc'][-1]}"
     place = ".".join(str(part) for part in problem["loc"][1:]) or problem["loc"][0]
     return f"`{place}`: {problem['msg'].removeprefix('Value error, ')}, got {short_repr(problem.get('input'))}"
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    response = answer({"error": str(error.detail)}, error.status_code)
-    response.headers.update(error.headers or {})
-    return response
-
-
-async def _library_error(request: Request, error: Exception) -> Response:
-    return answer({"error": str(error)}, 404 if isinstance(error, UnknownId) else 422)
-
-
-async def _server_error(request: Request, error: Exception) -> Response:
-    return answer({"error": "something went wrong in the server; its log has the details."}, 500)

@@ -6,25 +6,17 @@ uvicorn's parser collects headers as long as they come, so `BoundedHeaders` clos
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import ipaddress
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.serve.schema import MAX_BODY_BYTES
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MAX_HEADER_BYTES = 1 << 16  # of a request's first line and headers
 PUBLIC_PATHS = ("/health",)  # need no token
@@ -92,7 +84,7 @@ class BoundedHeaders(HttpToolsProtocol):
 class Guard:
     """Middleware that refuses requests by token, host name and body size."""
 
-    def __init__(self, app: App, token: str | None = None) -> None:
+    def __init__(self, app: ASGIApp, token: str | None = None) -> None:
         self.app = app
         self.token = None if token is None else token.encode()
 
@@ -115,25 +107,24 @@ class Guard:
         """(status, reason) where the headers are enough to refuse a request."""
         if self.token is None and not is_local(_host_name(headers)):
             return 421, "without a token this server answers only requests to this machine's own names: use 127.0.0.1."
-        if (
-            self.token is not None
-            and path not in PUBLIC_PATHS
-            and not self.has_token(headers.get(b"authorization", b""))
-        ):
+        if self.token is not None and path not in PUBLIC_PATHS and not self.has_token(headers):
             return 401, "a token is needed: send the header `Authorization: Bearer TOKEN`."
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > MAX_BODY_BYTES:
             return TOO_LARGE
         return None
 
-    def has_token(self, authorization: bytes) -> bool:
-        """Whether a header has the token, as Bearer or as the password of a browser; compared in constant time."""
+    def has_token(self, headers: dict[bytes, bytes]) -> bool:
+        """Whether the headers have the token, as Bearer or as the password of a browser; compared in constant time."""
         assert self.token is not None
-        scheme, _, word = authorization.partition(b" ")
+        scheme, _, word = headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() == b"basic":
-            word = _password(word)
+            try:
+                word = base64.b64decode(word, validate=True).partition(b":")[2]
+            except ValueError:
+                return False
         elif scheme.lower() != b"bearer":
-            word = b""
+            return False
         return hmac.compare_digest(word.strip(), self.token)
 
     async def whole_body(self, receive: Receive) -> bytes | None:
@@ -174,10 +165,3 @@ def _host_name(headers: dict[bytes, bytes]) -> str:
     host = headers.get(b"host", b"").decode("latin-1").lower()
     name, _, port = host.rpartition(":")
     return (name if port.isdigit() and name else host).strip("[]")
-
-
-def _password(word: bytes) -> bytes:
-    try:
-        return base64.b64decode(word, validate=True).partition(b":")[2]
-    except (binascii.Error, ValueError):
-        return b""

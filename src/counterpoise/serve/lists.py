@@ -56,10 +56,6 @@ class Ids:
             raise UnknownId(f"unknown {self.kind} {short_repr(name)}: this log has {known}.")
         return code
 
-    def require_all(self, names: Sequence[Id]) -> list[int]:
-        """The codes of ids, or an error that names the first unknown one."""
-        return [self.require(name) for name in names]
-
     def known(self, names: Sequence[Id]) -> list[int]:
         """The codes of those ids that are known."""
         return [code for name in names if (code := self.code(name)) is not None]
@@ -97,8 +93,12 @@ class Lists:
         if not all(np.isfinite(table).all() for table in tensors):
             raise DataError("the model holds numbers that are not finite, so it cannot rank. Fit and save again.")
         starts, seen = model.seen_.starts.tolist(), model.seen_.items.numpy()
-        _check_shapes(model, len(unknown_user_logits), starts, seen)
-        popularity = np.bincount(seen, minlength=len(unknown_user_logits))
+        n_users, n_items = len(model.user_ids_), len(model.item_ids_)
+        inside = seen.size == 0 or (seen.min() >= 0 and seen.max() < n_items)
+        ends = len(starts) == n_users + 1 and starts[0] == 0 and starts[-1] == len(seen) and starts == sorted(starts)
+        if not (len(unknown_user_logits) == n_items and inside and ends):
+            raise DataError("the model and its seen items do not fit together. Fit and save again.")
+        popularity = np.bincount(seen, minlength=n_items)
         return cls(model.scorer_, users, items, directions, unknown_user_logits, popularity, starts, seen)
 
     def recommend(
@@ -147,12 +147,3 @@ class Lists:
         if user is None:
             return self.seen_items[:0]
         return self.seen_items[self.seen_starts[user] : self.seen_starts[user + 1]]
-
-
-def _check_shapes(model: DebiasedRecommender, rates: int, starts: list[int], seen: NDArray[np.int64]) -> None:
-    """Raise `DataError` unless the seen items match the users and items of the model."""
-    n_users, n_items = len(model.user_ids_), len(model.item_ids_)
-    inside = seen.size == 0 or (seen.min() >= 0 and seen.max() < n_items)
-    ends = len(starts) == n_users + 1 and starts[0] == 0 and starts[-1] == len(seen) and starts == sorted(starts)
-    if not (rates == n_items and inside and ends):
-        raise DataError("the model and its seen items do not fit together. Fit and save again.")

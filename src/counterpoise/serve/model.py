@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from counterpoise.config import Unknown
-from counterpoise.errors import ConfigError, DataError
-from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.report.context import is_uncorrected
+from counterpoise.errors import DataError
+from counterpoise.recommender import load_model
+from counterpoise.report.context import is_uncorrected, load_baseline
 from counterpoise.report.write import REPORT
 from counterpoise.serve.lists import Id, Ids, Items, Lists
 from counterpoise.storage import read_manifest
@@ -40,13 +40,11 @@ class ServedRun:
         manifest, model = read_manifest(folder), load_model(folder)
         if read_manifest(folder) != manifest:
             raise DataError(f"{folder} was saved again while it was read. Try again.")
-        facts = {
-            "run": folder.resolve().name,
-            **{name: value for name, value in manifest.items() if name not in STORAGE_FIELDS},
-        }
+        facts = {name: value for name, value in manifest.items() if name not in STORAGE_FIELDS}
+        facts = _printable({"run": folder.resolve().name} | facts)
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
-        beside = None if baseline is None else Lists.of(_load_baseline(model, baseline))
-        return cls(folder, users, items, Lists.of(model), _printable(facts), beside, is_uncorrected(model), unknown)
+        beside = None if baseline is None else Lists.of(load_baseline(model, baseline))
+        return cls(folder, users, items, Lists.of(model), facts, beside, is_uncorrected(model), unknown)
 
     @property
     def method(self) -> str:
@@ -72,15 +70,10 @@ class ServedRun:
 
     def choice(self, candidates: Sequence[Id] | None) -> Items | None:
         """The codes of candidates, ascending and each once; None for all items."""
-        return None if candidates is None else np.unique(self.items.require_all(candidates))
+        return None if candidates is None else np.unique([self.items.require(name) for name in candidates])
 
     def recommend(
-        self,
-        name: Id,
-        k: int,
-        filter_seen: bool = True,
-        candidates: Items | None = None,
-        exclude: Sequence[int] = (),
+        self, name: Id, k: int, filter_seen: bool = True, candidates: Items | None = None, exclude: Sequence[int] = ()
     ) -> dict[str, Any]:
         """JSON-able: the list of one user; `candidates` and `exclude` are codes."""
         user = self.user(name)
@@ -94,23 +87,12 @@ class ServedRun:
         return {"item_id": self.items.values[item], "items": self._ranked(*self.lists.similar(item, k))}
 
     def _ranked(self, items: Items, scores: Any) -> list[dict[str, Any]]:
-        pairs = zip(items.tolist(), scores.tolist(), strict=True)
         ids = self.items.values
-        return [
-            {"item_id": ids[item], "score": score, "rank": rank} for rank, (item, score) in enumerate(pairs, start=1)
-        ]
+        ranked = enumerate(zip(items.tolist(), scores.tolist(), strict=True), start=1)
+        return [{"item_id": ids[item], "score": score, "rank": rank} for rank, (item, score) in ranked]
 
 
 def _printable(facts: dict[str, Any]) -> dict[str, Any]:
     """Facts with a question mark for every lone surrogate: folder names may contain them, JSON answers cannot."""
     whole: dict[str, Any] = json.loads(json.dumps(facts, ensure_ascii=False).encode(errors="replace"))
     return whole
-
-
-def _load_baseline(model: DebiasedRecommender, folder: Path) -> DebiasedRecommender:
-    baseline = load_model(folder)
-    if not is_uncorrected(baseline):
-        raise ConfigError(f"`baseline` must be a run of mf (counterpoise fit --method mf), and {folder} is debiased.")
-    if (baseline.user_ids_, baseline.item_ids_) != (model.user_ids_, model.item_ids_):
-        raise DataError(f"`baseline` must be fitted on the same log: users and items of {folder} are others.")
-    return baseline

@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from counterpoise import __version__
 from counterpoise.errors import ConfigError, CounterpoiseError
-from counterpoise.report.page import csp_hash
+from counterpoise.report.page import csp_hash, load_template
 from counterpoise.serve.lists import Items
 from counterpoise.serve.model import ServedRun
 from counterpoise.serve.schema import MAX_K
 
-POPULAR = "Most rated, not seen yet"
 REPORT_POLICY = "sandbox allow-scripts; connect-src 'none'; form-action 'none'"  # gives the report an origin of its own
-
-
-@dataclass(frozen=True)
-class PageList:
-    """A list on the page: rows of item, score (None where there is none) and number of ratings in the log."""
-
-    title: str
-    note: str
-    rows: list[tuple[Any, float | None, int]]
-
-    @property
-    def mean_ratings(self) -> float:
-        """Mean number of ratings of its items."""
-        return sum(row[2] for row in self.rows) / max(1, len(self.rows))
 
 
 def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
@@ -42,7 +25,7 @@ def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
         lists = page_lists(run, user, _length(k)) if user else []
     except CounterpoiseError as problem:
         error, status = str(problem), 422 if isinstance(problem, ConfigError) else 404
-    text = _template().render(
+    text = load_template("counterpoise.serve").render(
         run=run,
         user=user,
         k=k,
@@ -55,26 +38,25 @@ def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
     return text, status
 
 
-def page_lists(run: ServedRun, user: str, k: int) -> list[PageList]:
+def page_lists(run: ServedRun, user: str, k: int) -> list[dict[str, Any]]:
     """The list of the run, and beside it that of the baseline run or else the most rated items."""
     code = run.user(user)
     title = f"{'Baseline' if run.is_baseline else 'Debiased'}: {run.method}"
     unknown = "" if code is not None else " This user is unknown: the items with the best rates of positive labels."
-    lists = [_page_list(run, title, f"Recommendations of this run.{unknown}", *run.lists.recommend(code, k))]
+    own = _page_list(run, title, f"Recommendations of this run.{unknown}", *run.lists.recommend(code, k))
     if run.baseline is not None:
         note = "Matrix factorisation that takes the log as it is."
-        lists.append(_page_list(run, "Baseline", note, *run.baseline.recommend(code, k)))
-    else:
-        note = "No baseline run was given (serve --baseline RUN), so the most rated items are shown."
-        lists.append(_page_list(run, POPULAR, note, run.lists.most_popular(code, k)))
-    return lists
+        return [own, _page_list(run, "Baseline", note, *run.baseline.recommend(code, k))]
+    note = "No baseline run was given (serve --baseline RUN), so the most rated items are shown."
+    return [own, _page_list(run, "Most rated, not seen yet", note, run.lists.most_popular(code, k))]
 
 
-def _page_list(run: ServedRun, title: str, note: str, items: Items, scores: Any = None) -> PageList:
+def _page_list(run: ServedRun, title: str, note: str, items: Items, scores: Any = None) -> dict[str, Any]:
+    """A list on the page: rows of item, score (None where there is none) and number of ratings in the log."""
     values = [None] * len(items) if scores is None else scores.tolist()
     ratings = run.lists.popularity[items].tolist()
     names = [run.items.values[item] for item in items.tolist()]
-    return PageList(title, note, list(zip(names, values, ratings, strict=True)))
+    return {"title": title, "note": note, "rows": list(zip(names, values, ratings, strict=True))}
 
 
 def _length(text: str) -> int:
@@ -83,7 +65,7 @@ def _length(text: str) -> int:
     return int(text)
 
 
-@lru_cache(maxsize=1)
+@cache
 def style() -> str:
     """The stylesheet of the report, and that of the form."""
     own = files("counterpoise.serve") / "templates" / "form.css"
@@ -91,7 +73,7 @@ def style() -> str:
     return report.read_text(encoding="utf-8") + own.read_text(encoding="utf-8")
 
 
-@lru_cache(maxsize=1)
+@cache
 def page_headers() -> dict[str, str]:
     """Headers that forbid scripts, loading anything from elsewhere, and framing."""
     rules = f"default-src 'none'; img-src data:; style-src {csp_hash(style())}; form-action 'self'"
@@ -101,15 +83,3 @@ def page_headers() -> dict[str, str]:
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-store",
     }
-
-
-@lru_cache(maxsize=1)
-def _template() -> Template:
-    environment = Environment(
-        loader=PackageLoader("counterpoise.serve"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html")

@@ -23,8 +23,7 @@ from counterpoise.config import Configurable
 from counterpoise.data.batches import Batch
 from counterpoise.models.base import Scorer
 from counterpoise.probability import shrink_by_error
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation, FittedWeights
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights
 from counterpoise.training.learner import Learner
 from counterpoise.training.optimizer import Rate
 

@@ -13,8 +13,7 @@ from counterpoise import risks
 from counterpoise.balance.diagnostics import weight_facts
 from counterpoise.data.batches import Batch, Batches
 from counterpoise.models.base import Scorer
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedImputation, FittedWeights, Imputation, StepInputs, Weights
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs, Weights
 from counterpoise.training.optimizer import Adam, Rate
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from counterpoise.data.batches import Batch
 from counterpoise.data.log import FeedbackLog
 from counterpoise.probability import log_odds, shrink_by_error
 from counterpoise.risks import error
-from counterpoise.training.context import FitContext
+from counterpoise.training.contracts import FitContext
 
 MAX_LEVELS = 10  # but for one more at the threshold: finer ratings are cut at their deciles
 SAMPLE_ROWS = 1 << 18  # rows from which levels and the ordinal weight are estimated at most

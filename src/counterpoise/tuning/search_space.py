@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -107,11 +107,7 @@ PAPER_SPACE: dict[str, Callable[[Any], Dimension]] = {
 
 
 def search_space(
-    method: str,
-    fixed: Mapping[str, Any],
-    rows: int,
-    space: str = "default",
-    own: Mapping[str, Any] | None = None,
+    method: str, fixed: Mapping[str, Any], rows: int, space: str = "default", own: Mapping[str, Any] | None = None
 ) -> list[Dimension]:
     """The dimensions of a search for a method on a log of `rows` rows, with the settings in `fixed` left out.
 
@@ -122,13 +118,18 @@ def search_space(
     """
     check_choice("space", space, get_args(Space))
     model = make(method, **fixed)
-    full_names, short = short_names(model), {full: name for name, full in short_names(model).items()}
+    params, full_names = model.get_params(), short_names(model)
+    short = {full: name for name, full in full_names.items()}
     dimensions = [_own_dimension(method, fixed, name, given) for name, given in (own or {}).items()]
     taken = {full_names.get(name, name) for name in (*fixed, *(dimension.name for dimension in dimensions))}
-    free = _free_settings(model, taken)
+    if getattr(getattr(model.weights, "functions", None), "select", None) == "worst_case":
+        # it has no tolerance and uses all candidates; its strength is on another scale
+        taken |= {"weights__tolerance", "weights__strength", "weights__functions__n"}
+    # settings that can be searched: {name, as if a wrapped backbone stood alone: full name}
+    free = {full.replace("backbone__backbone__", "backbone__"): full for full in params if full not in taken}
     for name, dimension in {"default": DEFAULT_SPACE, "paper": PAPER_SPACE, "own": {}}[space].items():
         if name in free:
-            dimensions.append(replace(dimension(model.get_params()[free[name]]), name=short[free[name]]))
+            dimensions.append(replace(dimension(params[free[name]]), name=short[free[name]]))
     decayed = tuple(short[free[name]] for name in ("backbone__l2", "backbone__l2_biases") if name in free)
     if space == "paper" and decayed:
         dimensions.append(Dimension("weight_decay", low=1e-6, high=5e-3, log=True, sets=decayed, factor=float(rows)))
@@ -137,15 +138,15 @@ def search_space(
     return dimensions
 
 
-def _free_settings(model: DebiasedRecommender, taken: Collection[str]) -> dict[str, str]:
-    """Settings that can be searched: {name, as if a wrapped backbone stood alone: full name}.
-
-    The worst-case problem has no tolerance and uses all candidates; its strength is on another scale.
-    """
-    worst_case = getattr(getattr(model.weights, "functions", None), "select", None) == "worst_case"
-    unused = ("weights__tolerance", "weights__strength", "weights__functions__n") if worst_case else ()
-    free = [full for full in model.get_params() if full not in taken and full not in unused]
-    return {full.replace("backbone__backbone__", "backbone__"): full for full in free}
+def default_values(method: str, fixed: Mapping[str, Any], dimensions: Sequence[Dimension]) -> dict[str, Any]:
+    """The default value of each dimension that contains it."""
+    model, found = make(method, **fixed), {}
+    for dimension in dimensions:
+        values = [model.get_params()[full] for full in dimension.full_names(model)]
+        value = values[0] / dimension.factor if dimension.sets else values[0]
+        if len(set(map(repr, values))) == 1 and dimension.contains(value):
+            found[dimension.name] = value
+    return found
 
 
 def _own_dimension(method: str, fixed: Mapping[str, Any], name: str, given: Any) -> Dimension:

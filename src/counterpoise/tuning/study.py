@@ -9,27 +9,31 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any, Self
 
 import numpy as np
 
 from counterpoise.errors import GO_ON, ConfigError, DataError
-from counterpoise.methods import make
+from counterpoise.evaluation.estimates import Errors
 from counterpoise.tuning.result import Trial
 from counterpoise.tuning.search_space import Dimension
 
 INSTALL = 'pip install "counterpoise[tune]"'
 
 
-@dataclass(frozen=True, eq=False)
-class Proposal:
-    """A configuration to try."""
+@dataclass(eq=False)
+class Candidate:
+    """A proposed configuration on its way to a result."""
 
     handle: Any  # Optuna's trial
-    settings: dict[str, Any]
+    settings: dict[str, Any]  # empty for the defaults
     default: bool
+    state: str = "running"  # then complete, pruned or failed; repeated if its settings were proposed before
+    errors: list[Errors] = field(default_factory=list)  # by fold
+    mapped_errors: list[Errors] = field(default_factory=list)  # of all folds, if they were fitted at once
+    reason: str | None = None  # of its failure
 
 
 @dataclass(eq=False)
@@ -44,9 +48,8 @@ class Study:
     @classmethod
     def open(
         cls,
-        method: str,
-        fixed: dict[str, Any],
         dimensions: list[Dimension],
+        defaults: dict[str, Any],
         seed: int,
         *,
         problem: dict[str, Any],
@@ -72,7 +75,7 @@ class Study:
             for trial in study.get_trials(deepcopy=False) if exclusive else ():
                 if trial.state == optuna.trial.TrialState.RUNNING:
                     study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-        return cls(study, dimensions, _default_values(method, fixed, dimensions), seed)
+        return cls(study, dimensions, defaults, seed)
 
     def trials(self) -> tuple[Trial, ...]:
         """The finished trials."""
@@ -83,15 +86,16 @@ class Study:
         trials = self.study.get_trials(deepcopy=False)
         return any(trial.user_attrs.get("default") and trial.state.name != "FAIL" for trial in trials)
 
-    def propose(self, pending: int = 0) -> Proposal:
-        """The next configuration: the defaults first, then draws of Optuna's TPE.
+    def propose(self, pending: list[Candidate]) -> Candidate:
+        """The next candidate: the defaults first, then draws of Optuna's TPE.
 
-        `pending`: proposals before it that have no result yet; TPE keeps away from them.
+        TPE keeps away from the `pending` ones, which have no result yet. The new one is repeated if an earlier trial or
+        a pending candidate has the same settings.
         """
-        optuna, number = load_optuna(), len(self.trials()) + pending
+        optuna, number = load_optuna(), len(self.trials()) + len(pending)
         with _quiet():
             seed = int(np.random.SeedSequence([self.seed, number]).generate_state(1)[0])
-            self.study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=pending > 0)
+            self.study.sampler = optuna.samplers.TPESampler(seed=seed, multivariate=True, constant_liar=bool(pending))
             if not self.has_default():
                 self.study.enqueue_trial(self.defaults, user_attrs={"default": True})
             handle = self.study.ask()
@@ -99,42 +103,47 @@ class Study:
                 for dimension in self.dimensions:
                     if dimension.name in self.defaults:
                         dimension.suggest(handle)  # the sampler learns where the defaults lie
-                return Proposal(handle, {}, True)
-            settings: dict[str, Any] = {}
-            for dimension in self.dimensions:
-                settings |= dimension.settings(dimension.suggest(handle))
-            return Proposal(handle, settings, False)
-
-    def finish(self, proposal: Proposal, state: str, risk: float | None, seconds: float, reason: str | None) -> None:
-        """Record how a trial ended. Optuna gets a failed one as pruned without a risk, so that TPE keeps away."""
-        facts = {"state": state, "settings": proposal.settings, "seconds": seconds, "default": proposal.default}
-        for key, value in (facts | {"reason": reason}).items():
-            proposal.handle.set_user_attr(key, value)
-        with _quiet():
-            if state == "complete":
-                self.study.tell(proposal.handle, risk, skip_if_finished=True)
+                found = Candidate(handle, {}, True)
             else:
-                pruned = load_optuna().trial.TrialState.PRUNED
-                self.study.tell(proposal.handle, state=pruned, skip_if_finished=True)
+                found = Candidate(handle, {}, False)
+                for dimension in self.dimensions:
+                    found.settings |= dimension.settings(dimension.suggest(handle))
+        if self._earlier(found) is not None or any(handle.params == other.handle.params for other in pending):
+            found.state = "repeated"
+        return found
 
-    def earlier_trial(self, proposal: Proposal) -> Any:
+    def finish(self, candidate: Candidate, risk: float | None, seconds: float) -> None:
+        """Record how a trial ended. Optuna gets a failed one as pruned without a risk, so that TPE keeps away."""
+        for name in ("state", "settings", "default", "reason"):
+            candidate.handle.set_user_attr(name, getattr(candidate, name))
+        candidate.handle.set_user_attr("seconds", seconds)
+        if candidate.state == "complete":
+            self._tell(candidate, values=risk)
+        else:
+            self._tell(candidate, state=load_optuna().trial.TrialState.PRUNED)
+
+    def repeat(self, candidate: Candidate) -> None:
+        """Give a trial the result of the earlier one with the same settings, in 0 seconds."""
+        earlier = self._earlier(candidate)
+        for fold, risk in earlier.intermediate_values.items():
+            candidate.handle.report(risk, fold)
+        candidate.state, candidate.reason = earlier.user_attrs["state"], earlier.user_attrs["reason"]
+        self.finish(candidate, _risk(earlier), 0.0)
+
+    def discard(self, candidate: Candidate) -> None:
+        """Record that a trial was interrupted: it does not count."""
+        self._tell(candidate, state=load_optuna().trial.TrialState.FAIL)
+
+    def _tell(self, candidate: Candidate, **result: Any) -> None:
+        with _quiet():
+            self.study.tell(candidate.handle, **result, skip_if_finished=True)
+
+    def _earlier(self, candidate: Candidate) -> Any:
         """Optuna's first finished trial with the same value in every dimension, or None."""
-        params = proposal.handle.params
+        params = candidate.handle.params
         if len(params) < len(self.dimensions):  # defaults outside of the space
             return None
         return next((trial for trial in _finished(self.study) if trial.params == params), None)
-
-    def repeat(self, proposal: Proposal) -> None:
-        """Give a trial the result of the earlier one, in 0 seconds."""
-        earlier = self.earlier_trial(proposal)
-        for fold, risk in earlier.intermediate_values.items():
-            proposal.handle.report(risk, fold)
-        self.finish(proposal, earlier.user_attrs["state"], _risk(earlier), 0.0, earlier.user_attrs["reason"])
-
-    def discard(self, proposal: Proposal) -> None:
-        """Record that a trial was interrupted: it does not count."""
-        with _quiet():
-            self.study.tell(proposal.handle, state=load_optuna().trial.TrialState.FAIL, skip_if_finished=True)
 
 
 @contextmanager
@@ -193,18 +202,6 @@ def _check_problem(study: Any, problem: dict[str, Any], storage: str | None) -> 
             f"the study in {storage} is of another problem: it differs in {', '.join(differing)}. "
             "Choose another folder (--out) or storage, or remove this one to begin anew."
         )
-
-
-def _default_values(method: str, fixed: dict[str, Any], dimensions: list[Dimension]) -> dict[str, Any]:
-    """The default value of each dimension that contains it."""
-    model = make(method, **fixed)
-    found = {}
-    for dimension in dimensions:
-        values = [model.get_params()[full] for full in dimension.full_names(model)]
-        value = values[0] / dimension.factor if dimension.sets else values[0]
-        if len(set(map(repr, values))) == 1 and dimension.contains(value):
-            found[dimension.name] = value
-    return found
 
 
 def _risk(trial: Any) -> float | None:

@@ -28,8 +28,8 @@ from counterpoise.parallel import fit_models
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.training.loop import DivergenceError, Progress
 from counterpoise.tuning.result import Trial, Tuning, best_trial
-from counterpoise.tuning.search_space import search_space
-from counterpoise.tuning.study import Proposal, Study, load_optuna
+from counterpoise.tuning.search_space import default_values, search_space
+from counterpoise.tuning.study import Candidate, Study, load_optuna
 
 MAX_DEFICIT = 2.0  # standard errors of the paired difference by which a trial may be behind the best and go on
 STEPS_PER_FIT = 100  # of the reported progress
@@ -94,25 +94,14 @@ def tune(
         "folds": folds,
         "eval_folds": validation.eval_folds,
     }
-    database: dict[str, Any] = {"storage": storage, "name": name or f"counterpoise-{method}", "exclusive": exclusive}
-    study = Study.open(method, fixed, dimensions, seed, problem=problem, **database)
+    defaults, name = default_values(method, fixed, dimensions), name or f"counterpoise-{method}"
+    study = Study.open(dimensions, defaults, seed, problem=problem, storage=storage, name=name, exclusive=exclusive)
     running = _Search(study, validation, lambda own: make(method, **{"seed": seed, **fixed, **own}))
     while len(study.trials()) < trials:
         running.next_trials(parallel_trials, trials, progress)
         if callback is not None:
             callback(study.trials())
     return Tuning(method, seed, fixed, study.trials(), *running.risks(), validation.facts())
-
-
-@dataclass(eq=False)
-class _Candidate:
-    """A proposed configuration on its way to a result."""
-
-    proposal: Proposal
-    state: str = "running"  # then complete, pruned or failed; repeated if its settings were proposed before
-    errors: list[Errors] = field(default_factory=list)  # by fold
-    mapped_errors: list[Errors] = field(default_factory=list)  # of all folds, if they were fitted at once
-    reason: str | None = None
 
 
 @dataclass(eq=False)
@@ -130,103 +119,88 @@ class _Search:
         best = best_trial(done) if any(trial.state == "complete" for trial in done) else None
         best_errors = None if best is None else self._errors_of(best)
         size = min(parallel_trials, planned - len(done)) if self.study.has_default() else 1
-        report = self._fold_progress(progress, len(done), planned, size, best)
-        candidates: list[_Candidate] = []
+        steps = STEPS_PER_FIT * self.validation.eval_folds  # of a trial
+
+        def report(fold: int) -> Progress | None:
+            """The progress of fitting `size` trials to a fold, as a part of the whole search."""
+            if progress is None:
+                return None
+            before = steps * len(done) + STEPS_PER_FIT * size * fold
+            risk = None if best is None else best.risk
+            return lambda epoch, epochs, loss: progress(
+                before + STEPS_PER_FIT * size * epoch // epochs, steps * planned, loss if risk is None else risk
+            )
+
+        candidates: list[Candidate] = []
         try:
             while len(candidates) < size:
-                candidates.append(self._propose(candidates))
+                candidates.append(self.study.propose(candidates))
             for number, fold in enumerate(self.validation.folds):
                 running = [candidate for candidate in candidates if candidate.state == "running"]
                 for candidate, found in zip(running, self._fit(running, fold, report(number)), strict=True):
                     self._evaluate(candidate, found, best_errors)
         except BaseException:
             for candidate in candidates:
-                self.study.discard(candidate.proposal)
+                self.study.discard(candidate)
             raise
         self._record(candidates, time.perf_counter() - started)
         last = report(self.validation.eval_folds - 1)
         if last is not None and best is not None:
             last(1, 1, math.nan)  # pruned and repeated trials are done too; the least risk is shown, not the loss
 
-    def _fold_progress(
-        self, progress: Progress | None, done: int, planned: int, size: int, best: Trial | None
-    ) -> Callable[[int], Progress | None]:
-        """For each fold, the progress of fitting `size` trials to it, as a part of the whole search."""
-        if progress is None:
-            return lambda fold: None
-        steps = STEPS_PER_FIT * self.validation.eval_folds  # of a trial
-        return lambda fold: (
-            lambda epoch, epochs, loss: progress(
-                steps * done + STEPS_PER_FIT * size * fold + STEPS_PER_FIT * size * epoch // epochs,
-                steps * planned,
-                loss if best is None or best.risk is None else best.risk,
-            )
-        )
-
-    def _propose(self, pending: list[_Candidate]) -> _Candidate:
-        """The next candidate; repeated if an earlier or a pending one has the same settings."""
-        proposal = self.study.propose(len(pending))
-        repeated = self.study.earlier_trial(proposal) is not None or any(
-            proposal.handle.params == other.proposal.handle.params for other in pending
-        )
-        return _Candidate(proposal, "repeated" if repeated else "running")
-
-    def _fit(self, candidates: list[_Candidate], fold: Fold, progress: Progress | None) -> list[Errors | Exception]:
+    def _fit(self, candidates: list[Candidate], fold: Fold, progress: Progress | None) -> list[Errors | Exception]:
         """The errors of each candidate on a fold, or its exception; one by one if fitting in parallel fails."""
         if self.validation.parallel_map is not None:
             return [_result_or_error(partial(self._map_folds, candidate)) for candidate in candidates]
         if len(candidates) > 1:
             with suppress(Exception):
-                models = [self.make(candidate.proposal.settings) for candidate in candidates]
+                models = [self.make(candidate.settings) for candidate in candidates]
                 models = fit_models(models, fold.log, [fold.probe] * len(models), progress=progress)
                 return [_result_or_error(partial(held_out_errors, fold, model)) for model in models]
 
-        def fit(candidate: _Candidate) -> Errors:
-            model = self.make(candidate.proposal.settings).fit(fold.log, fold.probe, progress=progress)
+        def fit(candidate: Candidate) -> Errors:
+            model = self.make(candidate.settings).fit(fold.log, fold.probe, progress=progress)
             return held_out_errors(fold, model)
 
         return [_result_or_error(partial(fit, candidate)) for candidate in candidates]
 
-    def _map_folds(self, candidate: _Candidate) -> Errors:
+    def _map_folds(self, candidate: Candidate) -> Errors:
         """The errors on the next fold; all folds are fitted when the first is asked for."""
         if not candidate.mapped_errors:
-            candidate.mapped_errors = list(
-                self.validation.errors_by_fold(lambda: self.make(candidate.proposal.settings))
-            )
+            candidate.mapped_errors = list(self.validation.errors_by_fold(lambda: self.make(candidate.settings)))
         return candidate.mapped_errors[len(candidate.errors)]
 
-    def _evaluate(self, candidate: _Candidate, found: Errors | Exception, best: list[Errors] | None) -> None:
+    def _evaluate(self, candidate: Candidate, found: Errors | Exception, best: list[Errors] | None) -> None:
         """Add the errors on one more fold, and prune the candidate if it is behind the best trial.
 
         Any exception fails the candidate. Only if the defaults raise one without diverging, it ends the search: it
         would come with all other settings too.
         """
         if isinstance(found, Exception):
-            if candidate.proposal.default and not isinstance(found, DivergenceError):
+            if candidate.default and not isinstance(found, DivergenceError):
                 raise found
             kind = "" if isinstance(found, CounterpoiseError) else f"{type(found).__name__}: "
             candidate.state, candidate.errors, candidate.reason = "failed", [], f"{kind}{found}"
             return
         candidate.errors.append(found)
         so_far, folds = pooled(candidate.errors), len(candidate.errors)
-        candidate.proposal.handle.report(debiased_risk(so_far).value, folds)
+        candidate.handle.report(debiased_risk(so_far).value, folds)
         if folds == self.validation.eval_folds:
             candidate.state = "complete"
-        elif best is not None and not candidate.proposal.default and is_behind(so_far, pooled(best[:folds])):
+        elif best is not None and not candidate.default and is_behind(so_far, pooled(best[:folds])):
             candidate.state = "pruned"
 
-    def _record(self, candidates: list[_Candidate], seconds: float) -> None:
+    def _record(self, candidates: list[Candidate], seconds: float) -> None:
         """Finish all trials, and keep the errors of the defaults and of the best trial for paired differences."""
         fitted = [candidate for candidate in candidates if candidate.state != "repeated"]
         for candidate in fitted:
             risk = debiased_risk(pooled(candidate.errors)).value if candidate.errors else None
-            each = round(seconds / len(fitted), 3)
-            self.study.finish(candidate.proposal, candidate.state, risk, each, candidate.reason)
+            self.study.finish(candidate, risk, round(seconds / len(fitted), 3))
             if candidate.state == "complete":
-                self.errors[candidate.proposal.handle.number] = candidate.errors
+                self.errors[candidate.handle.number] = candidate.errors
         for candidate in candidates:
             if candidate.state == "repeated":
-                self.study.repeat(candidate.proposal)
+                self.study.repeat(candidate)
         if self.errors:
             trials = self.study.trials()
             kept = {best_trial(trials).number, *(trial.number for trial in trials if trial.default)}

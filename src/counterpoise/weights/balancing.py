@@ -20,8 +20,7 @@ from counterpoise.config import Prior, Solver
 from counterpoise.errors import ConfigError, check_choice, check_number
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 from counterpoise.weights.base import NaiveBayes, Uniform
 
 ROWS_PER_CANDIDATE = 50  # rows of the log, for each candidate kernel, that the adaptive rule's regression uses
@@ -54,7 +53,6 @@ class Balancing(Weights):
     refresh: int = 30
 
     def init(self, context: FitContext) -> FittedWeights:
-        """Features first; the weights come with the first epoch."""
         self.check()
         prior = (NaiveBayes() if self.prior == "naive-bayes" else Uniform()).init(context)
         if self.solver == "gradient":
@@ -66,7 +64,6 @@ class Balancing(Weights):
 
     @property
     def sources(self) -> tuple[Source, ...]:
-        """The features, one or more."""
         return (self.features,) if isinstance(self.features, str) else tuple(self.features)
 
     def pairs(self, context: FitContext) -> Pairs:
@@ -134,8 +131,7 @@ class BalancedWeights(FittedWeights):
         return [self.ratio]
 
     def facts(self) -> dict[str, Any]:
-        results = [fold.result for fold in self.folds]
-        return solution_facts(results) | {
+        return solution_facts([fold.result for fold in self.folds]) | {
             "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
             "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
             "balanced": [fold.certificate() for fold in self.folds],
@@ -174,9 +170,8 @@ class _Fold:
 
     def solve(self, errors: Tensor | None, ratio: Tensor) -> Tensor:
         """Choose functions and balance them: the ratio of each row, 1 on average."""
-        part = self.part
-        self.fitted = self._choose(errors, ratio)
-        self.result = self.fitted.balance(self.observed, part.tolerance, part.strength, base_weights=self.base)
+        self.fitted, penalty = self._choose(errors, ratio), (self.part.tolerance, self.part.strength)
+        self.result = self.fitted.balance(self.observed, *penalty, base_weights=self.base)
         solved: Tensor = (len(ratio) * self.result.weights).to(ratio)
         own = solved if self.base is None else solved * self.base_mean / self.base
         self.max_log_factor = float(own.max().log())
@@ -205,9 +200,9 @@ class _Fold:
 
     def certificate(self) -> dict[str, Any]:
         """JSON-able, function by function: imbalance before and after, and its dual value in standard deviations."""
-        result, names = self.result, self.fitted.names
+        result = self.result
         return {
-            "names": list(names),
+            "names": list(self.fitted.names),
             "before_sd": (result.imbalance_before / result.scale).tolist(),
             "after_sd": (result.imbalance / result.scale).tolist(),
             "dual_value": (result.dual * result.scale).tolist(),

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 
 PropensityOf = Callable[[Tensor | None, Tensor | None], Tensor]  # of pairs by their codes; of all of D where None
 CLIP = 0.05  # the smallest propensity that counts, as a share of the density: no ratio above 20
@@ -22,7 +21,6 @@ class Uniform(Weights):
     """Every observed pair counts the same: what plain matrix factorisation assumes, wrongly on a biased log."""
 
     def init(self, context: FitContext) -> FittedWeights:
-        """Ratio 1."""
         return ConstantWeights(context, 1.0)
 
 
@@ -31,18 +29,16 @@ class UnitWeights(Weights):
     """Every observed pair has weight 1: with `dr` all other pairs count by their imputed error alone."""
 
     def init(self, context: FitContext) -> FittedWeights:
-        """Ratio = density."""
         return ConstantWeights(context, context.log.density)
 
 
 class ConstantWeights(FittedWeights):
     def __init__(self, context: FitContext, ratio: float) -> None:
         self.ratio = torch.full((len(context.log),), ratio, device=context.device)
-        self._shape = context.log.shape
+        self._n_pairs = context.log.n_pairs
 
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
-        size = self._shape[0] * self._shape[1] if users is None else len(users)
-        return self.ratio[:1].expand(size)
+        return self.ratio[:1].expand(self._n_pairs if users is None else len(users))
 
 
 @dataclass
@@ -56,7 +52,6 @@ class NaiveBayes(Weights):
     smoothing: float = 1.0
 
     def init(self, context: FitContext) -> FittedWeights:
-        """Two values, one for each label; in between for labels in between."""
         check_number("smoothing", self.smoothing, at_least=0)
         probe = context.need_probe(
             "naive Bayes weights",
@@ -88,6 +83,11 @@ class LabelWeights(FittedWeights):
 
     def facts(self) -> dict[str, Any]:
         return {"ratio_of_negative": self._negative, "ratio_of_positive": self._positive}
+
+
+def check_clip(clip: float) -> None:
+    """Raise `ConfigError` unless it is a share of the density."""
+    check_number("clip", clip, at_least=0, at_most=1, advice="It is a share of the density; 0 switches it off.")
 
 
 def inverse_propensity(propensity: Tensor, density: float, clip: float) -> Tensor:
@@ -124,7 +124,7 @@ class InversePropensity(FittedWeights):
         density: float | None = None,
         normalised: bool = False,
     ) -> None:
-        check_number("clip", clip, at_least=0, at_most=1, advice="It is a share of the density; 0 switches it off.")
+        check_clip(clip)
         log, self.clip = context.log, clip
         self.density = log.density if density is None else density
         codes = [torch.from_numpy(codes).to(context.device) for codes in (log.users, log.items)]
@@ -135,7 +135,6 @@ class InversePropensity(FittedWeights):
         self._everywhere: Tensor | None = None  # (|D|,) once it was asked for
 
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
-        """The ratio of any pairs; labels make no difference."""
         if users is None and self._everywhere is not None:
             return self._everywhere
         ratio = self.scale * inverse_propensity(self.propensity_of(users, items), self.density, self.clip)
@@ -143,5 +142,4 @@ class InversePropensity(FittedWeights):
         return ratio
 
     def facts(self) -> dict[str, Any]:
-        """What the clip did, and the range of the propensities."""
         return propensity_facts(self.on_log, self.density, self.clip)

@@ -18,8 +18,7 @@ from counterpoise.balance.population import Pairs, Population, Sample
 from counterpoise.balance.selection import solve
 from counterpoise.data.batches import Batch
 from counterpoise.models.base import Backbone
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, StepInputs
+from counterpoise.training.contracts import FitContext, FittedWeights, StepInputs
 from counterpoise.training.optimizer import Rate
 
 BATCH_STRENGTH = 1.0  # the default penalty on a standard deviation of all functions together: in a batch of 128 each is
@@ -27,12 +26,7 @@ BATCH_STRENGTH = 1.0  # the default penalty on a standard deviation of all funct
 
 
 def weight_loss(
-    log_mass: Tensor,
-    log_base: Tensor,
-    values: Tensor,
-    fitted: FittedFunctions,
-    tolerance: float,
-    strength: float,
+    log_mass: Tensor, log_base: Tensor, values: Tensor, fitted: FittedFunctions, tolerance: float, strength: float
 ) -> Tensor:
     """L_w = KL(mass || base) + sum_j strength_j [|tau_j| - tolerance_j]+, tau_j = sum of mass x h_j - target_j.
 
@@ -45,8 +39,8 @@ def weight_loss(
     if fitted.matrix is not None:
         worst: Tensor = imbalance @ solve(fitted.matrix, imbalance)
         return divergence + strength * worst
-    allowed, prices = fitted.penalties(tolerance, strength)
-    return divergence + (prices * (imbalance.abs() - allowed).clamp(min=0)).sum()
+    allowed, penalties = fitted.penalties(tolerance, strength)
+    return divergence + (penalties * (imbalance.abs() - allowed).clamp(min=0)).sum()
 
 
 class WeightModel(FittedWeights):
@@ -80,9 +74,8 @@ class WeightModel(FittedWeights):
         observed = Sample(self.pairs.features(batch.users, batch.items))
         ratio, log_base = (values.index_select(0, batch.rows) for values in (self.ratio, self.log_prior))
         with torch.no_grad():
-            fitted = self.functions.fit(
-                self._population(batch), observed, inputs.errors - imputed, ratio, self.context.generator
-            )
+            errors, generator = inputs.errors - imputed, self.context.generator
+            fitted = self.functions.fit(self._population(batch), observed, errors, ratio, generator)
             values = fitted.values(observed.matrix) if fitted.known is None else fitted.known
         penalties = 1 if fitted.matrix is not None else len(fitted.targets)
         strength = BATCH_STRENGTH / penalties if self.strength is None else self.strength
@@ -109,16 +102,13 @@ class WeightModel(FittedWeights):
         return ratio
 
     def finalize(self) -> None:
-        """Every row's ratio as the model has it, normalised over the log."""
         log = self.context.batches().whole()
         self.ratio = self.at(log.users, log.items, log.labels)
 
     def state(self) -> list[Tensor]:
-        """The weight model's parameters."""
         return [parameter.data for parameter in self.scorer.parameters()]
 
     def facts(self) -> dict[str, Any]:
-        """The loss of the last batch."""
         return {"solver": "gradient", "last_weight_loss": float(self.last_loss)}
 
 

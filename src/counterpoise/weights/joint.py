@@ -15,10 +15,9 @@ from counterpoise.data.batches import Batch
 from counterpoise.errors import check_number
 from counterpoise.models.base import Backbone
 from counterpoise.risks import exposure_cross_entropy, negative_log_complement
-from counterpoise.training.context import FitContext
-from counterpoise.training.contracts import FittedWeights, StepInputs, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, StepInputs, Weights
 from counterpoise.training.optimizer import Rate
-from counterpoise.weights.base import CLIP, inverse_propensity, propensity_facts
+from counterpoise.weights.base import CLIP, check_clip, inverse_propensity, propensity_facts
 from counterpoise.weights.propensity import default_model
 
 MAX_BALANCED_PROPENSITY = 1 - 1e-3  # the largest propensity whose 1 / (1 - p) is balanced
@@ -70,24 +69,23 @@ class _JointPropensity(FittedWeights):
     changes: ClassVar[bool] = True
     needs_pairs: ClassVar[bool] = True
     gap_name: ClassVar[str]
+    part: BalancedPropensity | StabilizedPropensity
 
-    def __init__(self, context: FitContext, backbone: Backbone | None, clip: float) -> None:
-        check_number("clip", clip, at_least=0, at_most=1, advice="It is a share of the density; 0 switches it off.")
-        self.clip, self.density, self.rows = clip, context.log.density, len(context.log)
-        self.scorer = context.build(default_model(backbone), self.density)
+    def __init__(self, part: BalancedPropensity | StabilizedPropensity, context: FitContext) -> None:
+        check_clip(part.clip)
+        self.part, self.clip, self.density, self.rows = part, part.clip, context.log.density, len(context.log)
+        self.scorer = context.build(default_model(part.backbone), self.density)
         self.optimizer = context.optimizer(self.scorer)
         self.whole = context.batches().whole()
         self.ratio = self.at(self.whole.users, self.whole.items)
         self._gap, self._steps, self._whole_step = torch.zeros((), device=context.device), 0, False
 
     def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> None:
-        """Every row's ratio as the model has it now; where the batch is the log, they are so already."""
-        if not self._whole_step:
+        if not self._whole_step:  # where the batch is the log, the ratios are the model's already
             self.finalize()
         self._gap, self._steps = torch.zeros_like(self._gap), 0
 
     def step(self, inputs: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
-        """One step of the model of o; nothing else moves."""
         batch = inputs.batch
         on_rows, on_pairs = self.both(batch)
         loss, gap = self.loss(inputs, on_pairs, on_rows, imputed, imputed_on_pairs)
@@ -108,15 +106,12 @@ class _JointPropensity(FittedWeights):
 
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
-        """The ratio of any pairs; labels make no difference."""
         return inverse_propensity(torch.sigmoid(self.scorer.at(users, items)), self.density, self.clip)
 
     def finalize(self) -> None:
-        """Every row's ratio as the model has it."""
         self.ratio = self.at(self.whole.users, self.whole.items)
 
     def state(self) -> list[Tensor]:
-        """The model and the ratios that it gave."""
         return [*(parameter.data for parameter in self.scorer.parameters()), self.ratio]
 
     @torch.no_grad()
@@ -148,7 +143,6 @@ class BalancedPropensity(Weights):
     clip: float = CLIP
 
     def init(self, context: FitContext) -> FittedWeights:
-        """A fresh model."""
         check_number("observation", self.observation, above=0)
         check_number("labels", self.labels, at_least=0)
         check_number("balance", self.balance, at_least=0)
@@ -157,20 +151,16 @@ class BalancedPropensity(Weights):
 
 class _Balanced(_JointPropensity):
     gap_name = "balance_gap"
+    part: BalancedPropensity
 
     def __init__(self, part: BalancedPropensity, context: FitContext) -> None:
-        super().__init__(context, part.backbone, part.clip)
-        self.part = part
-        smallest = max(part.clip * self.density, 1e-6)
-        self.range = (
-            math.log(smallest / (1 - smallest)),
-            math.log(MAX_BALANCED_PROPENSITY / (1 - MAX_BALANCED_PROPENSITY)),
-        )  # of logits in the balance
+        super().__init__(part, context)
+        limits = max(part.clip * self.density, 1e-6), MAX_BALANCED_PROPENSITY
+        self.range = [math.log(p / (1 - p)) for p in limits]  # of logits in the balance
 
     def loss(
         self, inputs: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The three terms of `BalancedPropensity`."""
         own = exposure_cross_entropy(on_pairs, on_rows, self.density)
         labels = entire_space(on_pairs, on_rows, inputs.pair_logits, inputs.logits, inputs.batch.labels, self.density)
         on_pairs, on_rows = on_pairs.clamp(*self.range), on_rows.clamp(*self.range)
@@ -179,7 +169,6 @@ class _Balanced(_JointPropensity):
         return self.part.observation * own + self.part.labels * labels + self.part.balance * gap.square(), gap
 
     def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
-        """The predictor's part of labels CE(o r -> p r^)."""
         if self.part.labels == 0:
             return None
         with torch.no_grad():
@@ -204,22 +193,17 @@ class StabilizedPropensity(Weights):
     clip: float = CLIP
 
     def init(self, context: FitContext) -> FittedWeights:
-        """A fresh model."""
         check_number("stability", self.stability, at_least=0)
         return _Stabilized(self, context)
 
 
 class _Stabilized(_JointPropensity):
     gap_name = "stability_gap"
-
-    def __init__(self, part: StabilizedPropensity, context: FitContext) -> None:
-        super().__init__(context, part.backbone, part.clip)
-        self.part = part
+    part: StabilizedPropensity
 
     def loss(
         self, inputs: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Cross-entropy and the squared gap of `StabilizedPropensity`."""
         weight = inverse_propensity(torch.sigmoid(on_rows), self.density, self.clip)
         gap = normalised_gap(weight, imputed, imputed_on_pairs)
         return exposure_cross_entropy(on_pairs, on_rows, self.density) + self.part.stability * gap.square(), gap

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, get_args
@@ -22,8 +23,7 @@ from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, chec
 from counterpoise.models.base import Backbone, as_backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_thread
-from counterpoise.training.context import FitContext, mean_error
-from counterpoise.training.contracts import FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, Weights, mean_error
 from counterpoise.weights.base import CLIP, InversePropensity, PropensityOf
 
 CountsOf = Literal["item", "user", "both"]
@@ -52,7 +52,6 @@ class Propensity(Weights):
     clip: float = CLIP
 
     def init(self, context: FitContext) -> FittedWeights:
-        """Train the model."""
         scorer = context.fit_exposure(default_model(self.backbone))
         return InversePropensity(context, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
 
@@ -69,7 +68,6 @@ class Popularity(Weights):
     clip: float = CLIP
 
     def init(self, context: FitContext) -> FittedWeights:
-        """Count."""
         check_choice("of", self.of, get_args(CountsOf))
         log = context.log
         shares = []  # of each user's, and each item's pairs that were observed
@@ -77,20 +75,14 @@ class Popularity(Weights):
             counts = torch.bincount(torch.from_numpy(codes).long(), minlength=log.n_pairs // other).clamp(min=1)
             counted = self.of in (side, "both")
             shares.append((counts / other if counted else torch.ones(len(counts))).to(context.device))
-        factor = 1 / log.density if self.of == "both" else 1.0
-        propensity_of = _product(shares[0], shares[1], factor)
+        (users, items), factor = shares, 1 / log.density if self.of == "both" else 1.0
+
+        def propensity_of(user: Tensor | None, item: Tensor | None) -> Tensor:
+            if user is None or item is None:
+                return (factor * torch.outer(users, items)).flatten().clamp(max=1)
+            return (factor * users[user.long()] * items[item.long()]).clamp(max=1)
+
         return InversePropensity(context, propensity_of, self.clip, normalised=True)
-
-
-def _product(users: Tensor, items: Tensor, factor: float) -> PropensityOf:
-    """min(1, factor x users[u] x items[i])."""
-
-    def propensity_of(user: Tensor | None, item: Tensor | None) -> Tensor:
-        if user is None or item is None:
-            return (factor * torch.outer(users, items)).flatten().clamp(max=1)
-        return (factor * users[user.long()] * items[item.long()]).clamp(max=1)
-
-    return propensity_of
 
 
 @dataclass(eq=False)
@@ -106,7 +98,6 @@ class KnownPropensity(Weights):
     clip: float = CLIP
 
     def init(self, context: FitContext) -> FittedWeights:
-        """Nothing to learn."""
         training = context.training
         kept = 1.0 if training.patience is None else 1 - training.validation  # propensities are those of the whole log
         return InversePropensity(context, _given(self.propensity, context), self.clip, context.log.density / kept)
@@ -126,7 +117,6 @@ class KnownPropensity(Weights):
 
 
 def _given(propensity: Any, context: FitContext) -> PropensityOf:
-    """A function of codes from whatever the caller gave."""
     log, device = context.log, context.device
     if propensity is None:
         return _from_rows(log, device)
@@ -216,7 +206,6 @@ class Logistic(Weights):
     clip: float = CLIP
 
     def init(self, context: FitContext) -> FittedWeights:
-        """Fit the regression."""
         check_number("l2", self.l2, at_least=0)
         sources = (self.sources,) if isinstance(self.sources, str) else tuple(self.sources)
         for source in sources:
@@ -229,14 +218,15 @@ class Logistic(Weights):
         observed = observed_pairs(context.log, pairs)
         with one_thread(context.log.n_pairs < MIN_PAIRS_FOR_THREADS):
             fitted = regress(pairs, observed.users, observed.items, self.l2, context.generator)
-        users, items = (table.to(context.device) for table in fitted.effects(pairs))
-        return InversePropensity(context, lambda user, item: torch.sigmoid(_sum(users, items, user, item)), self.clip)
+        users = (fitted.intercept + pairs.users @ fitted.users).to(context.device)
+        items = (pairs.items @ fitted.items).to(context.device)
 
+        def propensity_of(user: Tensor | None, item: Tensor | None) -> Tensor:
+            if user is None or item is None:
+                return torch.sigmoid((users[:, None] + items).flatten().float())
+            return torch.sigmoid((users[user.long()] + items[item.long()]).float())
 
-def _sum(users: Tensor, items: Tensor, user: Tensor | None, item: Tensor | None) -> Tensor:
-    if user is None or item is None:
-        return (users[:, None] + items).flatten().float()
-    return (users[user.long()] + items[item.long()]).float()
+        return InversePropensity(context, propensity_of, self.clip)
 
 
 class Coefficients(NamedTuple):
@@ -246,10 +236,6 @@ class Coefficients(NamedTuple):
     users: Tensor  # (user columns,)
     items: Tensor  # (item columns,)
 
-    def effects(self, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        """The logit's two parts: of each user, with the intercept, and of each item."""
-        return self.intercept + pairs.users @ self.users, pairs.items @ self.items
-
 
 def regress(pairs: Pairs, users: Tensor, items: Tensor, l2: float, generator: torch.Generator) -> Coefficients:
     """Minimise sum over D of CE(o -> p) + l2 / 2 |c|^2 by Newton's method, for the observed pairs (users, items).
@@ -258,15 +244,19 @@ def regress(pairs: Pairs, users: Tensor, items: Tensor, l2: float, generator: to
     pair's features are ever written down. Past `MAX_EXACT_PAIRS` pairs, uniformly drawn ones stand for D.
     """
     observed = torch.cat([pairs.users.new_tensor([len(users)]), pairs.users[users].sum(0), pairs.items[items].sum(0)])
-    total = len(pairs.users) * len(pairs.items)
-    drawn = None if total <= MAX_EXACT_PAIRS else _draw(pairs, generator)
+    sizes, drawn = (len(pairs.users), len(pairs.items)), None
+    total, factor = math.prod(sizes), 1.0
+    if total > MAX_EXACT_PAIRS:
+        drawn = [torch.randint(size, (SAMPLED_PAIRS,), generator=generator) for size in sizes]
+        factor = total / SAMPLED_PAIRS
     value = torch.zeros_like(observed)
     value[0] = torch.logit(torch.tensor(len(users) / total, dtype=value.dtype), eps=1e-6)
     prior = torch.full_like(value, l2)
     prior[0] = 0.0
 
     def sums(at: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        loss, first, second = _population_sums(pairs, at, drawn)
+        blocks = _grid_sums(pairs, at) if drawn is None else _drawn_sums(pairs, at, drawn)
+        loss, first, second = (factor * torch.stack(parts).sum(0) for parts in zip(*blocks, strict=True))
         loss = loss - at @ observed + prior @ at.square() / 2
         return loss, first - observed + prior * at, second + torch.diag(prior)
 
@@ -285,42 +275,15 @@ def regress(pairs: Pairs, users: Tensor, items: Tensor, l2: float, generator: to
         value, (loss, first, second) = value - size * step, trial
     else:
         gap = float(first.abs().max()) / total
-        warnings.warn(
-            f"the logistic regression of propensities stopped after {NEWTON_STEPS} steps with a gradient of {gap:.1e} "
-            "a pair. Raise its `l2`.",
-            ConvergenceWarning,
-            stacklevel=2,
-        )
+        reached = f"stopped after {NEWTON_STEPS} steps with a gradient of {gap:.1e} a pair"
+        advice = f"the logistic regression of propensities {reached}. Raise its `l2`."
+        warnings.warn(advice, ConvergenceWarning, stacklevel=2)
     columns = pairs.users.shape[1]
     return Coefficients(value[0], value[1 : 1 + columns], value[1 + columns :])
 
 
-class _Drawn(NamedTuple):
-    """Uniform pairs of D."""
-
-    users: Tensor
-    items: Tensor
-
-
-def _draw(pairs: Pairs, generator: torch.Generator) -> _Drawn:
-    codes = (torch.randint(len(table), (SAMPLED_PAIRS,), generator=generator) for table in (pairs.users, pairs.items))
-    return _Drawn(*codes)
-
-
-def _population_sums(pairs: Pairs, at: Tensor, drawn: _Drawn | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Sums over D of softplus(s), of p [1; x] and of p (1 - p) [1; x][1; x]', for the coefficients `at`."""
-    blocks: Iterator[tuple[Tensor, Tensor, Tensor]]
-    if drawn is None:
-        blocks, factor = _grid_sums(pairs, at), 1.0
-    else:
-        factor = len(pairs.users) * len(pairs.items) / len(drawn.users)
-        blocks = _drawn_sums(pairs, at, drawn)
-    loss, first, second = (torch.stack(parts).sum(0) for parts in zip(*blocks, strict=True))
-    return factor * loss, factor * first, factor * second
-
-
 def _grid_sums(pairs: Pairs, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The sums over blocks of users, each with all items."""
+    """Sums of softplus(s), of p [1; x] and of p (1 - p) [1; x][1; x]' over blocks of users, each with all items."""
     columns = pairs.users.shape[1]
     by_item = pairs.items @ at[1 + columns :]
     for rows in torch.split(pairs.users, max(1, BLOCK_PAIRS // len(pairs.items))):
@@ -335,10 +298,9 @@ def _grid_sums(pairs: Pairs, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tenso
         yield softplus(logits).sum(), first, torch.cat([torch.cat([own, cross], 1), torch.cat([cross.T, others], 1)])
 
 
-def _drawn_sums(pairs: Pairs, at: Tensor, drawn: _Drawn) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The sums over blocks of drawn pairs."""
-    size = max(1, BLOCK_PAIRS // 16)
-    for users, items in zip(torch.split(drawn.users, size), torch.split(drawn.items, size), strict=True):
+def _drawn_sums(pairs: Pairs, at: Tensor, drawn: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """The same sums over blocks of drawn pairs."""
+    for users, items in zip(*(torch.split(codes, BLOCK_PAIRS // 16) for codes in drawn), strict=True):
         x = torch.cat([torch.ones(len(users), 1).to(at), pairs.users[users], pairs.items[items]], 1)
         logits = x @ at
         chance = torch.sigmoid(logits)
