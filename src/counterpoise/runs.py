@@ -382,7 +382,7 @@ def read_test(
 
 def _check_memory(test: str, memory: str) -> None:
     """Raise `DataError` for a test of many files that does not fit into memory."""
-    from counterpoise.out_of_core.log import too_long
+    from counterpoise.out_of_core.datasets import too_long
 
     if too_long(test, memory):
         raise DataError(f"{test}: more rows than fit into the `memory` of {memory}. Raise it, or evaluate on a sample.")

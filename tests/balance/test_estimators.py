@@ -209,8 +209,8 @@ def test_errors_name_bad_tables():
 @pytest.mark.parametrize(
     ("weights", "words"),
     [
-        (np.ones(3), "must have 4000 values"),
-        (np.ones(1), "must have 4000 values"),
+        (np.ones(3), "must have one value for each of the 4000 rows"),
+        (np.ones(1), "must have one value for each of the 4000 rows"),
         (-np.ones(4000), "must be finite, >= 0 and not all 0"),
         (np.zeros(4000), "must be finite, >= 0 and not all 0"),
         (np.full(4000, np.nan), "must be finite, >= 0 and not all 0"),

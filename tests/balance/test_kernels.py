@@ -11,7 +11,6 @@ from counterpoise.balance.kernels import (
     Exponential,
     Gaussian,
     enumerated_gram,
-    gaussian_mixture,
     mixture_gram,
     pair_gram,
     pair_means,
@@ -71,7 +70,7 @@ def test_pair_gram_equals_brute_force_over_all_pairs(kernel, error, gram):
 def test_exponential_kernel_is_a_mixture_of_gaussians():
     distances = torch.cat([torch.zeros(1), torch.logspace(-6, 4, 2000)]).double()
     for bandwidth in (0.1, 1.0, 5.0):
-        weights, bandwidths = gaussian_mixture(bandwidth)
+        weights, bandwidths = Exponential(bandwidth).mixture()
         mixture = torch.exp(-(distances**2)[:, None] / (2 * bandwidths)) @ weights
         assert abs(mixture - torch.exp(-distances / (2 * bandwidth))).max() < 1e-6
 

@@ -26,7 +26,7 @@ def test_log_is_streamed_where_memory_is_too_small(folder: Path, monkeypatch: py
     options = {"test": folder / "test.csv", "cache": folder / "cache", "threshold": 1, "seed": 3}
     whole = load_dataset_out_of_core(folder / "log", memory="1GB", **options)
     assert not isinstance(whole.train, StreamedLog)
-    monkeypatch.setattr("counterpoise.out_of_core.log.IN_MEMORY_ROW", 10**9)
+    monkeypatch.setattr("counterpoise.out_of_core.datasets.IN_MEMORY_ROW", 10**9)
     streamed = load_dataset_out_of_core(folder / "log", memory="1GB", **options)
     assert isinstance(streamed.train, StreamedLog)
     assert streamed.description == whole.description

@@ -44,7 +44,7 @@ def log(folder: Path) -> StreamedLog:
 @pytest.fixture
 def streaming(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every folder is too long for memory."""
-    monkeypatch.setattr("counterpoise.out_of_core.log.IN_MEMORY_ROW", 10**9)
+    monkeypatch.setattr("counterpoise.out_of_core.datasets.IN_MEMORY_ROW", 10**9)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
 
 
@@ -149,13 +149,13 @@ def test_fit_and_evaluate_take_a_folder_and_a_glob(
     assert isinstance(load_model(out), DebiasedRecommender)
     pl.read_csv(test)[:200].write_csv(folder / "test-0.csv")
     pl.read_csv(test)[200:].write_csv(folder / "test-1.csv")
-    monkeypatch.setattr("counterpoise.out_of_core.log.IN_MEMORY_ROW", 160)
+    monkeypatch.setattr("counterpoise.out_of_core.datasets.IN_MEMORY_ROW", 160)
     assert main(["evaluate", out, str(folder / "test-*.csv"), "--json"]) == 0
     parts = json.loads(capsys.readouterr().out)
     assert main(["evaluate", out, test, "--json"]) == 0
     whole = json.loads(capsys.readouterr().out)
     assert {**parts, "test": test} == whole
-    monkeypatch.setattr("counterpoise.out_of_core.log.IN_MEMORY_ROW", 10**9)
+    monkeypatch.setattr("counterpoise.out_of_core.datasets.IN_MEMORY_ROW", 10**9)
     assert main(["evaluate", out, str(folder / "log"), "--memory", "100MB"]) == 2
     assert "more rows than fit into the `memory` of 100MB" in capsys.readouterr().err
 
@@ -219,7 +219,7 @@ def test_too_little_memory_for_a_streamed_fit_is_refused(
     words = ["fit", str(folder / "log"), "--out", str(tmp_path / "run")]
     assert main([*words, "--duplicates", "mean"]) == 2
     assert "a log that is streamed does not take 'duplicates'" in capsys.readouterr().err
-    monkeypatch.setattr("counterpoise.out_of_core.log.STREAMED_ROW", 10**9)
+    monkeypatch.setattr("counterpoise.out_of_core.datasets.STREAMED_ROW", 10**9)
     assert main(words) == 2
     assert "`memory` must be at least 601.0GB to fit 601 rows" in capsys.readouterr().err
 

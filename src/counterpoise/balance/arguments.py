@@ -9,18 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.balance.exponential_family import FunctionRows, matrix_rows
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError
-
-
-def as_rows(values: Any) -> FunctionRows:
-    """A matrix, frame or tensor as `Rows`, without a copy where the type allows it; rows stay what they are."""
-    rows = values if isinstance(values, FunctionRows) else matrix_rows(as_matrix("H", values))
-    if rows.n_rows == 0:
-        raise DataError("`H` must have at least one row, got none: there is nothing to weight.")
-    if rows.n_functions == 0:
-        raise DataError("`H` must have at least one column, got none: there is nothing to balance.")
-    return rows
+from counterpoise.errors import CounterpoiseError, DataError
 
 
 def as_matrix(name: str, values: Any) -> Tensor:
@@ -56,56 +45,22 @@ def _numbers(name: str, values: Any, error: type[CounterpoiseError]) -> NDArray[
         raise error(f"`{name}` must hold numbers only: {reason}.") from reason
 
 
-def finite_vector(name: str, values: Any, count: int) -> NDArray[np.float64]:
-    """(count,) finite float64 on the CPU."""
-    vector = as_float64(values, name)
-    if vector.shape != (count,):
-        raise DataError(f"`{name}` must have one value for each of the {count} functions, got shape {vector.shape}.")
-    if not np.isfinite(vector).all():
-        where = int(np.flatnonzero(~np.isfinite(vector))[0])
-        raise DataError(f"`{name}` must be finite, got {vector[where]} for function {where}.")
-    return vector
-
-
-def positive_vector(name: str, values: Any, count: int) -> NDArray[np.float64]:
-    """(count,) finite float64 above 0."""
-    vector = finite_vector(name, values, count)
-    if (vector <= 0).any():
-        where = int(np.flatnonzero(vector <= 0)[0])
-        raise DataError(f"`{name}` must be > 0, got {vector[where]} for function {where}.")
-    return vector
-
-
-def each_function(name: str, values: Any, count: int, infinite: bool = False) -> NDArray[np.float64]:
-    """A number >= 0, or one for each function, as (count,) float64."""
-    vector = as_float64(values, name, ConfigError)
-    if vector.shape not in ((), (count,)):
-        raise ConfigError(f"`{name}` must be a number or {count} numbers, got shape {vector.shape}.")
-    bad = np.isnan(vector) | (vector < 0) | (np.isinf(vector) & (not infinite))
-    if bad.any():
-        value = vector[bad].flat[0] if vector.ndim else float(vector)
-        rule = ">= 0" if infinite else ">= 0 and finite"
-        raise ConfigError(f"`{name}` must be {rule}, got {value}. Use strength=0 to switch a function off.")
-    return np.broadcast_to(vector, (count,)).copy()
-
-
-def base_log_weights(values: Any, rows: FunctionRows) -> Tensor | None:
-    """The logarithm of q, sum q = 1; rows of weight 0 get 1e-300, so that logarithms stay finite."""
-    shares = base_shares(values, rows.n_rows, rows.device)
-    return None if shares is None else shares.clamp(min=1e-300).log()
+def as_weights(name: str, values: Any, count: int, device: torch.device | str = "cpu") -> Tensor | None:
+    """(count,) weights of any scale as float64: finite, >= 0 and not all 0; None stays None."""
+    if values is None:
+        return None
+    weights = values.detach() if isinstance(values, Tensor) else torch.from_numpy(as_float64(values, name))
+    if weights.is_complex():
+        raise DataError(f"`{name}` must hold numbers only, got {weights.dtype}.")
+    if weights.shape != (count,):
+        raise DataError(f"`{name}` must have one value for each of the {count} rows, got shape {tuple(weights.shape)}.")
+    weights = weights.to(device=device, dtype=torch.float64)
+    if not bool(weights.isfinite().all()) or float(weights.min()) < 0 or float(weights.sum()) <= 0:
+        raise DataError(f"`{name}` must be finite, >= 0 and not all 0.")
+    return weights
 
 
 def base_shares(values: Any, count: int, device: torch.device) -> Tensor | None:
-    """(count,) weights to start from, as float64 that sum to 1; None stays None."""
-    if values is None:
-        return None
-    weights = values if isinstance(values, Tensor) else torch.from_numpy(as_float64(values, "base_weights"))
-    if weights.is_complex():
-        raise DataError(f"`base_weights` must hold numbers only, got {weights.dtype}.")
-    if weights.shape != (count,):
-        shape = tuple(weights.shape)
-        raise DataError(f"`base_weights` must have one value for each of the {count} rows, got shape {shape}.")
-    weights = weights.to(device=device, dtype=torch.float64)
-    if not bool(weights.isfinite().all()) or float(weights.min()) < 0 or float(weights.sum()) <= 0:
-        raise DataError("`base_weights` must be finite, >= 0 and not all 0.")
-    return weights / weights.sum()
+    """`base_weights` (count,) to start from, with sum 1; None stays None."""
+    weights = as_weights("base_weights", values, count, device)
+    return None if weights is None else weights / weights.sum()

@@ -91,10 +91,11 @@ def _by_interior_point(
         product = state.complementarity()
         if product <= accuracy and (abs(residual).max() <= accuracy or product <= 1e-3 * accuracy):
             break
-        system = _System.at(hessian, state)
-        if system is None:
+        diagonal = state.lower / state.parts + state.upper / state.slack
+        factor = robust_cholesky(hessian + np.diag(diagonal[0] * diagonal[1] / diagonal.sum(0)))
+        if factor is None:
             break
-        state = _advanced(state, system, residual)
+        state = _advanced(state, _System(hessian, factor, diagonal), residual)
     value = state.snapped(bound).clip(-bound, bound)
     change = value - start
     gained = float(gradient @ change + change @ hessian @ change / 2 + l1 @ (abs(value) - abs(start)))
@@ -189,12 +190,6 @@ class _System:
     hessian: Vector
     factor: Vector
     diagonal: Vector  # (2, functions)
-
-    @classmethod
-    def at(cls, hessian: Vector, state: _State) -> _System | None:
-        diagonal = state.lower / state.parts + state.upper / state.slack
-        factor = robust_cholesky(hessian + np.diag(diagonal[0] * diagonal[1] / diagonal.sum(0)))
-        return None if factor is None else cls(hessian, factor, diagonal)
 
     def direction(self, state: _State, residual: Vector, target: float, predictor: Step | None) -> Step:
         """Newton's step on the optimality conditions with complementarity set to `target` (second order if given)."""

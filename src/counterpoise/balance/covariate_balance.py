@@ -14,12 +14,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.balance.features import activity, observed_pairs, side_features
-from counterpoise.balance.population import Pairs, Points, Population, Sample
+from counterpoise.balance.population import Pairs, Points, Population
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.log import FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError
 
-BALANCED_SMD = 0.1  # standardised mean differences within it are usually called balanced (Austin 2009)
 Vector = NDArray[np.float64]
 BALANCED_SMD = 0.1  # |standardised mean difference| up to which a feature is usually called balanced (Austin 2009)
 CONSTANT_SHARE = 1e-12  # standard deviations below this share of the mean are rounding: the feature is constant
@@ -29,15 +28,14 @@ ACCEPTED = (
 )
 
 
-def standardised_difference(observed: Vector, weights: Vector, mean: float, deviation: float) -> float | None:
+def standardised_difference(weighted_mean: float, mean: float, deviation: float) -> float | None:
     """(weighted mean - population mean) / population standard deviation.
 
     For a feature that is constant in the population: 0 where the means are equal, None where they differ.
     """
-    weighted = _moments(observed, weights)[0]
     if deviation > 0:
-        return (weighted - mean) / deviation
-    return 0.0 if abs(weighted - mean) <= MEAN_ROUNDING * max(abs(weighted), abs(mean)) else None
+        return (weighted_mean - mean) / deviation
+    return 0.0 if abs(weighted_mean - mean) <= MEAN_ROUNDING * max(abs(weighted_mean), abs(mean)) else None
 
 
 def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, second_weights: Vector) -> float:
@@ -49,8 +47,7 @@ def kolmogorov_smirnov(first: Vector, first_weights: Vector, second: Vector, sec
 def _distribution(values: Vector, weights: Vector, points: Vector) -> Vector:
     order = np.argsort(values)
     total = np.concatenate([[0.0], np.cumsum(weights[order])])
-    shares: Vector = total[np.searchsorted(values[order], points, side="right")] / total[-1]
-    return shares
+    return total[np.searchsorted(values[order], points, side="right")] / total[-1]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -81,19 +78,18 @@ def feature_balance(
     """Means, standardised differences, Kolmogorov-Smirnov distances and ratios of standard deviations."""
     mean, deviation = _moments(population, population_weights)
     moments = [_moments(observed, weights) for weights in (before, after)]
+    means = [moment for moment, _ in moments]
+    differences = [standardised_difference(value, mean, deviation) for value in means]
     distances = [kolmogorov_smirnov(observed, w, population, population_weights) for w in (before, after)]
     ratios = [spread / deviation if deviation > 0 else None for _, spread in moments]
-    differences = [standardised_difference(observed, w, mean, deviation) for w in (before, after)]
-    means = [moment for moment, _ in moments]
     return FeatureBalance(name, mean, deviation, *means, *differences, *distances, *ratios)
 
 
 def known_mean_balance(name: str, observed: Vector, before: Vector, after: Vector, target: float) -> FeatureBalance:
     """The same where only the population's mean is known: differences are in observed standard deviations."""
-    moments = [_moments(observed, weights)[0] for weights in (before, after)]
-    deviation = _moments(observed, before)[1]
-    differences = [standardised_difference(observed, weights, target, deviation) for weights in (before, after)]
-    return FeatureBalance(name, target, None, moments[0], moments[1], differences[0], differences[1])
+    (mean_before, deviation), (mean_after, _) = _moments(observed, before), _moments(observed, after)
+    differences = [standardised_difference(value, target, deviation) for value in (mean_before, mean_after)]
+    return FeatureBalance(name, target, None, mean_before, mean_after, *differences)
 
 
 def balance_table(
@@ -108,22 +104,16 @@ def balance_table(
     before = np.ones(len(after)) if base_weights is None else np.asarray(base_weights, dtype=np.float64)
     if len(after) != observed.n_rows:
         raise DataError(f"`weights` must have one value for each of the {observed.n_rows} rows, got {len(after)}.")
-    columns = _population_columns(population)
+    columns = [
+        (column.astype(np.float64), np.ones(side.n_rows) if side.weights is None else side.weights.cpu().numpy())
+        for side in population.marginals()
+        for column in side.matrix.cpu().numpy().T
+    ]
     names = list(names) if names is not None else [f"x{column}" for column in range(len(columns))]
     features = observed.features(slice(None)).cpu().numpy().astype(np.float64)
     return [
         feature_balance(name, features[:, column], before, after, *columns[column]) for column, name in enumerate(names)
     ]
-
-
-def _population_columns(population: Population) -> list[tuple[Vector, Vector]]:
-    """Each feature's values and weights over the population."""
-    if isinstance(population, Pairs):
-        tables = [population.users.cpu().numpy(), population.items.cpu().numpy()]
-        return [(column.astype(np.float64), np.ones(len(column))) for table in tables for column in table.T]
-    assert isinstance(population, Sample)
-    weights = np.ones(population.n_rows) if population.weights is None else population.weights.cpu().numpy()
-    return [(column.astype(np.float64), weights) for column in population.matrix.cpu().numpy().T]
 
 
 def _moments(values: Vector, weights: Vector) -> tuple[float, float]:
@@ -150,7 +140,15 @@ def imbalances(source: Any, log: FeedbackLog | None = None, names: Sequence[str]
     features), or a fitted recommender with the `log` it was fitted to (activity, popularity and side features).
     `names` are those of the rows, in the order of the source. Features without a difference to measure are left out.
     """
-    rows = _of_functions(source) if isinstance(source, BalanceResult) else _of_features(_table(source, log))
+    if isinstance(source, BalanceResult):
+        sizes = zip(abs(source.imbalance_before) / source.scale, abs(source.imbalance) / source.scale, strict=True)
+        rows = [Imbalance(f"h{j}", float(before), float(after)) for j, (before, after) in enumerate(sizes, 1)]
+    else:
+        rows = [
+            Imbalance(row.name, abs(row.smd_before), abs(row.smd_after))
+            for row in _table(source, log)
+            if row.smd_before is not None and row.smd_after is not None
+        ]
     if names is not None:
         if len(names) != len(rows):
             raise DataError(f"`names` must have {len(rows)} names, one for each row, got {len(names)}.")
@@ -194,16 +192,3 @@ def _table(source: Any, log: FeedbackLog | None) -> Iterable[FeatureBalance]:
     if isinstance(table, Sequence) and all(isinstance(row, FeatureBalance) for row in table):
         return table
     raise ConfigError(f"`result` must be {ACCEPTED}, got {type(source).__name__}.")
-
-
-def _of_functions(result: BalanceResult) -> list[Imbalance]:
-    before, after = (abs(values) / result.scale for values in (result.imbalance_before, result.imbalance))
-    return [Imbalance(f"h{j}", float(b), float(a)) for j, (b, a) in enumerate(zip(before, after, strict=True), 1)]
-
-
-def _of_features(table: Iterable[FeatureBalance]) -> list[Imbalance]:
-    return [
-        Imbalance(row.name, abs(row.smd_before), abs(row.smd_after))
-        for row in table
-        if row.smd_before is not None and row.smd_after is not None
-    ]

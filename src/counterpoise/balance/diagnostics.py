@@ -53,11 +53,8 @@ def weight_tail(weights: ArrayLike) -> dict[str, float]:
 
 def weight_facts(weights: ArrayLike) -> dict[str, float]:
     """Effective sample size, design effect and tail of weights."""
-    return {
-        "effective_sample_size": effective_sample_size(weights),
-        "design_effect": design_effect(weights),
-        **weight_tail(weights),
-    }
+    size, effect = effective_sample_size(weights), design_effect(weights)
+    return {"effective_sample_size": size, "design_effect": effect, **weight_tail(weights)}
 
 
 def held_out_imbalance(
@@ -112,9 +109,8 @@ def overlap(observed: Points, population: Population, draws: int = 1000, seed: i
     if len(rows) < 2:
         return 0.0
     wanted = population.draw(draws, generator).double()
-    own = torch.cdist(rows[:draws], rows).scatter_(
-        1, torch.arange(min(draws, len(rows)))[:, None].to(rows.device), torch.inf
-    )
+    itself = torch.arange(min(draws, len(rows)), device=rows.device)[:, None]
+    own = torch.cdist(rows[:draws], rows).scatter_(1, itself, torch.inf)
     limit = own.min(1)[0].quantile(NEARBY_QUANTILE)
     return float((torch.cdist(wanted, rows).min(1)[0] <= limit * (1 + 1e-9)).double().mean())
 
@@ -139,7 +135,6 @@ class Diagnosis:
 
     @property
     def largest_after(self) -> FeatureBalance:
-        """The feature with the largest standardised difference after, of those that have one."""
         return max(self.table, key=lambda row: _size(row.smd_after))
 
     @property
@@ -160,24 +155,22 @@ class Diagnosis:
         """A few lines of text."""
         before, after, tail = self.largest_before, self.largest_after, self.weight_tail
         size, share = self.effective_sample_size, self.effective_sample_size / self.rows
+        held_out = "The population is too small to hold out functions that were not balanced."
+        if self.held_out_before is not None and self.held_out_after is not None:
+            sizes = f"{self.held_out_before['rms_sd']:.3f} SD before, {self.held_out_after['rms_sd']:.4f} SD after"
+            held_out = f"Functions that were not balanced, root mean square: {sizes}."
         lines = [
             f"{self.rows:,} rows count as {size:,.0f} ({share:.0%}): design effect {self.design_effect:.2f}.",
             f"The largest weight is {tail['max_over_mean']:.1f} times the mean; "
             f"the top 1 % of the rows hold {tail['top_1_percent_share']:.1%} of the weight.",
             f"Largest imbalance of a feature: {_size(before.smd_before):.3f} SD before ({before.name}), "
             f"{_size(after.smd_after):.4f} SD after ({after.name}).",
-            self._held_out_summary(),
+            held_out,
             f"{self.overlap:.0%} of the population has observed rows nearby.",
         ]
         if self.without_spread:
             lines.append(f"Constant in the population, with another mean here: {', '.join(self.without_spread)}.")
         return "\n".join(lines)
-
-    def _held_out_summary(self) -> str:
-        if self.held_out_before is None or self.held_out_after is None:
-            return "The population is too small to hold out functions that were not balanced."
-        before, after = self.held_out_before["rms_sd"], self.held_out_after["rms_sd"]
-        return f"Functions that were not balanced, root mean square: {before:.3f} SD before, {after:.4f} SD after."
 
 
 def _size(difference: float | None) -> float:

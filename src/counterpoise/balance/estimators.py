@@ -7,9 +7,9 @@ estimators; `balance_frontier` balances again at several tolerances.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, replace
 from math import comb
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from counterpoise.balance.arguments import as_float64, as_matrix, base_shares
+from counterpoise.balance.arguments import as_float64, as_matrix, as_weights, base_shares
 from counterpoise.balance.covariate_balance import FeatureBalance, balance_table, known_mean_balance
 from counterpoise.balance.diagnostics import Diagnosis, diagnose, effective_sample_size
 from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions, Moments, check_penalty
@@ -126,7 +126,7 @@ def balance_samples(
     if tables[0].shape[1] != tables[1].shape[1]:
         widths = f"got {tables[0].shape[1]} and {tables[1].shape[1]} columns"
         raise DataError(f"`observed` and `population` must have the same features, {widths}.")
-    weights = population_mass(population_weights, len(tables[1]))
+    weights = as_weights("population_weights", population_weights, len(tables[1]))
     scaled = Standardised.of(tables[0], tables[1], weights)
     fitted = scaled.choose(functions or KernelFunctions(), base_weights, seed)
     result = fitted.balance(
@@ -160,18 +160,6 @@ def shared_columns(observed: Any, population: Any) -> tuple[list[str], list[Any]
     return [str(label) for label in first], first
 
 
-def population_mass(weights: Any, count: int) -> Tensor | None:
-    """Weights of the population's rows: one for each, finite, >= 0 and not all 0; None stays None."""
-    if weights is None:
-        return None
-    values = as_float64(weights, "population_weights")
-    if values.shape != (count,):
-        raise DataError(f"`population_weights` must have {count} values, got shape {values.shape}.")
-    if not np.isfinite(values).all() or values.min() < 0 or values.sum() <= 0:
-        raise DataError("`population_weights` must be finite, >= 0 and not all 0.")
-    return torch.from_numpy(values)
-
-
 def numbers(name: str, table: Any, columns: Sequence[Any] | None = None) -> Tensor:
     """A finite float matrix; an error names the column and the row of the first value that is none."""
     matrix = as_matrix(name, table[list(columns)] if columns is not None else table)
@@ -198,11 +186,17 @@ def _labels(name: str, table: Any) -> list[Any] | None:
     return labels
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _Balancer(BaseEstimator):  # type: ignore[misc]
     """Shared by both balancers: `fit` learns `weights_`, `result_` and what `predict_weights` needs."""
 
-    weights_: NDArray[np.float64]
-    result_: BalanceResult
+    tolerance: float = 0.0
+    strength: float | None = None
+    max_weight: float | None = None
+    accuracy: float = 1e-8
+    max_passes: int = 200
+    random_state: Any = None
+    _takes_means: ClassVar[bool] = False  # whether `fit` takes means instead of a population
 
     def fit(
         self,
@@ -228,12 +222,23 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         observed = self._numbers(X_observed, reset=True)
         if X_population is not None:
             population = self._numbers(X_population)
-            weights = population_mass(population_weights, len(population))
-        else:
-            population, weights = self._known_means(observed, target_means), None
+            weights = as_weights("population_weights", population_weights, len(population))
+        elif self._takes_means:
+            population, weights = observed, None  # for the scale alone
             target_means = aligned_means(target_means, getattr(self, "feature_names_in_", None))
+        else:
+            raise ConfigError(
+                f"`target_means` must be None for {type(self).__name__}: kernels need the population itself. "
+                "Give `X_population`, or use MomentBalancer."
+            )
         scaled = Standardised.of(observed, population, weights)
-        self._learn(scaled, self._fitted(scaled, target_means, base_weights), base_weights)
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        fitted = scaled.choose(self._recipe(), base_weights, seed)
+        if target_means is not None:
+            fitted = known_moments(fitted, scaled, target_means, self.order)
+        self.result_ = self._balance(fitted, scaled.observed, self.tolerance, base_weights)
+        self.weights_: NDArray[np.float64] = self.result_.weights.numpy()
+        self._mean, self._deviation, self._functions = scaled.mean, scaled.deviation, fitted
         self._samples = Sample(observed), Sample(population, weights), base_weights, target_means
         return self
 
@@ -263,33 +268,15 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
     def _recipe(self) -> Functions:
         raise NotImplementedError
 
-    def _known_means(self, observed: torch.Tensor, target_means: Any) -> torch.Tensor:
-        raise ConfigError(
-            f"`target_means` must be None for {type(self).__name__}: kernels need the population itself. "
-            "Give `X_population`, or use MomentBalancer."
-        )
-
-    def _fitted(self, scaled: Standardised, target_means: Any, base_weights: Any) -> FittedFunctions:
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        return scaled.choose(self._recipe(), base_weights, seed)
-
-    def _learn(self, scaled: Standardised, fitted: FittedFunctions, base_weights: Any) -> None:
-        self.result_ = fitted.balance(
-            scaled.observed,
-            self.tolerance,
-            self.strength,
-            base_weights=base_weights,
-            max_weight=self.max_weight,
-            accuracy=self.accuracy,
-            max_passes=self.max_passes,
-        )
-        self.weights_ = self.result_.weights.numpy()
-        self._mean, self._deviation, self._functions = scaled.mean, scaled.deviation, fitted
+    def _balance(self, fitted: FittedFunctions, observed: Sample, tolerance: float, base_weights: Any) -> BalanceResult:
+        options = {name: getattr(self, name) for name in ("max_weight", "accuracy", "max_passes")}
+        return fitted.balance(observed, tolerance, self.strength, base_weights=base_weights, **options)
 
     def _numbers(self, X: Any, reset: bool = False) -> torch.Tensor:
         return as_matrix("X", validate_data(self, X, reset=reset, dtype=FLOATS))
 
 
+@dataclass(eq=False, repr=False)
 class KernelBalancer(_Balancer):
     """Balances kernel functions: all smooth functions of the features, without naming any.
 
@@ -304,34 +291,14 @@ class KernelBalancer(_Balancer):
     the others fall with their eigenvalues, so that rough functions are relaxed first.
     """
 
-    def __init__(
-        self,
-        n_functions: int = 50,
-        select: SelectForSamples = "spectral",
-        *,
-        kernel: KernelName = "gaussian",
-        bandwidth: float | Literal["median"] = "median",
-        candidates: int | None = None,
-        ridge: float = 0.1,
-        tolerance: float = 1e-3,
-        strength: float | None = None,
-        max_weight: float | None = None,
-        accuracy: float = 1e-8,
-        max_passes: int = 200,
-        random_state: Any = None,
-    ) -> None:
-        self.n_functions = n_functions
-        self.select = select
-        self.kernel = kernel
-        self.bandwidth = bandwidth
-        self.candidates = candidates
-        self.ridge = ridge
-        self.tolerance = tolerance
-        self.strength = strength
-        self.max_weight = max_weight
-        self.accuracy = accuracy
-        self.max_passes = max_passes
-        self.random_state = random_state
+    n_functions: int = 50
+    select: SelectForSamples = "spectral"
+    _: KW_ONLY
+    kernel: KernelName = "gaussian"
+    bandwidth: float | Literal["median"] = "median"
+    candidates: int | None = None
+    ridge: float = 0.1
+    tolerance: float = 1e-3
 
     def _recipe(self) -> Functions:
         check_choice("kernel", self.kernel, KERNELS)
@@ -339,6 +306,7 @@ class KernelBalancer(_Balancer):
         return KernelFunctions(kernel, self.n_functions, self.select, self.candidates, self.ridge)
 
 
+@dataclass(eq=False, repr=False)
 class MomentBalancer(_Balancer):
     """Balances the moments of every feature up to `order`; entropy balancing as epidemiologists know it for order 1.
 
@@ -346,34 +314,13 @@ class MomentBalancer(_Balancer):
     exact balance. `fit` also takes `target_means` (features,) for order 1, or (order, features) raw moments.
     """
 
-    def __init__(
-        self,
-        order: int = 1,
-        *,
-        tolerance: float = 0.0,
-        strength: float | None = float("inf"),
-        max_weight: float | None = None,
-        accuracy: float = 1e-8,
-        max_passes: int = 200,
-        random_state: Any = None,
-    ) -> None:
-        self.order = order
-        self.tolerance = tolerance
-        self.strength = strength
-        self.max_weight = max_weight
-        self.accuracy = accuracy
-        self.max_passes = max_passes
-        self.random_state = random_state
+    order: int = 1
+    _: KW_ONLY
+    strength: float | None = float("inf")
+    _takes_means: ClassVar[bool] = True
 
     def _recipe(self) -> Functions:
         return Moments(self.order)
-
-    def _known_means(self, observed: torch.Tensor, target_means: Any) -> torch.Tensor:
-        return observed  # only for the scale: the targets below are what counts
-
-    def _fitted(self, scaled: Standardised, target_means: Any, base_weights: Any) -> FittedFunctions:
-        fitted = super()._fitted(scaled, None, base_weights)
-        return fitted if target_means is None else known_moments(fitted, scaled, target_means, self.order)
 
 
 def known_moments(fitted: FittedFunctions, scaled: Standardised, raw: Any, order: int) -> FittedFunctions:
@@ -448,17 +395,9 @@ def balance_frontier(balancer: Any, tolerances: Iterable[float] = TOLERANCES) ->
     chosen = sorted(set(tolerances))
     for tolerance in chosen:
         check_number("tolerances", tolerance, at_least=0, advice="They are in standard deviations.")
-    return [_point(tolerance, _balanced(balancer, tolerance)) for tolerance in chosen]
-
-
-def _balanced(balancer: Any, tolerance: float) -> BalanceResult:
     raw, _, base, _ = balancer._samples
     observed = Sample((raw.matrix.double() - balancer._mean) / balancer._deviation)
-    options = {name: getattr(balancer, name) for name in ("max_weight", "accuracy", "max_passes")}
-    result: BalanceResult = balancer._functions.balance(
-        observed, tolerance, balancer.strength, base_weights=base, **options
-    )
-    return result
+    return [_point(value, balancer._balance(balancer._functions, observed, value, base)) for value in chosen]
 
 
 def _point(tolerance: float, result: BalanceResult) -> FrontierPoint:

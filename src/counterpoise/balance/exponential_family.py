@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -25,11 +25,10 @@ MAX_CHUNKS = 64  # parts of the rows that threads work on; fixed, so that sums d
 MAX_KEPT_VALUES = 2**23  # functions x rows, 64 MB of float64: up to here they are computed once and kept
 MIN_VARIANCE_SHARE = 1e-6  # of the mean square: a smaller variance has lost its digits and is taken around the mean
 MIN_VARIANCE_SHARE_FLOAT32 = 1e-2  # the same for products in float32
-MIN_LOG_BASE = math.log(1e-299)  # base weights of 0 have logarithms below it (see `arguments.base_log_weights`)
+MIN_LOG_BASE = math.log(1e-299)  # base weights of 0 have logarithms below it (see `solver`)
 
 Blocks = Iterator[tuple[slice, Tensor]]
-LogBase = Callable[[slice], Tensor | float]  # log q of a block
-BlockWeights = Callable[[slice, Tensor], Tensor]  # weights of a block, from its place and its values
+Sums = tuple[Tensor, Tensor, Tensor]  # (top, sum_i m_i, sum_i m_i h(x_i)), see `tilted_sums`
 Result = TypeVar("Result")
 
 
@@ -40,9 +39,7 @@ class FunctionRows:
     n_functions: int
     device: torch.device
 
-    def family(
-        self, targets: Tensor, log_base: Tensor | None = None, max_weight: float | None = None
-    ) -> ExponentialFamily:
+    def family(self, targets: Tensor, log_base: Tensor | None, max_weight: float | None) -> ExponentialFamily:
         """The exponential family over these rows: `log_base` (n,) is log q (None: uniform), `max_weight` the cap."""
         raise NotImplementedError
 
@@ -66,10 +63,7 @@ class Rows(FunctionRows):
     width: int = 0  # values that `take` holds for one row, where more than J
     cpu_block: int = CPU_BLOCK_VALUES
 
-    def family(
-        self, targets: Tensor, log_base: Tensor | None = None, max_weight: float | None = None
-    ) -> InMemoryFamily:
-        """The family over these rows."""
+    def family(self, targets: Tensor, log_base: Tensor | None, max_weight: float | None) -> InMemoryFamily:
         return InMemoryFamily(self, targets, log_base, max_weight)
 
     def blocks(self, first: int = 0, last: int | None = None) -> Blocks:
@@ -111,7 +105,6 @@ class Rows(FunctionRows):
         return replace(self, n_rows=len(numbers), take=lambda rows: self.take(numbers[rows]))
 
     def invalid_value(self) -> tuple[int, int, float] | None:
-        """(row, function, value) of the first value that is not finite."""
         for part, values in self.blocks():
             invalid = (~values.isfinite()).nonzero()
             if len(invalid):
@@ -150,33 +143,25 @@ def pair_rows(
     return Rows(len(users), count if mixing is None else mixing.shape[1], user_table.device, take, width=2 * count)
 
 
-class ExponentialFamily(Protocol):
+class ExponentialFamily:
     """The exponential family over some rows, wherever they lie: what the solver asks of them."""
 
-    @property
-    def rows(self) -> FunctionRows:
-        """The functions at the rows."""
-
-    @property
-    def targets(self) -> Tensor:
-        """mu, the values that the functions should average to, (functions,)."""
-
-    @property
-    def line_passes(self) -> int:
-        """Passes over the rows that one `FamilyPoint.slope_towards` takes."""
-
-    @property
-    def float32_covariance(self) -> bool:
-        """Whether covariances may be taken in float32 where the functions are well conditioned."""
+    rows: FunctionRows
+    targets: Tensor  # (functions,) mu, the values that the functions should average to
+    line_passes: ClassVar[int]  # passes over the rows that one `FamilyPoint.slope_towards` takes
+    float32_covariance: ClassVar[bool]  # whether covariances of well conditioned functions may be taken in float32
 
     def at(self, dual: Tensor) -> FamilyPoint:
         """The family at a dual vector; one pass over the rows."""
+        raise NotImplementedError
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
         """The mean and the standard deviation of every function under the base weights."""
+        raise NotImplementedError
 
     def sample(self, size: int) -> InMemoryFamily:
         """The family over `size` rows, drawn with repetition, in memory."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -225,11 +210,11 @@ class FamilyPoint:
 
 
 @dataclass(frozen=True)
-class InMemoryFamily:
-    """The rows, what their functions should average to, their base weights and the cap on weights."""
+class InMemoryFamily(ExponentialFamily):
+    """The family over `Rows`, with base weights and a cap on weights."""
 
     rows: Rows
-    targets: Tensor  # (functions,) mu
+    targets: Tensor
     log_base: Tensor | None = None  # (n,) log q, sum q = 1; None for uniform
     max_weight: float | None = None
     line_passes: ClassVar[int] = 0
@@ -241,7 +226,8 @@ class InMemoryFamily:
         Under a cap the weights are known only after all scores are, so that it takes a second pass.
         """
         scores = torch.empty(self.rows.n_rows, dtype=torch.float64, device=self.rows.device)
-        sums = tilted_sums(self.rows, dual, self._log_base_of, scores)
+        log_base = -math.log(self.rows.n_rows) if self.log_base is None else self.log_base
+        sums = tilted_sums(self.rows, dual, log_base, scores)
         if self.max_weight is None:
             return InMemoryPoint(dual, *normalised(dual, self.targets, *sums), self.targets, self, scores)
         offset = capped_offset(scores, self.max_weight)
@@ -251,25 +237,15 @@ class InMemoryFamily:
         return InMemoryPoint(dual, offset, smooth + float(dual @ self.targets), imbalance, self.targets, self, scores)
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
-        """The mean and the standard deviation of every function under the base weights."""
-        if self.log_base is None:
-            count = self.rows.n_rows
-            base = torch.full((count,), 1 / count, dtype=torch.float64, device=self.rows.device)
-        else:
-            base = self.log_base.exp()
-        uniform = float(base[0]) if self.log_base is None else None
-        return mean_and_deviation(lambda centre: moments(self.rows, lambda part: base[part], centre, uniform))
+        weights = 1 / self.rows.n_rows if self.log_base is None else self.log_base.exp()
+        return mean_and_deviation(lambda centre: moments(self.rows, weights, centre))
 
     def sample(self, size: int) -> InMemoryFamily:
-        """The family over `size` rows, drawn with repetition, in memory."""
         rows = self.rows
         drawn = torch.randint(rows.n_rows, (size,), generator=torch.Generator().manual_seed(0)).to(rows.device)
         base = None if self.log_base is None else self.log_base[drawn].log_softmax(0)
         cap = None if self.max_weight is None else min(1.0, self.max_weight * rows.n_rows / size)
         return InMemoryFamily(matrix_rows(rows.take(drawn)), self.targets, base, cap)
-
-    def _log_base_of(self, rows: slice) -> Tensor | float:
-        return -math.log(self.rows.n_rows) if self.log_base is None else self.log_base[rows]
 
 
 @dataclass(frozen=True)
@@ -309,28 +285,33 @@ class InMemoryPoint(FamilyPoint):
         return max(float(free.sum()), 1e-300), *found
 
 
-def tilted_sums(
-    rows: Rows, dual: Tensor, log_base: LogBase, scores: Tensor | None = None
-) -> tuple[Tensor, Tensor, Tensor]:
+def tilted_sums(rows: Rows, dual: Tensor, log_base: Tensor | float, scores: Tensor | None = None) -> Sums:
     """(top, sum_i m_i, sum_i m_i h(x_i)) with m_i = exp(s_i - top) for the scores s_i = log q_i - l'h(x_i).
 
-    The scores are written to `scores` (n,) where that is given.
+    `log_base`: log q, (n,) or one for all. The scores are written to `scores` (n,) where that is given.
     """
     negative = -dual.to(rows.device)
 
-    def work(blocks: Blocks) -> tuple[Tensor, Tensor, Tensor]:
-        tops, masses, sums = [], [], []
+    def work(blocks: Blocks) -> Sums:
+        sums = []
         for part, values in blocks:
             score = torch.mv(values, negative, out=None if scores is None else scores[part])
-            score += log_base(part)
+            score += log_base[part] if isinstance(log_base, Tensor) else log_base
             top = score.max()
             mass = (score - top).exp_()
-            tops.append(top)
-            masses.append(mass.sum())
-            sums.append(mass @ values)
-        return joined(tops, masses, sums)
+            sums.append((top, mass.sum(), mass @ values))
+        return joined(sums)
 
-    return joined(*zip(*rows.each_chunk(work), strict=True))
+    return joined(rows.each_chunk(work))
+
+
+def joined(parts: Sequence[Sums]) -> Sums:
+    """`tilted_sums` over all parts, from those of each part, which are relative to its own largest score."""
+    if len(parts) == 1:
+        return parts[0]
+    top, mass, total = (torch.stack(sums) for sums in zip(*parts, strict=True))
+    rescale = (top - top.max()).exp()
+    return top.max(), rescale @ mass, rescale @ total
 
 
 def normalised(dual: Tensor, targets: Tensor, top: Tensor, mass: Tensor, total: Tensor) -> tuple[float, float, Tensor]:
@@ -340,9 +321,16 @@ def normalised(dual: Tensor, targets: Tensor, top: Tensor, mass: Tensor, total: 
 
 
 def second_moments(
-    rows: Rows, weights_of: BlockWeights, centre: Tensor | None, dtype: torch.dtype, transform: Tensor | None = None
+    rows: Rows,
+    weights_of: Callable[[slice, Tensor], Tensor],
+    centre: Tensor | None,
+    dtype: torch.dtype,
+    transform: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(sum_i w_i h_i, sum_i w_i h_i h_i') of the functions, minus `centre` and times T; products in `dtype`."""
+    """(sum_i w_i h_i, sum_i w_i h_i h_i') of the functions, minus `centre` and times T; products in `dtype`.
+
+    `weights_of` gives the weights of a block from its place and its values.
+    """
     count = rows.n_functions if transform is None else transform.shape[1]
     middle, mixing = (None if values is None else values.to(rows.device) for values in (centre, transform))
 
@@ -361,18 +349,18 @@ def second_moments(
     return first, second
 
 
-def moments(
-    rows: Rows, base: Callable[[slice], Tensor], centre: Tensor | None, uniform: float | None
-) -> tuple[Tensor, Tensor]:
-    """The sums of q_i h(x_i) and of q_i h(x_i)^2, of functions minus `centre`; `uniform`: q_i where all are equal."""
+def moments(rows: Rows, weights: Tensor | float, centre: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The sums of q_i h(x_i) and of q_i h(x_i)^2, of functions minus `centre`; `weights`: q, (n,) or one for all."""
     middle = None if centre is None else centre.to(rows.device)
+    uniform = None if isinstance(weights, Tensor) else weights
+    base = torch.as_tensor(weights, dtype=torch.float64, device=rows.device).expand(rows.n_rows).contiguous()
 
     def work(blocks: Blocks) -> Tensor:
         total = torch.zeros(2, rows.n_functions, dtype=torch.float64, device=rows.device)
         for part, values in blocks:
             away = values if middle is None else values - middle
-            total[0] += base(part) @ away
-            total[1] += base(part) @ away.square() if uniform is None else uniform * _column_squares(away)
+            total[0] += base[part] @ away
+            total[1] += base[part] @ away.square() if uniform is None else uniform * _column_squares(away)
         return total
 
     first, second = torch.stack(rows.each_chunk(work)).sum(0)
@@ -397,20 +385,8 @@ def mean_and_deviation(moments_around: Callable[[Tensor | None], tuple[Tensor, T
 
 def weighted_sum(rows: Rows, weights: Tensor) -> Tensor:
     """sum_i w_i h(x_i), (functions,)."""
-
-    def work(blocks: Blocks) -> Tensor:
-        return torch.stack([weights[part] @ values for part, values in blocks]).sum(0)
-
-    return torch.stack(rows.each_chunk(work)).sum(0)
-
-
-def joined(tops: Sequence[Tensor], masses: Sequence[Tensor], sums: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """`tilted_sums` over all parts, from those of each part, which are relative to its own largest score."""
-    if len(tops) == 1:
-        return tops[0], masses[0], sums[0]
-    top = torch.stack(list(tops))
-    rescale = (top - top.max()).exp()
-    return top.max(), rescale @ torch.stack(list(masses)), rescale @ torch.stack(list(sums))
+    parts = rows.each_chunk(lambda blocks: torch.stack([weights[part] @ values for part, values in blocks]).sum(0))
+    return torch.stack(parts).sum(0)
 
 
 def capped_offset(scores: Tensor, max_weight: float) -> float:

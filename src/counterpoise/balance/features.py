@@ -29,8 +29,7 @@ def standardised(table: Any) -> Table:
         raise DataError(f"a feature table must be finite and two-dimensional, got shape {values.shape}.")
     mean, deviation = values.mean(0), values.std(0)
     varying = deviation > 1e-12 * (abs(mean) + 1e-300)
-    scaled: Table = (values[:, varying] - mean[varying]) / deviation[varying]
-    return scaled
+    return (values[:, varying] - mean[varying]) / deviation[varying]  # type: ignore[no-any-return]
 
 
 def activity(log: FeedbackLog) -> tuple[Table, Table]:
@@ -66,10 +65,16 @@ def pair_features(
     tables: list[tuple[Any, Any]] = []
     for source in sources:
         check_choice("sources", source, get_args(Source))
-        if source in learned:
-            tables.append(_checked(source, learned[source], log))
-        else:
+        if source not in learned:
             tables.append(side_features(log) if source == "side" else activity(log))
+            continue
+        pair = learned[source]
+        if pair is None:
+            raise DataError(f'`{source}` must be given for the source "{source}": (users, items) tables.')
+        if (len(pair[0]), len(pair[1])) != log.shape:
+            got = len(pair[0]), len(pair[1])
+            raise DataError(f"`{source}` must have {log.shape[0]} user and {log.shape[1]} item rows, got {got}.")
+        tables.append(pair)
     users, items = (
         np.hstack([standardised(pair[side]) for pair in tables]) if tables else np.zeros((0, 0)) for side in (0, 1)
     )
@@ -84,12 +89,3 @@ def observed_pairs(log: FeedbackLog, pairs: Pairs) -> ObservedPairs:
         raise DataError(f"the features are for {len(pairs.users)} x {len(pairs.items)} pairs, the log for {log.shape}.")
     codes: list[Tensor] = [torch.from_numpy(np.array(code, dtype=np.int64)) for code in (log.users, log.items)]
     return pairs.at(codes[0].to(pairs.users.device), codes[1].to(pairs.users.device))
-
-
-def _checked(name: str, tables: tuple[Any, Any] | None, log: FeedbackLog) -> tuple[Any, Any]:
-    if tables is None:
-        raise DataError(f'`{name}` must be given for the source "{name}": (users, items) tables.')
-    shapes = tuple(len(table) for table in tables)
-    if shapes != log.shape:
-        raise DataError(f"`{name}` must have {log.shape[0]} user and {log.shape[1]} item rows, got {shapes}.")
-    return tables

@@ -66,20 +66,18 @@ class FittedFunctions:
         `strength` is that of the leading one. `options` are those of `entropy_balance`.
         """
         check_penalty(tolerance, strength)
-        scale = self.units.cpu()
-        rows = points if isinstance(points, FunctionRows) else self.rows(points).kept()
+        rows, scale = points if isinstance(points, FunctionRows) else self.rows(points).kept(), self.units.cpu()
         if self.matrix is not None:
             strength = WORST_CASE_STRENGTH if strength is None else strength
             return worst_case_balance(rows, self.targets, self.matrix, strength, scale=scale, **options)
-        tolerances, strengths = self.penalties(tolerance, strength)
-        return entropy_balance(rows, self.targets, tolerances.cpu(), strengths.cpu(), scale=scale, **options)
+        tolerances, strengths = (values.cpu() for values in self.penalties(tolerance, strength))
+        return entropy_balance(rows, self.targets, tolerances, strengths, scale=scale, **options)
 
     def penalties(self, tolerance: float = 0.0, strength: float | None = None) -> tuple[Tensor, Tensor]:
         """(tolerance, strength) of every function in its own units, from those in standard deviations."""
-        scale = self.units
         strength = HINGE_STRENGTH if strength is None else strength
         relative = strength if self.relative_strength is None else strength * self.relative_strength
-        return tolerance * scale, relative / scale
+        return tolerance * self.units, relative / self.units
 
 
 def check_penalty(tolerance: Any, strength: Any) -> None:
@@ -121,23 +119,27 @@ class Moments(Configurable):
         """Means and standard deviations of the powers over the population."""
         check_number("order", self.order, at_least=1, integer=True)
         order, columns = int(self.order), population.n_columns
-        mean = population.column_mean(lambda x, part: x)
-        deviation = population.column_mean(lambda x, part: (x - mean[part]).square_()).sqrt()
-        deviation = torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)
-
-        def raised(power: int, around: float | Tensor = 0.0) -> Callable[[Tensor, slice], Tensor]:
-            middle = torch.as_tensor(around, dtype=torch.float64, device=mean.device).expand(columns)
-            return lambda x, part: _standard_scores(x, mean[part], deviation[part]) ** power - middle[part]
-
-        targets, spread = [], []
-        for power in range(1, order + 1):
-            targets.append(population.column_mean(raised(power)))
-            centred = raised(power, targets[-1])
-            spread.append(population.column_mean(lambda x, part, h=centred: h(x, part).square_()).sqrt())  # type: ignore[misc]
+        sides = [_moments_of(sample, order) for sample in population.marginals()]
+        mean, deviation, targets, scale = (torch.cat(values, -1) for values in zip(*sides, strict=True))
         names = [f"x{column}" for column in range(columns)]
         names += [f"x{column}^{power}" for power in range(2, order + 1) for column in range(columns)]
-        means, scale = torch.cat(targets), torch.cat(spread)
-        return FittedMoments(targets=means, scale=scale, names=names, mean=mean, deviation=deviation, order=order)
+        return FittedMoments(
+            targets=targets.flatten(), scale=scale.flatten(), names=names, mean=mean, deviation=deviation, order=order
+        )
+
+
+def _moments_of(sample: Sample, order: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(mean, deviation) of every column x, and those of ((x - mean) / deviation)^m, (order, columns)."""
+    width = sample.n_columns
+    mean = sample.mean(lambda x: x, width)
+    deviation = sample.mean(lambda x: (x - mean).square_(), width).sqrt()
+    deviation = torch.where(deviation > 1e-12 * mean.abs(), deviation, 1.0)
+    targets, spread = [], []
+    for m in range(1, order + 1):
+        targets.append(sample.mean(lambda x, m=m: ((x - mean) / deviation) ** m, width))  # type: ignore[misc]
+        squares = sample.mean(lambda x, m=m: (((x - mean) / deviation) ** m - targets[-1]).square_(), width)  # type: ignore[misc]
+        spread.append(squares.sqrt())
+    return mean, deviation, torch.stack(targets), torch.stack(spread)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -149,13 +151,8 @@ class FittedMoments(FittedFunctions):
     order: int
 
     def values(self, x: Tensor) -> Tensor:
-        """Powers side by side."""
-        standard = _standard_scores(x, self.mean, self.deviation)
+        standard = (x - self.mean.to(x)) / self.deviation.to(x)
         return torch.cat([standard**power for power in range(1, self.order + 1)], 1)
-
-
-def _standard_scores(x: Tensor, mean: Tensor, deviation: Tensor) -> Tensor:
-    return (x - mean.to(x)) / deviation.to(x)
 
 
 @dataclasses.dataclass
@@ -182,7 +179,6 @@ class FittedCustom(FittedFunctions):
     function: Callable[[Tensor], Tensor]
 
     def values(self, x: Tensor) -> Tensor:
-        """The caller's function of the features."""
         return self.function(x)
 
 
@@ -246,11 +242,20 @@ class KernelFunctions(Configurable):
                 rows, weights = rows.at(draw_rows(rows, weights, MAX_GREEDY_ROWS, generator)), None
             covariance = gram - torch.outer(mean, mean)
             name, chosen = "greedy", greedy_worst_case(rows.kept(), mean, covariance, self.n, weights)
-        return FittedKernels.mixtures(name, kernel, centres, gram, mean, *chosen)
+        mixing, relative = chosen
+        targets = mean @ mixing
+        return FittedKernels(
+            targets=targets,
+            scale=((mixing * (gram @ mixing)).sum(0) - targets**2).clamp(min=0).sqrt(),
+            names=[f"{name} {j}" for j in range(mixing.shape[1])],
+            relative_strength=relative,
+            kernel=kernel,
+            centres=centres,
+            mixing=mixing,
+        )
 
     @property
     def adaptive(self) -> bool:
-        """Whether the rule looks at errors."""
         return self.select == "adaptive"
 
     @property
@@ -270,13 +275,7 @@ class KernelFunctions(Configurable):
             raise ConfigError(f'`observed` must be given for select="{self.select}". Or use "spectral".')
 
     def _adaptive(
-        self,
-        kernel: Kernel,
-        centres: Tensor,
-        population: Population,
-        observed: Points,
-        errors: Tensor,
-        weights: Tensor | None,
+        self, kernel: Kernel, centres: Tensor, population: Population, observed: Points, errors: Tensor, weights: Any
     ) -> FittedFunctions:
         """Kernels chosen by the error; for few points, as in a batch, all kernel values come from one block."""
         if (
@@ -307,17 +306,11 @@ class FittedKernels(FittedFunctions):
 
     @classmethod
     def plain(
-        cls,
-        kernel: Kernel,
-        centres: Tensor,
-        mean: Tensor,
-        scale: Tensor,
-        matrix: Tensor | None = None,
-        known: Tensor | None = None,
+        cls, kernel: Kernel, centres: Tensor, mean: Tensor, scale: Tensor, **others: Tensor | None
     ) -> FittedKernels:
         """The kernels themselves, from their population means and standard deviations."""
         names = [f"kernel {j}" for j in range(len(centres))]
-        return cls(targets=mean, scale=scale, names=names, matrix=matrix, known=known, kernel=kernel, centres=centres)
+        return cls(targets=mean, scale=scale, names=names, kernel=kernel, centres=centres, **others)
 
     @classmethod
     def at_centres(
@@ -325,28 +318,9 @@ class FittedKernels(FittedFunctions):
     ) -> FittedKernels:
         """The kernels themselves, with their moments over the population."""
         mean, mean_square = population.kernel_moments(kernel, centres)
-        return cls.plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix)
-
-    @classmethod
-    def mixtures(
-        cls, name: str, kernel: Kernel, centres: Tensor, gram: Tensor, mean: Tensor, mixing: Tensor, relative: Tensor
-    ) -> FittedKernels:
-        """Mixtures, from the population means of the kernels and of their products; `relative`: their strengths."""
-        targets = mean @ mixing
-        spread = ((mixing * (gram @ mixing)).sum(0) - targets**2).clamp(min=0).sqrt()
-        names = [f"{name} {j}" for j in range(mixing.shape[1])]
-        return cls(
-            targets=targets,
-            scale=spread,
-            names=names,
-            relative_strength=relative,
-            kernel=kernel,
-            centres=centres,
-            mixing=mixing,
-        )
+        return cls.plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix=matrix)
 
     def values(self, x: Tensor) -> Tensor:
-        """Kernel values, mixed."""
         values = self.kernel(x.to(self.centres), self.centres)
         return values if self.mixing is None else values @ self.mixing.to(values)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Literal, Self
 
 import torch
@@ -25,29 +26,6 @@ def squared_distances(x: Tensor, centres: Tensor, scale: float = 1.0) -> Tensor:
     squares = torch.linalg.vecdot(x, x)[:, None] + torch.linalg.vecdot(centres, centres)
     scaled: Tensor = squares.addmm_(x, centres.T, beta=scale, alpha=-2 * scale)
     return scaled.clamp_(min=0) if scale > 0 else scaled.clamp_(max=0)
-
-
-def gaussian(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
-    """exp(-|x - c|^2 / (2 bandwidth)), (rows, centres); the paper's sigma^2 is the bandwidth."""
-    return squared_distances(x, centres, -0.5 / bandwidth).exp_()
-
-
-def exponential(x: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
-    """exp(-|x - c| / (2 bandwidth)), (rows, centres). Distances are exact: a root would magnify rounding near 0."""
-    distances = torch.cdist(x, centres, compute_mode="donot_use_mm_for_euclid_dist")
-    return distances.mul_(-0.5 / bandwidth).exp_()
-
-
-def gaussian_mixture(bandwidth: float, nodes: int = MIXTURE_NODES) -> tuple[Tensor, Tensor]:
-    """(weights, bandwidths) of the Gaussians whose mixture is the exponential kernel.
-
-    exp(-c r) = E over z ~ |N(0, 1)| of exp(-r^2 c^2 / (2 z^2)), by the trapezoid rule in log z over [-14, log 8].
-    """
-    log_z = torch.linspace(-14, math.log(8), nodes, dtype=torch.float64)
-    z = log_z.exp()
-    weights = z * torch.exp(-0.5 * z**2)
-    weights[[0, -1]] /= 2
-    return weights / weights.sum(), (2 * bandwidth * z) ** 2
 
 
 @dataclasses.dataclass
@@ -92,14 +70,15 @@ class Kernel(Configurable):
 
 @dataclasses.dataclass
 class Gaussian(Kernel):
-    """exp(-|x - c|^2 / (2 bandwidth)); "median": 2 bandwidth = the median of |x - x'|^2."""
+    """exp(-|x - c|^2 / (2 bandwidth)), with the paper's sigma^2 as bandwidth.
+
+    "median": 2 bandwidth = the median of |x - x'|^2.
+    """
 
     def __call__(self, x: Tensor, centres: Tensor) -> Tensor:
-        """The values (rows, centres)."""
-        return gaussian(x, centres, self.number)
+        return squared_distances(x, centres, -0.5 / self.number).exp_()
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """The kernel itself."""
         return torch.ones(1, dtype=torch.float64), torch.tensor([self.number], dtype=torch.float64)
 
     def _from_median(self, median_square: float) -> float:
@@ -111,12 +90,20 @@ class Exponential(Kernel):
     """exp(-|x - c| / (2 bandwidth)); "median": 2 bandwidth = the median of |x - x'|."""
 
     def __call__(self, x: Tensor, centres: Tensor) -> Tensor:
-        """The values (rows, centres)."""
-        return exponential(x, centres, self.number)
+        # Exact distances: a root would magnify rounding near 0.
+        distances = torch.cdist(x, centres, compute_mode="donot_use_mm_for_euclid_dist")
+        return distances.mul_(-0.5 / self.number).exp_()
 
     def mixture(self) -> tuple[Tensor, Tensor]:
-        """64 Gaussians, with an error below 1e-6."""
-        return gaussian_mixture(self.number)
+        """64 Gaussians, with an error below 1e-6.
+
+        exp(-c r) = E over z ~ |N(0, 1)| of exp(-r^2 c^2 / (2 z^2)), by the trapezoid rule in log z over [-14, log 8].
+        """
+        log_z = torch.linspace(-14, math.log(8), MIXTURE_NODES, dtype=torch.float64)
+        z = log_z.exp()
+        weights = z * torch.exp(-0.5 * z**2)
+        weights[[0, -1]] /= 2
+        return weights / weights.sum(), (2 * self.number * z) ** 2
 
     def _from_median(self, median_square: float) -> float:
         return math.sqrt(median_square) / 2
@@ -127,17 +114,21 @@ KERNELS: dict[str, type[Kernel]] = {"gaussian": Gaussian, "exponential": Exponen
 
 def pair_tables(kernel: Gaussian, centres: Tensor, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
     """(|U|, M) and (|I|, M) whose product over a pair is the kernel: k(x_ui, [s; t]) = k(a_u, s) k(b_i, t)."""
+    of_users, of_items = (kernel(table, side) for table, side in _sides(centres, users, items))
+    return of_users.contiguous(), of_items.contiguous()
+
+
+def _sides(centres: Tensor, users: Tensor, items: Tensor) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """(user table, centres' user columns), (item table, centres' item columns)."""
     width = users.shape[1]
-    tables = gaussian(users, centres[:, :width], kernel.number), gaussian(items, centres[:, width:], kernel.number)
-    return tables[0].contiguous(), tables[1].contiguous()
+    return (users, centres[:, :width]), (items, centres[:, width:])
 
 
 def pair_means(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
     """The mean over all pairs of k(x_ui, c), (M,): sum over the mixture of mean_u k(a_u, s) * mean_i k(b_i, t)."""
-    width, centres = users.shape[1], centres.double()
     weights, bandwidths = (values.to(centres.device) for values in kernel.mixture())
-    sides = (users, centres[:, :width]), (items, centres[:, width:])
-    of_users, of_items = (_gaussian_means(table, middle, bandwidths.tolist()) for table, middle in sides)
+    sides = _sides(centres.double(), users, items)
+    of_users, of_items = (_gaussian_means(table, side, bandwidths.tolist()) for table, side in sides)
     return weights @ (of_users * of_items)
 
 
@@ -158,20 +149,21 @@ def pair_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> 
     same for all P^2 products, or all pairs one by one, whichever is less work.
     """
     nodes = len(kernel.mixture()[0])
-    cheaper = mixture_gram if nodes**2 * (len(users) + len(items)) <= len(users) * len(items) else enumerated_gram
-    method = mixture_gram if nodes == 1 else cheaper
+    by_mixture = nodes == 1 or nodes**2 * (len(users) + len(items)) <= len(users) * len(items)
+    method = mixture_gram if by_mixture else enumerated_gram
     return method(kernel, centres.double(), users.double(), items.double())
 
 
 def mixture_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
     """The Gram over all pairs from the tables of the kernel's Gaussians."""
     weights, bandwidths = kernel.mixture()
-    if len(weights) == 1:
-        width, bandwidth = users.shape[1], float(bandwidths[0])
-        sides = (users, centres[:, :width]), (items, centres[:, width:])
-        of_users, of_items = (_gaussian_gram(table, middle, bandwidth) for table, middle in sides)
+    kernels = [Gaussian(float(bandwidth)) for bandwidth in bandwidths]
+    if len(kernels) == 1:
+        step = max(1, BLOCK_VALUES // len(centres))
+        sides = _sides(centres, users, items)
+        of_users, of_items = (_gram(kernels[0], side, torch.split(table, step)) / len(table) for table, side in sides)
         return of_users * of_items
-    tables = [pair_tables(Gaussian(float(bandwidth)), centres, users, items) for bandwidth in bandwidths]
+    tables = [pair_tables(gaussian, centres, users, items) for gaussian in kernels]
     total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
     for weight, (user_table, item_table) in zip(weights.tolist(), tables, strict=True):
         for other, (other_users, other_items) in zip(weights.tolist(), tables, strict=True):
@@ -179,20 +171,17 @@ def mixture_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) 
     return total / (len(users) * len(items))
 
 
-def _gaussian_gram(table: Tensor, centres: Tensor, bandwidth: float) -> Tensor:
-    """The mean over the rows of a table of k(x, c) k(x, c'), (M, M); in blocks of rows."""
-    total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
-    for block in torch.split(table, max(1, BLOCK_VALUES // len(centres))):
-        values = gaussian(block, centres, bandwidth)
-        total.addmm_(values.T, values)
-    return total / len(table)
-
-
 def enumerated_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
     """The Gram over all pairs, in blocks of users."""
+    parts = torch.split(users, max(1, BLOCK_VALUES // (len(items) * len(centres))))
+    blocks = (torch.cat([part.repeat_interleave(len(items), 0), items.repeat(len(part), 1)], 1) for part in parts)
+    return _gram(kernel, centres, blocks) / (len(users) * len(items))
+
+
+def _gram(kernel: Kernel, centres: Tensor, blocks: Iterable[Tensor]) -> Tensor:
+    """The sum over all rows of k(x, c) k(x, c'), (M, M)."""
     total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
-    for block in torch.split(users, max(1, BLOCK_VALUES // (len(items) * len(centres)))):
-        pairs = torch.cat([block.repeat_interleave(len(items), 0), items.repeat(len(block), 1)], 1)
-        values = kernel(pairs, centres)
+    for block in blocks:
+        values = kernel(block, centres)
         total.addmm_(values.T, values)
-    return total / (len(users) * len(items))
+    return total

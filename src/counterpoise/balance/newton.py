@@ -52,7 +52,6 @@ class DualProblem:
         return self.family.at(torch.from_numpy(self._untransformed(dual)))
 
     def imbalance(self, point: FamilyPoint) -> Vector:
-        """The imbalance T'tau."""
         return change_coordinates(self.transform, point.imbalance.numpy())
 
     def covariance(self, point: FamilyPoint) -> Vector:
@@ -60,17 +59,10 @@ class DualProblem:
         self.passes += 1
         if self.transform.ndim == 2:
             return point.covariance(self.float32, torch.from_numpy(self.transform)).numpy()
-        scaled: Vector = point.covariance(self.float32).numpy() * np.outer(self.transform, self.transform)
-        return scaled
+        return point.covariance(self.float32).numpy() * np.outer(self.transform, self.transform)
 
     def _untransformed(self, dual: Vector) -> Vector:
-        """l = T dual."""
-        values: Vector = self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
-        return values
-
-    def value(self, point: FamilyPoint, dual: Vector) -> float:
-        """The dual objective."""
-        return point.smooth + self.penalty.value(dual)
+        return self.transform * dual if self.transform.ndim == 1 else self.transform @ dual
 
     def solve(self, start: Vector, accuracy: float, max_passes: int, covariance: Vector | None = None) -> Solution:
         """The minimum, by way of the easier penalties of `Penalty.path`, each from the solution of the one before.
@@ -130,9 +122,15 @@ class DualProblem:
     def _advanced(
         self, point: FamilyPoint, dual: Vector, step: Vector, slope: float, gap: float
     ) -> tuple[FamilyPoint, Vector]:
-        """(the point after a step, the step), which is shortened where it overshoots or makes the gap diverge."""
+        """(the point after a step, the step), which is shortened where it overshoots or makes the gap diverge.
+
+        It overshoots where it goes well past the minimum on its line, by more than rounding explains.
+        """
         trial = self.at(dual + step)
-        if self._overshoots(point, dual, trial, step, slope):
+        after = self.penalty.slope(dual + step, step) - float(self.imbalance(trial) @ step)
+        past = after > 0.5 * abs(slope) + SLOPE_ROUNDING * float(abs(step).sum())
+        rise = trial.smooth + self.penalty.value(dual + step) - (point.smooth + self.penalty.value(dual))
+        if past or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset)):
             step = step * self._search(point, dual, trial, step, slope)
             trial = self.at(dual + step)
         for _ in range(MAX_SHORTENINGS):
@@ -141,14 +139,6 @@ class DualProblem:
             step = step * STEP_SHRINKAGE
             trial = self.at(dual + step)
         return trial, step
-
-    def _overshoots(self, point: FamilyPoint, dual: Vector, trial: FamilyPoint, change: Vector, before: float) -> bool:
-        """Whether the full step goes well past the minimum on its line, by more than rounding explains."""
-        target = dual + change
-        after = self.penalty.slope(target, change) - float(self.imbalance(trial) @ change)
-        rise = self.value(trial, target) - self.value(point, dual)
-        rounding = SLOPE_ROUNDING * float(abs(change).sum())
-        return after > 0.5 * abs(before) + rounding or rise > 1e-12 * (1 + abs(point.smooth) + abs(point.offset))
 
     def _search(self, point: FamilyPoint, dual: Vector, trial: FamilyPoint, change: Vector, before: float) -> float:
         """The length at which the convex objective stops falling along `change`, from (n,) vectors or by passes."""
@@ -171,8 +161,7 @@ class DualProblem:
 
 def change_coordinates(transform: Vector, imbalance: Vector) -> Vector:
     """T'tau for a matrix or a diagonal T."""
-    changed: Vector = transform * imbalance if transform.ndim == 1 else imbalance @ transform
-    return changed
+    return transform * imbalance if transform.ndim == 1 else imbalance @ transform
 
 
 def bfgs_update(covariance: Vector, change: Vector, difference: Vector) -> Vector:

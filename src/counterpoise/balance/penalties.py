@@ -43,16 +43,18 @@ class Penalty(Protocol):
 
     def diverging(self, before: float, after: float) -> bool:
         """Whether a step that changed the gap like this should be shortened, though the objective fell."""
+        return False
 
     def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
         """Penalties from an easy problem at `dual` to this one, which comes last."""
+        return [self]
 
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
         """Whether the gap is small enough; once it no longer improves (`halted`), rounding is allowed for."""
 
 
 @dataclass(frozen=True)
-class Hinge:
+class Hinge(Penalty):
     """sum_j C_j |l_j| in the box |l_j| <= gamma_j: the conjugate of sum_j gamma_j max(0, |tau_j| - C_j)."""
 
     tolerance: Vector
@@ -61,7 +63,7 @@ class Hinge:
 
     @property
     def bound(self) -> Vector:
-        """The box: |l_j| <= gamma_j, and a large number where gamma_j is infinite."""
+        """gamma_j, or a large number where that is infinite."""
         return np.where(np.isinf(self.strength), MAX_HARD_DUAL, self.strength)
 
     def value(self, dual: Vector) -> float:
@@ -73,7 +75,6 @@ class Hinge:
         return float(self.tolerance @ np.where(dual == 0, -abs(change), np.sign(dual) * change))
 
     def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
-        """A quadratic program with L1 in a box."""
         return solve_box_l1(hessian, -imbalance, dual, self.tolerance, self.bound, accuracy=1e-14)
 
     def gap(self, dual: Vector, imbalance: Vector) -> float:
@@ -86,36 +87,26 @@ class Hinge:
         excess = (abs(imbalance) - self.tolerance).clip(min=0)
         return float(np.sum(strength * excess - dual * imbalance + self.tolerance * abs(dual)))
 
-    def diverging(self, before: float, after: float) -> bool:
-        """Never: the box keeps steps short."""
-        return False
-
-    def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
-        """Itself alone."""
-        return [self]
-
     def solved(self, dual: Vector, imbalance: Vector, accuracy: float, halted: bool) -> bool:
         """gap <= accuracy; with hard constraints (infinite gamma_j), <= accuracy * (1 + the sum of their |l_j|).
 
-        These must also hold to `accuracy`, unless relaxed: |l_j| at MAX_HARD_DUAL.
-        Once halted, `_rounding` is added.
+        These must also hold to `accuracy`, unless relaxed: |l_j| at MAX_HARD_DUAL. Once halted, the rounding of the
+        penalty and of gamma_j tau_j is added.
         """
         hard = np.isinf(self.strength)
         excess = abs(imbalance) - self.tolerance
         if (excess > accuracy)[hard & (abs(dual) < MAX_HARD_DUAL)].any():
             return False
-        allowed = accuracy * (1 + float(abs(dual[hard]).sum())) + halted * self._rounding(dual, imbalance)
+        allowed = accuracy * (1 + float(abs(dual[hard]).sum()))
+        if halted:
+            strength = np.where(hard, abs(dual), self.strength)
+            penalty = strength @ excess.clip(min=0)
+            allowed += float(IMBALANCE_ROUNDING * (strength @ self.size) + PENALTY_ROUNDING * penalty)
         return self.gap(dual, imbalance) <= allowed
-
-    def _rounding(self, dual: Vector, imbalance: Vector) -> float:
-        """gamma_j times the rounding of each tau_j, and the rounding of the penalty."""
-        strength = np.where(np.isinf(self.strength), abs(dual), self.strength)
-        excess = (abs(imbalance) - self.tolerance).clip(min=0)
-        return float(IMBALANCE_ROUNDING * (strength @ self.size) + PENALTY_ROUNDING * (strength @ excess))
 
 
 @dataclass(frozen=True)
-class Quadratic:
+class Quadratic(Penalty):
     """|l|^2 / (4 strength): the conjugate of strength * |v|^2, the squared bias of the worst function.
 
     In the coordinates of `whitening`, where v'A^-1 v = |v|^2.
@@ -170,8 +161,7 @@ def solve_ridge(matrix: Vector, ridge: float, right: Vector) -> Vector:
     if factor is not None:
         return solve_factored(factor, right)
     values, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
-    solution: Vector = vectors @ ((vectors.T @ right) / (values.clip(min=0) + ridge))
-    return solution
+    return vectors @ ((vectors.T @ right) / (values.clip(min=0) + ridge))
 
 
 def whitening(matrix: Vector) -> Vector:
@@ -181,5 +171,4 @@ def whitening(matrix: Vector) -> Vector:
     if values[-1] <= 0 or values[0] < -1e-8 * values[-1]:
         raise DataError("`matrix` must be positive definite. Add a multiple of the identity or drop columns.")
     kept = values > MIN_EIGENVALUE_SHARE * values[-1]
-    whitened: Vector = vectors[:, kept] / np.sqrt(values[kept])
-    return whitened
+    return vectors[:, kept] / np.sqrt(values[kept])  # type: ignore[no-any-return]

@@ -9,54 +9,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from counterpoise.balance.exponential_family import Rows, pair_rows
-from counterpoise.balance.kernels import Gaussian, Kernel, pair_gram, pair_means, pair_tables
-
-MEAN_BLOCK_VALUES = 2**20  # values held at once while averaging over a population: 8 MB of float64
+from counterpoise.balance.kernels import BLOCK_VALUES, Gaussian, Kernel, pair_gram, pair_means, pair_tables
 
 
 class Points(Protocol):
     """Rows of features that can be weighted."""
 
     @property
-    def n_rows(self) -> int:
-        """How many."""
+    def n_rows(self) -> int: ...
 
     @property
-    def device(self) -> torch.device:
-        """Where they lie."""
+    def device(self) -> torch.device: ...
 
     def features(self, rows: slice | Tensor) -> Tensor:
         """The features (rows, columns) of some rows."""
-
-
-class Population(Protocol):
-    """The rows that the weighted rows should resemble."""
-
-    @property
-    def n_columns(self) -> int:
-        """The number of features."""
-
-    def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """`count` rows drawn by their weight, without repetition where there are enough."""
-
-    def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
-        """The mean in float64 of `function` (features -> (rows, functions)), which holds `width` values a row."""
-
-    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """The mean in float64 of a `function` that acts on each column by itself, given which columns it gets."""
-
-    def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
-        """The mean of k(x, c) for every centre."""
-
-    def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """The means of k(x, c) and of its square for every centre."""
-
-    def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
-        """The mean of k(x, c) k(x, c') for all centres."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,59 +39,52 @@ class Sample:
 
     @property
     def n_rows(self) -> int:
-        """The rows of the matrix."""
         return len(self.matrix)
 
     @property
     def n_columns(self) -> int:
-        """The columns of the matrix."""
         return self.matrix.shape[1]
 
     @property
     def device(self) -> torch.device:
-        """Where the matrix lies."""
         return self.matrix.device
 
     def features(self, rows: slice | Tensor) -> Tensor:
         """Rows of the matrix."""
         return self.matrix[rows]
 
+    def marginals(self) -> list[Sample]:
+        """Samples whose columns, side by side, have the distributions of the features."""
+        return [self]
+
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Rows drawn by weight, without repetition."""
+        """`count` rows drawn by their weight, without repetition; all where there are fewer."""
         if self.weights is None:
-            rows = torch.randperm(self.n_rows, generator=generator)[:count].to(self.device)
-            return self.matrix.index_select(0, rows)
-        positive = int((self.weights > 0).sum())
-        chosen = torch.multinomial(self.weights.double().cpu(), min(count, positive), generator=generator)
-        return self.matrix[chosen.to(self.device)]
+            chosen = torch.randperm(self.n_rows, generator=generator)[:count]
+        else:
+            positive = int((self.weights > 0).sum())
+            chosen = torch.multinomial(self.weights.double().cpu(), min(count, positive), generator=generator)
+        return self.matrix.index_select(0, chosen.to(self.device))
 
     def _blocks(self, width: int) -> Iterator[tuple[Tensor, Tensor]]:
-        step = max(1, MEAN_BLOCK_VALUES // max(1, width))
-        if self.weights is None:
-            share = torch.full((self.n_rows,), 1 / self.n_rows, dtype=torch.float64, device=self.device)
-        else:
-            share = self.weights.double() / self.weights.double().sum()
-        if step >= self.n_rows:
-            yield self.matrix.double(), share
-            return
+        """(rows, their shares of the weight), of which `width` values a row fit into a block."""
+        weights = torch.ones(self.n_rows, device=self.device) if self.weights is None else self.weights
+        share = weights.double() / weights.double().sum()
+        step = max(1, BLOCK_VALUES // max(1, width))
         for start in range(0, self.n_rows, step):
             yield self.matrix[start : start + step].double(), share[start : start + step]
 
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
-        """The weighted sum, block by block."""
+        """The mean in float64 of `function` (features -> (rows, functions)), which holds `width` values a row."""
         first, *others = (weights @ function(values) for values, weights in self._blocks(width))
         return sum(others, first)
 
-    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """The weighted sum, block by block."""
-        return self.mean(lambda x: function(x, slice(None)), self.n_columns)
-
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
-        """The weighted mean of every kernel."""
+        """The mean of k(x, c) for every centre."""
         return self.mean(lambda x: kernel(x, centres.double()), len(centres))
 
     def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """The weighted means of every kernel and of its square."""
+        """The means of k(x, c) and of its square for every centre."""
 
         def both(x: Tensor) -> Tensor:
             values = kernel(x, centres.double())
@@ -130,7 +94,7 @@ class Sample:
         return mean, mean_square
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
-        """The weighted mean of all products of two kernels."""
+        """The mean of k(x, c) k(x, c') for all centres."""
         total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=self.device)
         for values, weights in self._blocks(len(centres)):
             scaled = kernel(values, centres.double()).mul_(weights.sqrt()[:, None])
@@ -140,18 +104,19 @@ class Sample:
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """All pairs D = U x I with features x_ui = [users[u]; items[i]], as two tables."""
+    """The population of all pairs D = U x I with features x_ui = [users[u]; items[i]], as two tables.
+
+    The same means as those of a `Sample`, exact, in O(|U| + |I|) where a kernel is Gaussian or columns stand alone.
+    """
 
     users: Tensor  # (|U|, user columns)
     items: Tensor  # (|I|, item columns)
 
     @property
     def n_columns(self) -> int:
-        """User columns plus item columns."""
         return self.users.shape[1] + self.items.shape[1]
 
     def at(self, users: Tensor, items: Tensor) -> ObservedPairs:
-        """The pairs with these codes."""
         return ObservedPairs(self, torch.as_tensor(users), torch.as_tensor(items))
 
     def features(self, users: Tensor, items: Tensor) -> Tensor:
@@ -165,17 +130,14 @@ class Pairs:
             chosen = torch.randperm(total, generator=generator)[:count]
         else:
             chosen = torch.randint(total, (2 * count + 20,), generator=generator)
-            _, first = torch.unique(chosen, return_inverse=True)
-            seen = torch.full((int(first.max()) + 1,), len(chosen)).scatter_reduce(
-                0, first, torch.arange(len(chosen)), "amin"
-            )
-            chosen = chosen[seen.sort()[0]][:count]
+            first = np.unique(chosen.numpy(), return_index=True)[1]
+            chosen = chosen[torch.from_numpy(np.sort(first))][:count]
         chosen = chosen.to(self.users.device)
         return self.features(chosen // len(self.items), chosen % len(self.items))
 
     def mean(self, function: Callable[[Tensor], Tensor], width: int) -> Tensor:
         """Over all pairs, a few users at a time."""
-        step = max(1, MEAN_BLOCK_VALUES // max(1, width * len(self.items)))
+        step = max(1, BLOCK_VALUES // max(1, width * len(self.items)))
         total = torch.zeros((), dtype=torch.float64, device=self.users.device)
         for start in range(0, len(self.users), step):
             part = self.users[start : start + step].double()
@@ -183,14 +145,11 @@ class Pairs:
             total = total + function(torch.cat([users, self.items.double().repeat(len(part), 1)], 1)).sum(0)
         return total / (len(self.users) * len(self.items))
 
-    def column_mean(self, function: Callable[[Tensor, slice], Tensor]) -> Tensor:
-        """Exact, in O(|U| + |I|): a column of users averages over D as it does over users."""
-        width = self.users.shape[1]
-        sides = (self.users, slice(width)), (self.items, slice(width, None))
-        return torch.cat([Sample(table).mean(lambda x, c=c: function(x, c), table.shape[1]) for table, c in sides])  # type: ignore[misc]
+    def marginals(self) -> list[Sample]:
+        """A column of users averages over D as it does over users."""
+        return [Sample(self.users), Sample(self.items)]
 
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
-        """Exact, in O((|U| + |I|) M)."""
         return pair_means(kernel, centres, self.users, self.items)
 
     def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
@@ -198,8 +157,10 @@ class Pairs:
         return self.kernel_mean(kernel, centres), self.kernel_mean(kernel.squared(), centres)
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
-        """Exact, in O((|U| + |I|) M^2) for a Gaussian."""
         return pair_gram(kernel, centres, self.users, self.items)
+
+
+Population = Sample | Pairs  # the rows that the weighted rows should resemble
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,21 +172,17 @@ class ObservedPairs:
     items: Tensor  # (n,)
 
     def take(self, rows: Tensor) -> ObservedPairs:
-        """Some of these pairs."""
         return ObservedPairs(self.pairs, self.users[rows], self.items[rows])
 
     @property
     def n_rows(self) -> int:
-        """The number of pairs."""
         return len(self.users)
 
     @property
     def device(self) -> torch.device:
-        """Where the tables lie."""
         return self.pairs.users.device
 
     def features(self, rows: slice | Tensor) -> Tensor:
-        """Gathered from the tables."""
         return self.pairs.features(self.users[rows], self.items[rows])
 
 

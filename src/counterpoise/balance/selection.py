@@ -80,8 +80,7 @@ def _solve_in_place(matrix: Tensor, right: Tensor) -> Tensor:
             values = solve_positive(matrix.numpy().T, right.numpy())
         if values is not None:
             return torch.from_numpy(values)
-    solution: Tensor = torch.linalg.solve(matrix, right)
-    return solution
+    return torch.linalg.solve(matrix, right)  # type: ignore[no-any-return]
 
 
 def greedy_worst_case(
@@ -107,7 +106,7 @@ def greedy_worst_case(
         if direction is None or (mixing.shape[1] and below_chance(left, covariance, share)):
             break
         mixing = torch.cat([mixing, direction[:, None]], 1)
-        values = torch.cat([values, _mixed(rows, direction)[:, None]], 1)
+        values = torch.cat([values, combination(rows, direction)[:, None]], 1)
         share = _balanced(values, mean @ mixing, smoothness(mixing), start)
     if not mixing.shape[1]:
         direction = _uncorrelated(mean, mixing, mean, covariance)
@@ -124,6 +123,11 @@ def smoothness(mixing: Tensor) -> Tensor:
     """|a_1| / |a_j|, at most 1: a function of variance 1 that needs larger coefficients is rougher."""
     norms = mixing.square().sum(0).sqrt()
     return (norms[0] / norms).clamp(max=1)
+
+
+def combination(rows: Rows, coefficients: Tensor) -> Tensor:
+    """k(x_i)'alpha for every row."""
+    return torch.cat(rows.each_chunk(lambda blocks: torch.cat([values @ coefficients for _, values in blocks])))
 
 
 def draw_rows(rows: Rows, weights: Tensor | None, count: int, generator: torch.Generator) -> Tensor:
@@ -145,16 +149,9 @@ def _uncorrelated(direction: Tensor, mixing: Tensor, mean: Tensor, covariance: T
     return direction / variance.sqrt() if bool(variance > MIN_NEW_VARIANCE * square) else None
 
 
-def _mixed(rows: Rows, direction: Tensor) -> Tensor:
-    """k(x_i)'alpha for every row."""
-    parts = rows.each_chunk(lambda blocks: torch.cat([values @ direction for _, values in blocks]))
-    return torch.cat(parts)
-
-
 def _balanced(values: Tensor, targets: Tensor, relative: Tensor, base: Tensor | None) -> Tensor:
     """The weights that balance the functions so far; only the final balancing warns."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         result = entropy_balance(values, targets, 0.0, HINGE_STRENGTH * relative.cpu(), base)
-    weights: Tensor = result.weights
-    return weights
+    return result.weights  # type: ignore[no-any-return]

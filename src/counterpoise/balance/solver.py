@@ -17,18 +17,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from counterpoise.balance.arguments import (
-    as_float64,
-    as_rows,
-    base_log_weights,
-    each_function,
-    finite_vector,
-    positive_vector,
-)
-from counterpoise.balance.exponential_family import ExponentialFamily, FunctionRows
-from counterpoise.balance.newton import DualProblem, Solution, change_coordinates
+from counterpoise.balance.arguments import as_float64, as_matrix, base_shares
+from counterpoise.balance.exponential_family import ExponentialFamily, FunctionRows, matrix_rows
+from counterpoise.balance.newton import DualProblem, change_coordinates
 from counterpoise.balance.penalties import Hinge, Penalty, Quadratic, Vector, whitening
-from counterpoise.errors import ConvergenceWarning, DataError, check_number
+from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_number
 from counterpoise.threads import one_blas_thread, one_thread
 
 SAMPLE_DIVISOR = 16  # a sixteenth of the rows, solved first, leaves few passes over all of them (benchmarks/solver.py)
@@ -84,22 +77,19 @@ class BalanceResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The certificate as JSON-able values, without the weights."""
-        vectors = {
-            name: getattr(self, name).tolist()
-            for name in ("dual", "imbalance", "imbalance_before", "scale", "violation", "violation_sd")
-        }
-        numbers = {
-            name: getattr(self, name)
-            for name in ("gap", "objective", "divergence", "passes", "status", "max_violation", "worst_case_bias")
-        }
-        return {"rows": len(self.weights)} | numbers | {"relaxed": np.flatnonzero(self.relaxed).tolist()} | vectors
+        numbers = ("gap", "objective", "divergence", "passes", "status", "max_violation", "worst_case_bias")
+        vectors = ("dual", "imbalance", "imbalance_before", "scale", "violation", "violation_sd")
+        return (
+            {"rows": len(self.weights)}
+            | {name: getattr(self, name) for name in numbers}
+            | {"relaxed": np.flatnonzero(self.relaxed).tolist()}
+            | {name: getattr(self, name).tolist() for name in vectors}
+        )
 
     def __repr__(self) -> str:
-        """Status, size and certificate."""
-        relaxed = int(self.relaxed.sum())
         return (
             f"<BalanceResult: {self.status} in {self.passes} passes, {len(self.weights):,} weights, "
-            f"{len(self.dual)} functions ({relaxed} relaxed), gap {self.gap:.1e}, "
+            f"{len(self.dual)} functions ({self.relaxed.sum()} relaxed), gap {self.gap:.1e}, "
             f"violation {self.max_violation:.1e} SD>"
         )
 
@@ -132,10 +122,10 @@ def entropy_balance(
     """
     family = _family(H, targets, base_weights, max_weight)
     count = family.rows.n_functions
-    allowed = each_function("tolerance", tolerance, count)
-    limits = each_function("strength", strength, count, infinite=True)
+    allowed = _of_each("tolerance", tolerance, count)
+    limits = _of_each("strength", strength, count, infinite=True)
     with one_thread(family.rows.n_rows * count < MIN_THREADED_VALUES):
-        return _balance(family, allowed, limits, None, scale, accuracy, max_passes, not _is_array(H))
+        return _balance(H, family, allowed, limits, None, scale, accuracy, max_passes)
 
 
 def worst_case_balance(
@@ -161,33 +151,56 @@ def worst_case_balance(
     family = _family(H, targets, base_weights, max_weight)
     count = family.rows.n_functions
     square = as_float64(matrix, "matrix")
-    if square.shape != (count, count) or not np.isfinite(square).all() or not _symmetric(square):
+    finite = square.shape == (count, count) and np.isfinite(square).all()
+    if not finite or abs(square - square.T).max() > MAX_ASYMMETRY * abs(square).max():
         raise DataError(f"`matrix` must be a finite symmetric ({count}, {count}) matrix, got shape {square.shape}.")
     unused = np.zeros(count)
     quadratic = Quadratic(float(strength)), whitening(square)
     with one_thread(family.rows.n_rows * count < MIN_THREADED_VALUES):
-        return _balance(family, unused, unused, quadratic, scale, accuracy, max_passes, not _is_array(H))
-
-
-def _symmetric(matrix: Vector) -> bool:
-    return bool(abs(matrix - matrix.T).max() <= MAX_ASYMMETRY * abs(matrix).max())
-
-
-def _is_array(H: Any) -> bool:
-    return not isinstance(H, Tensor | FunctionRows)
+        return _balance(H, family, unused, unused, quadratic, scale, accuracy, max_passes)
 
 
 def _family(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> ExponentialFamily:
-    rows = as_rows(H)
-    mu = torch.from_numpy(finite_vector("targets", targets, rows.n_functions))
+    """The checked problem; a base weight of 0 counts as 1e-300, so that logarithms stay finite."""
+    rows = H if isinstance(H, FunctionRows) else matrix_rows(as_matrix("H", H))
+    if rows.n_rows == 0:
+        raise DataError("`H` must have at least one row, got none: there is nothing to weight.")
+    if rows.n_functions == 0:
+        raise DataError("`H` must have at least one column, got none: there is nothing to balance.")
+    mu = torch.from_numpy(_finite("targets", targets, rows.n_functions))
     if max_weight is not None:
         advice = f"No weights on {rows.n_rows} rows that sum to 1 stay below it."
         check_number("max_weight", max_weight, at_least=1 / rows.n_rows, advice=advice)
         max_weight = min(float(max_weight), 1.0)
-    return rows.family(mu, base_log_weights(base_weights, rows), max_weight)
+    shares = base_shares(base_weights, rows.n_rows, rows.device)
+    return rows.family(mu, None if shares is None else shares.clamp(min=1e-300).log(), max_weight)
+
+
+def _finite(name: str, values: Any, count: int, positive: bool = False) -> Vector:
+    """(count,) finite numbers, above 0 if `positive`."""
+    vector = as_float64(values, name)
+    if vector.shape != (count,):
+        raise DataError(f"`{name}` must have one value for each of the {count} functions, got shape {vector.shape}.")
+    for bad, rule in ((~np.isfinite(vector), "finite"), ((vector <= 0) & positive, "> 0")):
+        if bad.any():
+            raise DataError(f"`{name}` must be {rule}, got {vector[bad][0]} for function {bad.argmax()}.")
+    return vector
+
+
+def _of_each(name: str, values: Any, count: int, infinite: bool = False) -> Vector:
+    """A number >= 0, or one for each function, as (count,)."""
+    vector = as_float64(values, name, ConfigError)
+    if vector.shape not in ((), (count,)):
+        raise ConfigError(f"`{name}` must be a number or {count} numbers, got shape {vector.shape}.")
+    bad = vector[np.isnan(vector) | (vector < 0) | (np.isinf(vector) & (not infinite))]
+    if len(bad):
+        rule = ">= 0" if infinite else ">= 0 and finite"
+        raise ConfigError(f"`{name}` must be {rule}, got {bad[0]}. Use strength=0 to switch a function off.")
+    return np.broadcast_to(vector, (count,)).copy()
 
 
 def _balance(
+    H: Any,
     family: ExponentialFamily,
     tolerance: Vector,
     strength: Vector,
@@ -195,15 +208,17 @@ def _balance(
     scale: Any,
     accuracy: float,
     max_passes: int,
-    as_tensor: bool,
 ) -> BalanceResult:
     """Measure, scale, solve and report. `quadratic`: penalty and whitening of the worst case; None for the hinge."""
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
-    given_scale = None if scale is None else positive_vector("scale", scale, family.rows.n_functions)
+    given_scale = None if scale is None else _finite("scale", scale, family.rows.n_functions, positive=True)
     mean, spread = (moment.numpy() for moment in family.base_moments())
     if not np.isfinite([mean, spread]).all():
-        raise _invalid_value(family.rows)
+        found = family.rows.invalid_value()
+        if found is None:
+            raise DataError("`H` holds values too large to average. Scale its columns.")
+        raise DataError(f"`H` must be finite, got {found[2]} in row {found[0]}, function {found[1]}.")
     before = mean - family.targets.numpy()
     unit = np.where(spread > CONSTANT_SHARE * (1e-300 + abs(mean)), spread, 1.0)
     rounding = CONSTANT_SHARE * abs(mean)
@@ -224,20 +239,36 @@ def _balance(
         float32 = family.float32_covariance and well_conditioned
         problem = DualProblem(family, penalty, transform, passes=1, float32=float32)
         solution = problem.solve(start, accuracy, max_passes, covariance)
-    weights = solution.point.final_weights
+    point = solution.point
+    weights, imbalance = point.final_weights, point.imbalance.numpy()
+    divergence = -point.smooth - float(point.dual.numpy() @ imbalance)
+    worst = worst_before = None
+    if isinstance(penalty, Hinge):
+        excess, soft = (abs(imbalance) - tolerance).clip(min=0), np.isfinite(strength)
+        relaxed = (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess * transform > 1e-9)
+        objective = divergence + float(strength[soft] @ excess[soft])
+    else:
+        assert isinstance(penalty, Quadratic)
+        worst, worst_before = (float(np.linalg.norm(change_coordinates(transform, v))) for v in (imbalance, before))
+        relaxed = np.zeros(len(before), dtype=bool)
+        objective = divergence + penalty.strength * worst**2
     result = BalanceResult(
-        weights=weights if as_tensor else weights.cpu().numpy(),
-        dual=solution.point.dual.numpy(),
+        weights=weights if isinstance(H, Tensor | FunctionRows) else weights.cpu().numpy(),
+        dual=point.dual.numpy(),
         gap=solution.gap,
-        imbalance=solution.point.imbalance.numpy(),
+        objective=objective,
+        divergence=divergence,
+        imbalance=imbalance,
         imbalance_before=before,
         scale=unit if given_scale is None else given_scale,
         tolerance=tolerance,
         strength=strength,
-        offset=solution.point.offset,
+        relaxed=relaxed,
+        offset=point.offset,
         passes=solution.passes,
         status=solution.status,
-        **_objective(solution, penalty, transform, before, tolerance, strength),
+        worst_case_bias=worst,
+        worst_case_bias_before=worst_before,
     )
     _warn(result, accuracy)
     return result
@@ -257,40 +288,6 @@ def _warm_start(family: ExponentialFamily, penalty: Penalty, transform: Vector) 
     accuracy = 0.5 / sample.rows.n_rows**0.5  # the sampling error of its means
     solution = DualProblem(sample, penalty, transform).solve(start, accuracy, SAMPLE_MAX_PASSES, covariance)
     return (solution.dual, solution.covariance) if solution.status == "solved" else (cold, None)
-
-
-def _objective(
-    solution: Solution, penalty: Penalty, transform: Vector, before: Vector, tolerance: Vector, strength: Vector
-) -> dict[str, Any]:
-    """Divergence, objective, relaxed functions and the worst-case bias, in the units of the functions."""
-    point = solution.point
-    imbalance = point.imbalance.numpy()
-    divergence = -point.smooth - float(point.dual.numpy() @ imbalance)
-    if isinstance(penalty, Hinge):
-        excess = (abs(imbalance) - tolerance).clip(min=0)
-        soft = np.isfinite(strength)
-        return {
-            "divergence": divergence,
-            "objective": divergence + float(strength[soft] @ excess[soft]),
-            "relaxed": (abs(solution.dual) >= penalty.bound * (1 - 1e-9)) & (excess * transform > 1e-9),
-        }
-    assert isinstance(penalty, Quadratic)
-    worst, worst_before = (float(np.linalg.norm(change_coordinates(transform, v))) for v in (imbalance, before))
-    return {
-        "divergence": divergence,
-        "objective": divergence + penalty.strength * worst**2,
-        "relaxed": np.zeros(len(before), dtype=bool),
-        "worst_case_bias": worst,
-        "worst_case_bias_before": worst_before,
-    }
-
-
-def _invalid_value(rows: FunctionRows) -> DataError:
-    found = rows.invalid_value()
-    if found is None:
-        return DataError("`H` holds values too large to average. Scale its columns.")
-    row, column, value = found
-    return DataError(f"`H` must be finite, got {value} in row {row}, function {column}.")
 
 
 def _warn(result: BalanceResult, accuracy: float) -> None:

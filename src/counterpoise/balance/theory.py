@@ -20,7 +20,7 @@ from counterpoise.balance.arguments import as_float64
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import whitening
 from counterpoise.balance.population import ObservedPairs, Pairs, kernel_rows
-from counterpoise.balance.selection import ridge_coefficients
+from counterpoise.balance.selection import combination, ridge_coefficients
 from counterpoise.errors import ConfigError, DataError, check_flag, check_number
 
 Codes = NDArray[np.int64]
@@ -176,25 +176,25 @@ class GeneralizationBound:
             "confidence": f"5 {scale} (E0 + L M B) sqrt(log(4 / eta) / (2 |D|))",
             "approximation": "2 L (mean over D + weighted mean over O of |f - g|)",
         }
+        largest = self.largest_error + self.lipschitz * self.residual
+        verdict = f"The bound is below {self.error_at_zero:.4g}, the largest loss of the prediction 0."
+        if self.vacuous:
+            verdict = f"The bound is vacuous: no loss of such a predictor exceeds {largest:.4g}."
+        elif self.value >= self.error_at_zero:
+            verdict = (
+                f"The bound is weak: the prediction 0 is known to have a loss of at most {self.error_at_zero:.4g}."
+            )
         lines = [
             f"C = {self.largest_weight:.4g} largest weight, M = {self.norm:.4g} norm, "
             f"B = {self.kernel_bound:.4g} kernel, L = {self.lipschitz:.4g} Lipschitz, "
             f"E0 = {self.error_at_zero:.4g} error at 0, eta = {self.eta:.4g}, |D| = {self.n_pairs:,}",
             *(f"{name:<14}{term:>12.4f}   {formulas[name]}" for name, term in self.terms.items()),
             f"{'bound':<14}{self.value:>12.4f}   on the ideal loss, with probability {1 - self.eta:.4g}",
-            self._verdict(),
+            verdict,
         ]
         return "\n".join(lines)
 
     __str__ = summary
-
-    def _verdict(self) -> str:
-        if self.vacuous:
-            largest = self.largest_error + self.lipschitz * self.residual
-            return f"The bound is vacuous: no loss of such a predictor exceeds {largest:.4g}."
-        if self.value >= self.error_at_zero:
-            return f"The bound is weak: the prediction 0 is known to have a loss of at most {self.error_at_zero:.4g}."
-        return f"The bound is below {self.error_at_zero:.4g}, the largest loss of the prediction 0."
 
 
 def predictor_norm(
@@ -237,11 +237,11 @@ def predictor_norm(
         alpha = basis @ (basis.T @ values)
     else:
         alpha = ridge_coefficients(kernel_rows(kernel, centres, measured), values, between, ridge)
-    residual = (values - _combined(kernel, centres, alpha, measured)).abs()
+    residual = (values - combination(kernel_rows(kernel, centres, measured), alpha)).abs()
     weighted = None
     if observed is not None:
         observed = pairs.at(observed.users, observed.items)
-        gap = (_at(logits, observed, "logits") - _combined(kernel, centres, alpha, observed)).abs()
+        gap = (_at(logits, observed, "logits") - combination(kernel_rows(kernel, centres, observed), alpha)).abs()
         weighted = float(_shares(weights, observed) @ gap)
     return PredictorNorm(
         norm=math.sqrt(max(0.0, float(alpha @ between @ alpha))),
@@ -285,7 +285,12 @@ def predictor_bound(
     if imputed_errors is not None:
         population = _all_pairs(observed.pairs, torch.Generator().manual_seed(0))
         everywhere = _at(imputed_errors, population, "imputed_errors")
-        _check_imputed(everywhere, LOG_LOSS_AT_ZERO + found.norm)
+        low, high, largest = float(everywhere.min()), float(everywhere.max()), LOG_LOSS_AT_ZERO + found.norm
+        if low < 0 or high > largest:
+            raise DataError(
+                f"`imputed_errors` must be in [0, E0 + L M B = {largest:.4g}], got {low:.4g} to {high:.4g}. "
+                "The bound holds for such only."
+            )
         risk += float(everywhere.mean() - shares @ _at(imputed_errors, observed, "imputed_errors"))
     return GeneralizationBound(
         risk=risk,
@@ -299,15 +304,6 @@ def predictor_bound(
         weighted_residual=found.residual_weighted or 0.0,
         predictor=found,
     )
-
-
-def _check_imputed(errors: Tensor, largest: float) -> None:
-    low, high = float(errors.min()), float(errors.max())
-    if low < 0 or high > largest:
-        raise DataError(
-            f"`imputed_errors` must be in [0, E0 + L M B = {largest:.4g}], got {low:.4g} to {high:.4g}. "
-            "The bound holds for such only."
-        )
 
 
 def _all_pairs(pairs: Pairs, generator: torch.Generator) -> ObservedPairs:
@@ -333,12 +329,6 @@ def _at(source: PairValues, points: ObservedPairs, name: str) -> Tensor:
     if not np.isfinite(values).all():
         raise DataError(f"`{name}` must be finite, got {values[~np.isfinite(values)][0]}.")
     return torch.from_numpy(values).to(points.device)
-
-
-def _combined(kernel: Kernel, centres: Tensor, alpha: Tensor, points: ObservedPairs) -> Tensor:
-    """g = sum_j alpha_j k(., c_j) at some pairs."""
-    rows = kernel_rows(kernel, centres, points)
-    return torch.cat([values @ alpha for _, values in rows.blocks()])
 
 
 def _shares(weights: Any, observed: ObservedPairs) -> Tensor:

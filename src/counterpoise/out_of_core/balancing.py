@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from counterpoise.balance.kernels import Gaussian, pair_tables
 from counterpoise.balance.population import ObservedPairs, Pairs
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.files import PARQUET, column_names, files_of, kind_of
-from counterpoise.data.reading import AnyPath, read_all_columns, read_side_features
+from counterpoise.data.reading import AnyPath, read_all_columns, read_part, read_side_features
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core.engines import Engine, ThreadEngine
 from counterpoise.out_of_core.family import ShardedRows
@@ -76,25 +77,22 @@ class ShardFunctions:
         users, items = (
             torch.from_numpy(np.array(shard.column(name))).to(self.device, torch.int64) for name in ("users", "items")
         )
-        user_table, item_table = self._tables()
-        if not self.factorised:
+        user_table, item_table = self._tables
+        if not self.factorised or not isinstance(self.fitted, FittedKernels):
             return self.fitted.rows(_Features(user_table, item_table, users, items))
-        mixing = self.fitted.mixing if isinstance(self.fitted, FittedKernels) else None
-        mixed = None if mixing is None else mixing.to(user_table)
-        return pair_rows(user_table, item_table, users, items, mixed)
+        mixing = self.fitted.mixing
+        return pair_rows(user_table, item_table, users, items, None if mixing is None else mixing.to(user_table))
 
+    @cached_property
     def _tables(self) -> tuple[Tensor, Tensor]:
         """The tables as tensors, which share their memory on the CPU."""
-        if not hasattr(self, "_kept"):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # read-only arrays: nothing writes to them
-                users, items = (torch.from_numpy(table).to(self.device) for table in (self.users, self.items))
-            self._kept = users, items
-        return self._kept
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # read-only arrays: nothing writes to them
+            return torch.from_numpy(self.users).to(self.device), torch.from_numpy(self.items).to(self.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without the tensors: workers make their own from the shared arrays."""
-        return {name: value for name, value in self.__dict__.items() if name != "_kept"}
+        return {name: value for name, value in self.__dict__.items() if name != "_tables"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +213,9 @@ def balance_log(
     The two files have a column of ids, named as in the log, and numbers for features. The folder `out` gets Parquet
     files with all columns and rows of the log, in order, and `weight` (sum 1). `options`: those of `balance_shards`.
     """
-    target = checked_folder(out)
+    target = Path(out).expanduser()
+    if target.suffix or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        raise ConfigError(f"`out` must be a folder that is new or empty, got {str(out)!r}.")
     sides = [read_side_features(users, user_col, separator), read_side_features(items, item_col, separator)]
     columns = {"user_col": user_col, "item_col": item_col, "rating_col": None, "separator": separator}
     ids = {"user_ids": sides[0][0], "item_ids": sides[1][0]}
@@ -231,14 +231,6 @@ def balance_log(
     finally:
         result.weights.remove()
     return BalancedLog(result, len(sharded), sharded.shape, 1 / squares)
-
-
-def checked_folder(out: AnyPath) -> Path:
-    """The folder to write to, which must be new or empty; checked before long work."""
-    folder = Path(out).expanduser()
-    if folder.suffix or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
-        raise ConfigError(f"`out` must be a folder that is new or empty, got {str(out)!r}.")
-    return folder
 
 
 def _write(folder: Path, files: list[Path], separator: str | None, weights: Iterator[Any]) -> None:
@@ -261,14 +253,8 @@ def _frames(files: list[Path], separator: str | None) -> Iterator[pl.DataFrame]:
     """All columns of all files, in parts, without those that are empty."""
     for file in files:
         if kind_of(file) in PARQUET:
-            names = {name: name for name in column_names(file)}
-            yield from (frame for _, frame in batches(file, names))
-        elif any(len(frame) for _, frame in _rows_of_text(file, separator)):
-            yield read_all_columns(file, pl.DataFrame(), separator=separator)
-
-
-def _rows_of_text(file: Path, separator: str | None) -> Iterator[tuple[int, pl.DataFrame]]:
-    """The first column of a text file, or nothing where there is not even a header."""
-    if file.stat().st_size:
-        name = column_names(file, separator)[0]
-        yield from batches(file, {name: name}, separator)
+            yield from (frame for _, frame in batches(file, {name: name for name in column_names(file)}))
+        elif file.stat().st_size:  # else there is not even a header
+            first = column_names(file, separator)[0]
+            if len(read_part(file, {first: first}, separator)):
+                yield read_all_columns(file, pl.DataFrame(), separator=separator)

@@ -62,10 +62,9 @@ def run_worker(config: Mapping[str, WorkerTask]) -> None:
     try:
         with one_thread():
             losses = _train_worker(task, group)
-    except DivergenceError as error:
-        losses = error.history.loss if error.history else []
-        ray.get(task.progress.fail.remote(error))
     except CounterpoiseError as error:
+        if isinstance(error, DivergenceError) and error.history:
+            losses = error.history.loss
         ray.get(task.progress.fail.remote(error))
     if group.rank == 0 and losses:
         task.learned.write(task.learner, [torch.tensor(loss) for loss in losses])
@@ -139,7 +138,10 @@ def train_on_ray(
         finally:
             with suppress(OSError):
                 kept.file.parent.rmdir()  # where nothing was written
-        history = _history(learner, learned, started)
+        history = None
+        if learned.file.exists():
+            losses = [float(loss) for loss in learned.read(learner)]
+            history = History(losses, [], time.perf_counter() - started, len(losses))
     if error is None and history is not None:
         return history
     if isinstance(error, DivergenceError | Interrupted):
@@ -156,14 +158,6 @@ def _prepared(checkpoint: Checkpoint, learner: Learner | EnsembleLearner) -> Che
     if checkpoint.file.exists():
         checkpoint.read(learner)
     return replace(checkpoint, resume=True)
-
-
-def _history(learner: Learner | EnsembleLearner, learned: Checkpoint, started: float) -> History | None:
-    """Take over what was saved; None where nothing was."""
-    if not learned.file.exists():
-        return None
-    losses = [float(loss) for loss in learned.read(learner)]
-    return History(losses, [], time.perf_counter() - started, len(losses))
 
 
 def _run(ray: Any, task: WorkerTask, workers: int, place: str) -> None:

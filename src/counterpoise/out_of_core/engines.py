@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
@@ -66,9 +66,7 @@ class _Worker:
 
     source: Any = None
 
-    def run(
-        self, work: Callable[..., Any], shards: Sequence[Shard], arguments: Sequence[Any], kept: list[Any]
-    ) -> list[Any]:
+    def run(self, work: Callable[..., Any], shards: ShardBatch, arguments: Sequence[Any], kept: list[Any]) -> list[Any]:
         """Work on some shards; the source is fetched with the first call, also after a restart."""
         if self.source is None:
             self.source = import_ray().get(kept[0])  # in a list: a reference, not its content, comes with the call
@@ -111,7 +109,9 @@ class RayEngine:
                 def call(worker: int, batch: ShardBatch) -> Any:
                     return actors[worker].run.remote(work, batch, sent, kept)
 
-                return _in_order(dispatch(ray, call, queues))
+                found = dispatch(ray, call, queues)
+                pairs = [pair for batch, values in found for pair in zip(batch, values, strict=True)]
+                return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
 
             try:
                 yield each, source
@@ -149,12 +149,6 @@ def dispatch(
         worker, batch = running.pop(done[0])
         begin(worker)
         yield batch, results(ray, done)[0]
-
-
-def _in_order(found: Iterable[tuple[ShardBatch, list[Any]]]) -> list[Any]:
-    """The result of each shard, in the order of shards."""
-    pairs = [pair for batch, values in found for pair in zip(batch, values, strict=True)]
-    return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.balance.exponential_family import (
+    ExponentialFamily,
     FamilyPoint,
     FunctionRows,
     InMemoryFamily,
@@ -54,7 +55,7 @@ class ShardedRows(FunctionRows):
     column: Callable[[str], ShardColumn]  # what all shards have written under a name
     device: ClassVar[torch.device] = torch.device("cpu")  # type: ignore[misc]  # of sums, wherever the shards are
 
-    def family(self, targets: Tensor, log_base: Tensor | None = None, max_weight: float | None = None) -> ShardedFamily:
+    def family(self, targets: Tensor, log_base: Tensor | None, max_weight: float | None) -> ShardedFamily:
         """The family over all shards, with uniform base weights and no cap."""
         if log_base is not None or max_weight is not None:
             raise ConfigError(
@@ -64,8 +65,8 @@ class ShardedRows(FunctionRows):
 
 
 @dataclass(frozen=True)
-class ShardedFamily:
-    """The rows in shards, and what their functions should average to."""
+class ShardedFamily(ExponentialFamily):
+    """The family over rows in shards, with uniform base weights and no cap."""
 
     rows: ShardedRows
     targets: Tensor
@@ -74,16 +75,12 @@ class ShardedFamily:
 
     def at(self, dual: Tensor) -> ShardedPoint:
         """One pass over all shards; no score is kept."""
-        parts = self.rows.each(_tilted_sums, dual, -math.log(self.rows.n_rows))
-        sums = joined(*zip(*parts, strict=True))
+        sums = joined(self.rows.each(_tilted_sums, dual, -math.log(self.rows.n_rows)))
         return ShardedPoint(dual, *normalised(dual, self.targets, *sums), self.targets, self)
 
     def base_moments(self) -> tuple[Tensor, Tensor]:
-        """The mean and the standard deviation of every function under uniform weights."""
-
         def around(centre: Tensor | None) -> tuple[Tensor, Tensor]:
-            parts = self.rows.each(_moments, 1 / self.rows.n_rows, centre)
-            first, second = torch.stack(parts).sum(0)
+            first, second = torch.stack(self.rows.each(_moments, 1 / self.rows.n_rows, centre)).sum(0)
             return first, second
 
         return mean_and_deviation(around)
@@ -133,37 +130,25 @@ class ShardedPoint(FamilyPoint):
 
 
 def _tilted_sums(source: Source, shard: Shard, dual: Tensor, log_weight: float) -> tuple[Tensor, Tensor, Tensor]:
-    top, mass, total = tilted_sums(source.rows(shard), dual, lambda part: log_weight)
+    top, mass, total = tilted_sums(source.rows(shard), dual, log_weight)
     return top.cpu(), mass.cpu(), total.cpu()
 
 
 def _moments(source: Source, shard: Shard, weight: float, centre: Tensor | None) -> Tensor:
-    rows = source.rows(shard)
-    each = torch.full((shard.n_rows,), weight, dtype=torch.float64, device=rows.device)
-    return torch.stack(moments(rows, lambda part: each[part], centre, weight)).cpu()
+    return torch.stack(moments(source.rows(shard), weight, centre)).cpu()
 
 
 def _second_moments(
-    source: Source,
-    shard: Shard,
-    dual: Tensor,
-    total: float,
-    centre: Tensor | None,
-    dtype: torch.dtype,
-    transform: Tensor | None,
+    source: Source, shard: Shard, dual: Tensor, total: float, centre: Tensor | None, dtype: torch.dtype, transform: Any
 ) -> tuple[Tensor, Tensor]:
-    rows = source.rows(shard)
-    negative = -dual.to(rows.device)
     first, second = second_moments(
-        rows, lambda _, values: _weights_at(values, negative, total), centre, dtype, transform
+        source.rows(shard), lambda _, values: _weights(dual, total, values), centre, dtype, transform
     )
     return first.cpu(), second.cpu()
 
 
 def _write_weights(source: Source, shard: Shard, dual: Tensor, total: float, name: str) -> None:
-    rows = source.rows(shard)
-    negative = -dual.to(rows.device)
-    parts = [_weights_at(values, negative, total).cpu() for _, values in rows.blocks()]
+    parts = [_weights(dual, total, values).cpu() for _, values in source.rows(shard).blocks()]
     shard.write(name, torch.cat(parts).numpy())
 
 
@@ -175,6 +160,6 @@ def _values_at(source: Source, shard: Shard, drawn: Tensor) -> NDArray[np.float6
     return rows.take((drawn[first:last] - shard.first).to(rows.device)).double().cpu().numpy()
 
 
-def _weights_at(values: Tensor, negative: Tensor, total: float) -> Tensor:
-    """exp(-l'h(x_i) - total), from the negative of l."""
-    return (values @ negative).sub_(total).exp_()
+def _weights(dual: Tensor, total: float, values: Tensor) -> Tensor:
+    """exp(-l'h(x_i) - total)."""
+    return (values @ -dual.to(values.device)).sub_(total).exp_()

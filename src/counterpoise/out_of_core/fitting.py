@@ -14,20 +14,13 @@ from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.out_of_core.balancing import balance_shards
 from counterpoise.out_of_core.distributed import train_on_ray
-from counterpoise.out_of_core.engines import Engine, RayEngine, connected
+from counterpoise.out_of_core.engines import RayEngine, connected
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog, way_out
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.contracts import FitContext, FittedWeights, Imputation, Weights
-from counterpoise.training.loop import (
-    MIN_ROWS_FOR_THREADS,
-    DivergenceError,
-    History,
-    Interrupted,
-    Progress,
-    train,
-)
+from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, DivergenceError, History, Interrupted, Progress, train
 from counterpoise.weights.balancing import Balancing, solution_facts
 from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
 from counterpoise.weights.propensity import Popularity
@@ -47,10 +40,13 @@ def fit_streamed(
     """`model.fit` on a streamed log."""
     model.check(log, probe)
     _check(model, log)
-    on_ray, context = isinstance(log.engine, RayEngine), model._context(log, probe)
-    context = replace(context, device=torch.device("cpu")) if on_ray else context  # workers have devices of their own
+    engine, context = log.engine, model._context(log, probe)
+    cluster: AbstractContextManager[Any] = nullcontext()
+    if isinstance(engine, RayEngine):
+        cluster = connected(engine.address, engine.workers)  # one Ray for balancing and for training
+        context = replace(context, device=torch.device("cpu"))  # workers have devices of their own
     weights = ShardedBalancing(model.weights) if isinstance(model.weights, Balancing) else model.weights
-    with one_thread(model.training.rows_per_step(len(log)) < MIN_ROWS_FOR_THREADS), _cluster(log.engine):
+    with one_thread(model.training.rows_per_step(len(log)) < MIN_ROWS_FOR_THREADS), cluster:
         learner = model._learner(context, weights)
         batches = context.batches(learner.uses_pairs)
         assert isinstance(batches, StreamedBatches)
@@ -66,11 +62,6 @@ def fit_streamed(
             if stop.history is not None:
                 keep(stop.history)
             raise
-
-
-def _cluster(engine: Engine) -> AbstractContextManager[Any]:
-    """One Ray for balancing and for training."""
-    return connected(engine.address, engine.workers) if isinstance(engine, RayEngine) else nullcontext()
 
 
 def _train(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -14,17 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.data.batches import Batch, Batches
-from counterpoise.data.files import count_rows, files_of, is_many
 from counterpoise.data.ids import Codes
 from counterpoise.data.log import FeedbackLog
-from counterpoise.data.reading import AnyPath, read_logs
-from counterpoise.errors import ConfigError
 from counterpoise.out_of_core.engines import Engine, RayEngine, ThreadEngine
 from counterpoise.out_of_core.process_group import BatchShard, ProcessGroup
-from counterpoise.out_of_core.shards import ShardColumn, ShardedLog, Shards, as_bytes, permuted, shard_log
+from counterpoise.out_of_core.shards import ShardColumn, ShardedLog, Shards, permuted
 
-IN_MEMORY_ROW = 160  # bytes of a row while files become a log in memory
-STREAMED_ROW = 40  # bytes of a row that a fit needs at most at a time: its weight, and that its pair was seen
 OPEN_SHARE = 4  # a quarter of the memory may be columns that stay open
 KEYS = 2**62  # of the order of an epoch
 
@@ -38,10 +33,10 @@ class StreamedLog(FeedbackLog):
     def __init__(
         self, log: ShardedLog, threshold: float | None = None, engine: Engine | None = None, memory: int = 4 * 10**9
     ) -> None:
-        values: dict[str, Any] = {"shards": log.shards, "threshold": threshold, "engine": engine or ThreadEngine()}
-        values |= {"user_ids": log.user_ids, "item_ids": log.item_ids, "memory": memory}
-        for name in ("timestamps", "user_features", "item_features", "propensities", "parent_propensities"):
-            values[name] = None
+        absent = ("timestamps", "user_features", "item_features", "propensities", "parent_propensities")
+        values: dict[str, Any] = dict.fromkeys(absent)
+        values |= {"shards": log.shards, "user_ids": log.user_ids, "item_ids": log.item_ids, "threshold": threshold}
+        values |= {"engine": engine or ThreadEngine(), "memory": memory}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -50,29 +45,26 @@ class StreamedLog(FeedbackLog):
     memory: int
     in_memory = False
 
+    # Columns are read anew each time.
+
     @property
     def users(self) -> Codes:
-        """All codes, read anew."""
         return self.shards.whole("users")
 
     @property
     def items(self) -> Codes:
-        """All codes, read anew."""
         return self.shards.whole("items")
 
     @property
     def ratings(self) -> NDArray[np.float64]:
-        """All ratings, read anew."""
         return self.shards.whole("ratings")
 
     @property
     def labels(self) -> NDArray[np.float32]:
-        """All labels, made shard by shard."""
-        return np.concatenate([self.labels_of(ratings) for (ratings,) in self.shards.columns("ratings")])
+        return np.concatenate([self.labels_of(shard.column("ratings")) for shard in self.shards])
 
     @property
     def pairs(self) -> NDArray[np.int64]:
-        """Each row's pair as one number, made anew."""
         return self.users.astype(np.int64) * self.shape[1] + self.items
 
     def labels_of(self, ratings: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -97,11 +89,9 @@ class StreamedLog(FeedbackLog):
         return found
 
     def __len__(self) -> int:
-        """The number of rows, |O|."""
         return self.shards.n_rows
 
     def __repr__(self) -> str:
-        """Rows, users, items and shards."""
         users, items = self.shape
         return f"<StreamedLog: {len(self):,} rows, {users:,} users x {items:,} items, {len(self.shards)} shards>"
 
@@ -109,42 +99,6 @@ class StreamedLog(FeedbackLog):
 def way_out(engine: Engine | None) -> str:
     """How to have the log in memory instead."""
     return "leave out --engine ray" if isinstance(engine, RayEngine) else "raise --memory"
-
-
-def too_long(path: AnyPath, memory: str | float) -> bool:
-    """Whether the log in a folder or a glob would take more than `memory` as a log in memory."""
-    budget = as_bytes(memory)  # also where one file is read whole: a mistyped size is an error
-    return is_many(path) and count_rows(files_of(path)) * IN_MEMORY_ROW > budget
-
-
-def read_streamed(
-    paths: Mapping[str, AnyPath],
-    *,
-    memory: str | float,
-    cache: AnyPath | None = None,
-    engine: Engine | None = None,
-    threshold: float | None = None,
-    **options: Any,
-) -> dict[str, FeedbackLog]:
-    """As `read_logs`, with the first log streamed and the others in memory."""
-    read = ("user_col", "item_col", "rating_col", "separator")
-    columns: dict[str, Any] = {name: options.pop(name) for name in read if name in options}
-    if options:
-        raise ConfigError(
-            f"a log that is streamed does not take {', '.join(map(repr, options))}: it has users, items and ratings, "
-            f"and every row counts. To read it into memory, {way_out(engine)}."
-        )
-    (name, first), *others = paths.items()
-    sharded = shard_log(first, **columns, beside=[path for _, path in others], memory=memory, cache=cache)
-    log, budget = StreamedLog(sharded, threshold, engine, as_bytes(memory)), as_bytes(memory)
-    if len(log) * STREAMED_ROW > budget:
-        raise ConfigError(
-            f"`memory` must be at least {len(log) * STREAMED_ROW / 1e9:.1f}GB to fit {len(log):,} rows, as a run "
-            f"remembers every pair that it has seen, got {memory!r}."
-        )
-    ids: dict[str, Any] = {"user_ids": log.user_ids, "item_ids": log.item_ids}
-    more = read_logs(dict(others), **columns, **ids, threshold=threshold) if others else {}
-    return {name: log, **more}
 
 
 class StreamedBatches(Batches):
@@ -156,12 +110,7 @@ class StreamedBatches(Batches):
     group: ProcessGroup | None = None
 
     def __init__(
-        self,
-        log: StreamedLog,
-        batch_size: int,
-        device: torch.device,
-        generator: torch.Generator,
-        pairs_per_row: int | None = 0,
+        self, log: StreamedLog, batch_size: int, device: Any, generator: torch.Generator, pairs_per_row: int | None = 0
     ) -> None:
         self.log, self.shape, self.batch_size, self.device = log, log.shape, batch_size, device
         self.generator, self.pairs_per_row = generator, pairs_per_row
@@ -173,7 +122,6 @@ class StreamedBatches(Batches):
         self.skipped = epochs
 
     def whole(self) -> Batch:
-        """All rows at once: what a streamed log has no room for."""
         raise NotImplementedError("a streamed log is read in blocks")
 
     def final(self) -> Iterator[Batch]:
@@ -190,7 +138,10 @@ class StreamedBatches(Batches):
         for first, last in pairwise(np.linspace(0, len(self.log), ends).astype(np.int64).tolist()):
             start, stop = group.cut(first, last)
             places = np.arange(start, start if skipping else stop)
-            pairs = self._own_pairs(last - first, start - first, stop - first)
+            each = self.pairs_per_row or 0
+            drawn = self._uniform_pairs((last - first) * each)  # by every process alike
+            own = slice((start - first) * each, (stop - first) * each)
+            pairs = [None if codes is None else codes[own] for codes in drawn]
             batch = self._batch(permuted(places, len(self.log), key), pairs)
             if self.group is None:
                 yield batch
@@ -198,22 +149,13 @@ class StreamedBatches(Batches):
                 weight = group.size * (stop - start) / (last - first)
                 yield BatchShard(**vars(batch), group=group, weight=weight)
 
-    def _own_pairs(self, rows: int, start: int, stop: int) -> tuple[Tensor | None, Tensor | None]:
-        """Of the uniform pairs of so many rows, which every process draws alike, those of some."""
-        each = self.pairs_per_row or 0
-        users, items = self._uniform_pairs(rows * each)
-        if users is None or items is None:
-            return None, None
-        return users[start * each : stop * each], items[start * each : stop * each]
-
-    def _batch(self, rows: NDArray[np.int64], pairs: tuple[Tensor | None, Tensor | None]) -> Batch:
-        users, items, ratings = (self._take(name, rows) for name in ("users", "items", "ratings"))
+    def _batch(self, rows: NDArray[np.int64], pairs: Iterable[Tensor | None]) -> Batch:
+        users, items, ratings = (
+            self.log.shards.take(name, rows, self._column) for name in ("users", "items", "ratings")
+        )
         columns = rows, users, items, self.log.labels_of(ratings)
         row, user, item, label = (torch.from_numpy(values).to(self.device) for values in columns)
         return Batch(row, user, item, label, *pairs)
-
-    def _take(self, name: str, rows: NDArray[np.int64]) -> NDArray[Any]:
-        return self.log.shards.take(name, rows, self._column)
 
     @cached_property
     def _column(self) -> Callable[[int, str], NDArray[Any]]:

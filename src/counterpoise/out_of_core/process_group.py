@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.distributed as distributed
 from torch import Tensor, nn
 
 from counterpoise.data.batches import Batch
+from counterpoise.training.loop import Learner
 from counterpoise.training.optimizer import Rate, optimizers_of
 
 
@@ -60,14 +60,13 @@ class BatchShard(Batch):
 class ProcessGroupLearner:
     """A learner whose optimisers average gradients over processes, and whose loss is that of the whole batch."""
 
-    def __init__(self, learner: Any) -> None:
+    def __init__(self, learner: Learner) -> None:
         self.learner, self.averages = learner, []
         for optimizer in optimizers_of(learner):
             optimizer.gradients = AveragedGradients(optimizer.parameters)
             self.averages.append(optimizer.gradients)
 
     def start_epoch(self, epoch: int) -> None:
-        """The learner's."""
         self.learner.start_epoch(epoch)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
@@ -78,14 +77,10 @@ class ProcessGroupLearner:
         return batch.group.average(batch.weight * self.learner.step(batch, rate))
 
     def risk(self, batch: Batch) -> Tensor:
-        """The learner's."""
-        risk: Tensor = self.learner.risk(batch)
-        return risk
+        return self.learner.risk(batch)
 
     def state(self) -> list[Tensor]:
-        """The learner's."""
-        state: list[Tensor] = self.learner.state()
-        return state
+        return self.learner.state()
 
 
 class AveragedGradients:

@@ -15,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -145,11 +145,9 @@ class Shards:
             raise DataError(f"{folder}: not a folder of shards ({error}). Remove it; it is made again.") from None
 
     def __len__(self) -> int:
-        """How many shards."""
         return -(-self.n_rows // self.shard_rows)
 
     def __iter__(self) -> Iterator[Shard]:
-        """In the order of rows."""
         return iter(self._all)
 
     @cached_property
@@ -157,14 +155,9 @@ class Shards:
         starts = range(0, self.n_rows, self.shard_rows)
         return [Shard(self.folder, k, at, min(self.shard_rows, self.n_rows - at)) for k, at in enumerate(starts)]
 
-    def columns(self, *names: str) -> Iterator[tuple[NDArray[Any], ...]]:
-        """Some columns, shard by shard."""
-        for shard in self:
-            yield tuple(shard.column(name) for name in names)
-
     def whole(self, name: str) -> NDArray[Any]:
         """A column in memory."""
-        return np.concatenate([values for (values,) in self.columns(name)])
+        return np.concatenate([shard.column(name) for shard in self])
 
     def take(
         self, name: str, rows: NDArray[np.int64], column: Callable[[int, str], NDArray[Any]] | None = None
@@ -191,19 +184,16 @@ class ShardColumn:
     name: str
 
     def __len__(self) -> int:
-        """The rows of the log."""
         return self.shards.n_rows
 
     def __iter__(self) -> Iterator[NDArray[Any]]:
         """The values, shard by shard."""
-        return (values for (values,) in self.shards.columns(self.name))
+        return (shard.column(self.name) for shard in self.shards)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """All values in memory."""
         return self.shards.whole(self.name).astype(dtype or np.float64, copy=False)
 
     def remove(self) -> None:
-        """Delete the files."""
         for shard in self.shards:
             shard.path(self.name).unlink(missing_ok=True)
 
@@ -220,7 +210,6 @@ class ShardWriter:
         self._waiting: dict[str, list[NDArray[Any]]] = {name: [] for name in COLUMNS}
 
     def __enter__(self) -> ShardWriter:
-        """A folder beside the one to come."""
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             prefix = f".{self.folder.name}."
@@ -230,7 +219,6 @@ class ShardWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Leave nothing half written."""
         shutil.rmtree(self._place, ignore_errors=True)
 
     def append(self, **columns: NDArray[Any]) -> None:
@@ -273,15 +261,12 @@ class ShardedLog:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(|U|, |I|)."""
         return self.shards.shape
 
     def __len__(self) -> int:
-        """The number of rows, |O|."""
         return self.shards.n_rows
 
     def __repr__(self) -> str:
-        """Rows, users, items and shards."""
         users, items = self.shape
         return f"<ShardedLog: {len(self):,} rows, {users:,} users x {items:,} items, {len(self.shards)} shards>"
 
@@ -312,9 +297,13 @@ def shard_log(
     others = [file for place in beside for file in files_of(place)]
     given = {role: ids.to_parquet() for role, ids in (("user", user_ids), ("item", item_ids)) if ids is not None}
     hashes = {role: hashlib.sha256(content).hexdigest() for role, content in given.items()}
-    folder = cache_folder(cache) / fingerprint(files + others, len(files), names, separator, shard_rows, hashes)
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "counterpoise" / "shards"
+    place = Path(home if cache is None else cache).expanduser().absolute()
+    folder = place / fingerprint(files + others, len(files), names, separator, shard_rows, hashes)
     if (folder / MANIFEST).exists():
-        return open_log(folder)
+        shards = Shards.open(folder)
+        ids = [Vocabulary.from_parquet((folder / f"{role}_ids.parquet").read_bytes()) for role in ("user", "item")]
+        return ShardedLog(shards, *ids)
     files = [file for file in files if file.stat().st_size]  # a file without a header has no rows either
     for file in files + others:
         _check_schema(file, names, separator, budget)
@@ -334,21 +323,6 @@ def shard_log(
         facts = {"files": [str(file) for file in files], "columns": names}
         content = {"user_ids": users.to_parquet(), "item_ids": items.to_parquet()}
         return ShardedLog(writer.finish((len(users), len(items)), facts, **content), users, items)
-
-
-def open_log(folder: str | Path) -> ShardedLog:
-    """The log that `shard_log` has put into a folder."""
-    shards = Shards.open(folder)
-    ids = [
-        Vocabulary.from_parquet((shards.folder / f"{side}.parquet").read_bytes()) for side in ("user_ids", "item_ids")
-    ]
-    return ShardedLog(shards, *ids)
-
-
-def cache_folder(given: AnyPath | None = None) -> Path:
-    """Where shards are kept: as given, or the user's cache folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return (Path(cache) / "counterpoise" / "shards" if given is None else Path(given)).expanduser().absolute()
 
 
 def batches(file: Path, columns: Mapping[str, str], separator: str | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
@@ -377,15 +351,15 @@ def _check_schema(file: Path, names: Mapping[str, str], separator: str | None, m
 
 def _vocabulary(files: list[Path], role: str, name: str, separator: str | None) -> Vocabulary:
     """The distinct ids of all files, in one type."""
-    found = map(partial(_distinct, role=role, name=name, separator=separator), files)
+    found = []
+    for file in files:
+        if kind_of(file) in PARQUET:
+            ids = _collected(file, pl.scan_parquet(file, glob=False).select(pl.col(name).unique())).to_series()
+        else:
+            ids = read_part(file, {role: name}, separator)[role].unique()
+        found.append(ids.drop_nulls())
     parts = same_type([ids for ids in found if len(ids)])
     return Vocabulary.of(*parts) if parts else Vocabulary([])
-
-
-def _distinct(file: Path, role: str, name: str, separator: str | None) -> pl.Series:
-    if kind_of(file) not in PARQUET:
-        return read_part(file, {role: name}, separator)[role].drop_nulls().unique()
-    return _collected(file, pl.scan_parquet(file, glob=False).select(pl.col(name).unique())).to_series().drop_nulls()
 
 
 def _collected(file: Path, query: pl.LazyFrame) -> pl.DataFrame:
