@@ -19,12 +19,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from counterpoise.balance.arguments import as_float64, as_matrix, as_weights, base_shares
 from counterpoise.balance.covariate_balance import FeatureBalance, balance_table, known_mean_balance
 from counterpoise.balance.diagnostics import Diagnosis, diagnose, effective_sample_size
 from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions, Moments, check_penalty
 from counterpoise.balance.kernels import KERNELS
-from counterpoise.balance.population import Sample
+from counterpoise.balance.population import Sample, as_float64, as_matrix, as_weights, base_shares
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.config import KernelName, SelectForSamples
 from counterpoise.errors import ConfigError, DataError, RowError, check_choice, check_number

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from counterpoise.balance.arguments import as_float64
-from counterpoise.balance.population import ObservedPairs, Pairs
+from counterpoise.balance.population import ObservedPairs, Pairs, as_float64
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import DataError, check_choice
 

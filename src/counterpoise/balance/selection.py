@@ -11,10 +11,10 @@ import warnings
 import torch
 from torch import Tensor
 
-from counterpoise.balance.arguments import base_shares
 from counterpoise.balance.box_qp import solve_positive
 from counterpoise.balance.exponential_family import Rows, weighted_sum
 from counterpoise.balance.penalties import HINGE_STRENGTH
+from counterpoise.balance.population import base_shares
 from counterpoise.balance.solver import entropy_balance
 from counterpoise.errors import ConvergenceWarning
 from counterpoise.threads import one_blas_thread

@@ -17,10 +17,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from counterpoise.balance.arguments import as_float64, as_matrix, base_shares
 from counterpoise.balance.exponential_family import ExponentialFamily, FunctionRows, matrix_rows
 from counterpoise.balance.newton import DualProblem, change_coordinates
 from counterpoise.balance.penalties import Hinge, Penalty, Quadratic, Vector, whitening
+from counterpoise.balance.population import as_float64, as_matrix, base_shares
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_number
 from counterpoise.threads import one_blas_thread, one_thread
 

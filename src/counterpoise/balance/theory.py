@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from counterpoise.balance.arguments import as_float64
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import whitening
-from counterpoise.balance.population import ObservedPairs, Pairs, kernel_rows
+from counterpoise.balance.population import ObservedPairs, Pairs, as_float64, kernel_rows
 from counterpoise.balance.selection import combination, ridge_coefficients
 from counterpoise.errors import ConfigError, DataError, check_flag, check_number
 

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from counterpoise.balance.arguments import as_float64
 from counterpoise.balance.features import Source, observed_pairs, pair_features
-from counterpoise.balance.population import Pairs
+from counterpoise.balance.population import Pairs, as_float64
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_choice, check_number
 from counterpoise.models.base import Backbone, as_backbone
