@@ -540,7 +540,7 @@ def _resolve(name: str) -> tuple[str, dict[str, Any]]:
         rule, risk, kernel = match.groups()
         return f"{rule}-{risk}", {"kernel": PAPER_KERNELS[kernel]} if kernel else {}
     lower = OTHER_NAMES.get(lower, lower)
-    check_choice("name", lower, METHODS)
+    check_choice("method", lower, METHODS)
     return lower, {}
 
 
