@@ -22,7 +22,7 @@ MAX_HEADER_BYTES = 1 << 16  # of a request's first line and headers
 PUBLIC_PATHS = ("/health",)  # need no token
 MIN_TOKEN_LENGTH = 16  # characters
 TOO_LARGE = 413, f"the body must have at most {MAX_BODY_BYTES:,} bytes. Ask for fewer users at a time."
-TOKEN_COMMAND = 'python -c "import secrets; print(secrets.token_urlsafe())" > FILE'
+CREATE_COMMAND = 'python -c "import secrets; print(secrets.token_urlsafe())" > FILE'
 
 
 def read_token(path: Path) -> str:
@@ -31,11 +31,11 @@ def read_token(path: Path) -> str:
         token = path.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not plain ASCII text"
-        raise DataError(f"the token file {path} cannot be read: {reason}. Make one: {TOKEN_COMMAND}") from None
+        raise DataError(f"the token file {path} cannot be read: {reason}. Make one: {CREATE_COMMAND}") from None
     if len(token) < MIN_TOKEN_LENGTH or not token.isprintable() or " " in token:
         raise ConfigError(
             f"the token in {path} must be one word of {MIN_TOKEN_LENGTH} characters or more, got {len(token)}. "
-            f"Make one: {TOKEN_COMMAND}"
+            f"Make one: {CREATE_COMMAND}"
         )
     return token
 
@@ -54,7 +54,7 @@ def check_host(host: str, token: str | None) -> None:
     if token is None and not is_local(host):
         raise ConfigError(
             f"`host` must be 127.0.0.1, ::1 or localhost without a token, got {host!r}: "
-            f"anybody who reaches it could ask. Give --token-file FILE. Make one: {TOKEN_COMMAND}"
+            f"anybody who reaches it could ask. Give --token-file FILE. Make one: {CREATE_COMMAND}"
         )
 
 
