@@ -225,3 +225,10 @@ def test_the_order_of_settings_does_not_matter() -> None:
     assert type(one.weights.functions.kernel).__name__ == "Exponential"
     model = cp.make("dr-jl", imputation__backbone="ncf", imputation="learned")
     assert type(model.imputation.backbone).__name__ == "NeuralCF"
+
+
+def test_a_fitted_model_keeps_no_columns_of_its_log(dataset: Dataset) -> None:
+    model = cp.make("counterpoise", epochs=3, device="cpu").fit(dataset.train, probe=dataset.probe)
+    caches = [module.cache for module in model.scorer_.modules() if hasattr(module, "cache")]
+    assert caches
+    assert all(cache.inputs == () and cache.value is None for cache in caches)

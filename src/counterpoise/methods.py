@@ -577,8 +577,9 @@ def _part(name: str, value: Any) -> Any:
         return None
     if not isinstance(value, str) or value not in names:
         known = ", ".join(map(repr, [*names, *(["none"] if name in ("ensemble", "ordinal") else [])]))
-        article = "an" if kind.__name__[0] in "AEIOU" else "a"
-        raise ConfigError(f"`{name}` must be {article} {kind.__name__} or one of {known}, got {value!r}.")
+        wanted = kind.__name__ if len(names) > 1 else next(iter(names.values()))
+        article = "an" if wanted[0] in "AEIOU" else "a"
+        raise ConfigError(f"`{name}` must be {article} {wanted} or one of {known}, got {value!r}.")
     return getattr(cp, names[value])()
 
 

@@ -63,7 +63,7 @@ def fit_models(
         model.check(log, probe)
     on_cpu = all(model.training.resolve_device().type == "cpu" for model in models)
     jobs = min(jobs or torch.get_num_threads(), len(models)) if on_cpu else 1
-    pool = Parallel(n_jobs=max(1, jobs), return_as="generator")
+    pool = Parallel(n_jobs=max(1, jobs), return_as="generator", mmap_mode="c")  # a large log is shared, not sent
     fitted: list[DebiasedRecommender] = []
     for model in pool(delayed(_fit)(model, log, probe) for model, probe in zip(models, probes, strict=True)):
         fitted.append(model)

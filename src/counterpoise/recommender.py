@@ -131,6 +131,7 @@ class DebiasedRecommender(Configurable):
         inactive = {name: why for name, why in inactive.items() if why is not None}
         self.history_, self.facts_ = history, facts | ({"inactive": inactive} if inactive else {})
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weights.ratio.cpu().numpy()
+        self.scorer_.clear_caches()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
         self.seen_ = Seen.of(log)
         self.item_rates_ = shrunken_label_rates(log).to(self.training.resolve_device())

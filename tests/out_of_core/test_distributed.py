@@ -181,6 +181,7 @@ def train_one_of_two(rank: int, place: str, log: StreamedLog) -> None:
         batches.group = ProcessGroup.of_this_process()
         history = train(ProcessGroupLearner(learner), batches, None, model.training)
         torch.save((history.loss, learner.state()), Path(place) / f"{method}-{rank}.pt")
+    distributed.barrier()  # a process that ends before the other closes its connections under it
     distributed.destroy_process_group()
 
 

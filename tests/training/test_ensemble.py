@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import brentq
+from torch import Tensor
 
 import counterpoise as cp
 from counterpoise import ConfigError, DataError, Dataset
 from counterpoise.parallel import fit_many
+from counterpoise.training.contracts import FittedImputation
 from counterpoise.training.ensemble import EnsembleScorer, calibrating_intercept
+from counterpoise.training.learner import Learner
 
 FAST = {"epochs": 6, "dim": 4, "device": "cpu"}
 
@@ -159,3 +162,15 @@ def test_two_predictors_in_a_run_without_ensemble_are_refused(model: cp.Debiased
     manifest.write_text(json.dumps(facts))
     with pytest.raises(DataError, match="two predictors"):
         cp.load_model(tmp_path / "run")
+
+
+def test_an_imputation_with_a_loss_of_its_own_is_averaged(dataset: Dataset) -> None:
+    class WithLoss(FittedImputation):
+        def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor:
+            return logits.square().mean()
+
+    context = cp.make("mf", **FAST)._context(dataset.train, None)
+    learner = Learner.init(context, cp.Uniform(), "ips", cp.NoImputation())
+    assert cp.Ensemble().why_inactive(learner) == "nothing is imputed"
+    learner.imputation = WithLoss()
+    assert cp.Ensemble().why_inactive(learner) is None

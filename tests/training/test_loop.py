@@ -164,3 +164,11 @@ def test_settings_that_break_their_rule_are_named(settings: dict[str, object], d
 def test_a_missing_device_is_an_error_with_a_way_out(dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="Use device='cpu'"):
         DebiasedRecommender(training=Training(device="cuda")).fit(dataset.train)
+
+
+def test_adam_steps_the_moments_that_it_shows() -> None:
+    parameters = [torch.ones(2, requires_grad=True), torch.ones(3, requires_grad=True)]
+    optimizer = Adam(parameters, 0.1, [0.0, 1.0])
+    optimizer.first = [moment.clone() for moment in optimizer.first]  # as when a worker moves them to its device
+    optimizer.step(sum(parameter.sum() for parameter in parameters))
+    assert all(bool((moment != 0).all()) for moment in optimizer.first)

@@ -117,7 +117,7 @@ class FittedMNAR(FittedImputation):
     def __init__(self, of: LabelPropensities, density: float, strength: float) -> None:
         self.of, self.density, self.strength = of, density, strength
         self.offset = of.log_odds_ratio if abs(of.log_odds_ratio) > 1e-9 else 0.0
-        self.needs_pairs = bool(self.offset and strength)
+        self.active = self.needs_pairs = bool(self.offset and strength)
 
     def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         if not self.needs_pairs:

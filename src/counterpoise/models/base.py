@@ -12,7 +12,7 @@ import counterpoise
 from counterpoise.config import Configurable
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
-from counterpoise.models.embedding_ops import rows_of_grid
+from counterpoise.models.embedding_ops import RepeatedInputCache, rows_of_grid
 
 BACKBONES = {"mf": "MatrixFactorization", "ncf": "NeuralCF"}  # names, and classes in `counterpoise`
 INITIAL_SD = 0.1  # standard deviation of initial factors: small, so that training starts near the mean label
@@ -84,6 +84,12 @@ class Scorer(nn.Module):
     def position(self, users: Tensor, items: Tensor) -> Tensor:
         """The position of each pair in D, user by user."""
         return users.long() * self.n_items + items
+
+    def clear_caches(self) -> None:
+        """Forget what was kept of the batches of training."""
+        for module in self.modules():
+            if isinstance(cache := getattr(module, "cache", None), RepeatedInputCache):
+                cache.clear()
 
     def grid(self, users: Tensor | None = None) -> Tensor:
         """The logits of these users, None for all, with every item. (users, |I|)"""

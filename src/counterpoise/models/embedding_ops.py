@@ -27,6 +27,10 @@ class RepeatedInputCache:
         self.inputs: tuple[Tensor, ...] = ()
         self.value: Any = None
 
+    def clear(self) -> None:
+        """Forget the inputs: a fitted model has no use for the columns of its log."""
+        self.inputs, self.value = (), None
+
     def get(self, compute: Callable[..., Any], *inputs: Tensor) -> Any:
         """compute(*inputs) from the second time on that the same inputs come in a row; None before."""
         if len(inputs) != len(self.inputs) or any(a is not b for a, b in zip(self.inputs, inputs, strict=True)):

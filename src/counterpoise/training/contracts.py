@@ -201,6 +201,7 @@ class Weights(Configurable):
 class FittedImputation:
     """An imputation during one fit. By itself it imputes errors of 0."""
 
+    active: bool = True  # whether it acts on this fit at all
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
     offset: float = (
         0.0  # the log odds ratio c of labels, log against all pairs: P(label | observed) = sigmoid(logit + c)

@@ -45,13 +45,14 @@ class Ensemble(Configurable):
     def why_inactive(self, learner: Learner | EnsembleLearner) -> str | None:
         """Why there is nothing to average with; None where there is."""
         imputation = learner.imputation
-        if imputation.needs_pairs or isinstance(learner, EnsembleLearner):
+        if isinstance(learner, EnsembleLearner):
             return None
         if type(imputation) is FittedImputation:
             return "nothing is imputed"
-        if type(imputation).errors is FittedImputation.errors:
+        if not imputation.active:
             return "there is no active missingness model to average with"
-        return None if learner.risk_name in risks.NEED_IMPUTATION else "the risk uses no imputation"
+        adds_loss = type(imputation).extra_loss is not FittedImputation.extra_loss
+        return None if adds_loss or learner.risk_name in risks.NEED_IMPUTATION else "the risk uses no imputation"
 
 
 class EnsembleScorer(Scorer):

@@ -6,7 +6,7 @@ The same arithmetic as torch.optim.Adam, whose construction imports torch's comp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -23,16 +23,6 @@ class Model(Protocol):
 
     def precisions(self) -> list[float]:
         """The precision of the Gaussian prior on each; 0 for none."""
-
-
-class _Group(NamedTuple):
-    """The parameters of one precision, with their moments."""
-
-    precision: float
-    places: list[int]  # in all parameters
-    parameters: list[Tensor]
-    first: list[Tensor]
-    second: list[Tensor]
 
 
 def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -54,15 +44,10 @@ class Adam:
         self.gradients: Gradients = gradients_of
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
-        places: dict[float, list[int]] = {}
+        self._places: dict[float, list[int]] = {}  # of the parameters of each precision
         for place, precision in enumerate(self.precisions):
-            places.setdefault(precision, []).append(place)
-        self._groups = [self._group(*group) for group in places.items()]
+            self._places.setdefault(precision, []).append(place)
         self._halves = self.first[0].new_tensor(self.precisions) / 2
-
-    def _group(self, precision: float, places: list[int]) -> _Group:
-        columns = self.parameters, self.first, self.second
-        return _Group(precision, places, *([column[place] for place in places] for column in columns))
 
     @classmethod
     def of(cls, models: Sequence[Model], learning_rate: float, rows: int) -> Self:
@@ -88,18 +73,18 @@ class Adam:
         count, device = self.steps, gradients[0].device
         steps = count.float() if isinstance(count, Tensor) else torch.full((), float(count), device=device)
         rate = rate.float() if isinstance(rate, Tensor) else rate
-        for group in self._groups:
+        for precision, places in self._places.items():
             torch._fused_adam_(
-                group.parameters,
-                [gradients[place].contiguous() for place in group.places],
-                group.first,
-                group.second,
+                [self.parameters[place] for place in places],
+                [gradients[place].contiguous() for place in places],
+                [self.first[place] for place in places],
+                [self.second[place] for place in places],
                 [],
-                [steps] * len(group.places),
+                [steps] * len(places),
                 lr=rate,
                 beta1=0.9,
                 beta2=0.999,
-                weight_decay=group.precision,
+                weight_decay=precision,
                 eps=1e-8,
                 amsgrad=False,
                 maximize=False,
