@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-GO_ON = "the same command goes on from there."
+RESUME_ADVICE = "the same command goes on from there."
 
 
 class CounterpoiseError(Exception):

@@ -140,7 +140,7 @@ class DebiasedRecommender(Configurable):
         return self
 
     def held_out_rows(self, rows: int) -> NDArray[np.bool_]:
-        """Of a log of so many rows: which are held out to stop early, and so have no ratio; none without patience."""
+        """A mask of the rows of a log that early stopping holds out, which have no ratio; none without patience."""
         held_out = np.zeros(rows, dtype=bool)
         if self.training.patience is not None:
             size = min(max(1, round(self.training.validation * rows)), rows - 1)

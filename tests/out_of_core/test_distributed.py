@@ -192,7 +192,7 @@ def test_two_gloo_processes_learn_what_one_learns(log: StreamedLog, tmp_path: Pa
         model, learner, batches = prepared(log, method, **METHODS[method])
         expected = train(learner, batches, None, model.training)
         for rank in (0, 1):
-            loss, state = torch.load(tmp_path / f"{method}-{rank}.pt")
+            loss, state = torch.load(tmp_path / f"{method}-{rank}.pt", weights_only=True)
             assert loss == pytest.approx(expected.loss, rel=1e-5)
             for own, whole in zip(state, learner.state(), strict=True):
                 torch.testing.assert_close(own, whole, rtol=1e-4, atol=2e-5)

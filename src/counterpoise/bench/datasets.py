@@ -11,7 +11,7 @@ from counterpoise.config import Protocol
 from counterpoise.data.datasets import SOURCES, load_dataset, search_folders
 from counterpoise.data.log import Dataset, hash_logs
 from counterpoise.data.simulation import simulate
-from counterpoise.errors import ConfigError, DataError
+from counterpoise.errors import ConfigError, DataError, did_you_mean
 from counterpoise.evaluation.evaluate import binary_labels
 
 
@@ -90,5 +90,6 @@ def find_dataset(name: str) -> BenchDataset:
     if name in BENCH_DATASETS:
         return BENCH_DATASETS[name]
     if not Path(name).exists():
-        raise ConfigError(f"`datasets` must be among {', '.join(BENCH_DATASETS)}, or a path to your own, got {name!r}.")
+        known, hint = ", ".join(BENCH_DATASETS), did_you_mean(name, BENCH_DATASETS)
+        raise ConfigError(f"`datasets` must be among {known}, or a path to your own, got {name!r}.{hint}")
     return BenchDataset(name)

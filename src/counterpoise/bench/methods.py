@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from counterpoise.bench.published import places
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, did_you_mean
 from counterpoise.methods import BALANCING, BASELINES, KERNEL_RULES, METHODS, canonical_name, make
 
 PLUGINS = "counterpoise.methods"  # the group of entry points under which other packages offer methods
@@ -93,9 +93,10 @@ def _find_method(name: str) -> BenchMethod:
     try:
         found = _with_kernels(canonical_name(name))
     except ConfigError:
-        known = ", ".join([*_method_sets(), *METHODS, *sorted(plugins.names)])
+        names = [*_method_sets(), *METHODS, *sorted(plugins.names)]
         raise ConfigError(
-            f"`methods` must be among {known}, or module:function for one of your own, got {name!r}."
+            f"`methods` must be among {', '.join(names)}, or module:function for one of your own, got {name!r}."
+            + did_you_mean(name, names)
         ) from None
     return next((method for method in found if method.name.endswith("-exp") == name.lower().endswith("-exp")), found[0])
 

@@ -24,7 +24,7 @@ from counterpoise.cli.options import (
     words,
 )
 from counterpoise.config import BenchBackbone, EngineName, Protocol
-from counterpoise.errors import GO_ON, ConfigError, check_choice, check_number, stoppable
+from counterpoise.errors import RESUME_ADVICE, ConfigError, check_choice, check_number, stoppable
 
 if TYPE_CHECKING:
     from counterpoise.bench.jobs import Job
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
 LISTS = ("--datasets", "--methods", "--values", "--metrics", "--matrices", "--estimators")  # may be written with spaces
 BACKBONES: dict[str, list[BenchBackbone]] = {"strong": ["strong"], "paper": ["paper"], "both": ["strong", "paper"]}
-Datasets = Annotated[str, option("Names or paths: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
-Methods = Annotated[str, option("Names, all, paper, baselines, balancing, or module:function.")]
-Seeds = Annotated[int, option("How many: each draws probe, start and batches, the same for all methods.")]
-Backbone = Annotated[BenchBackbone, option("Our default, or the paper's: 4 dimensions, no biases.")]
+Datasets = Annotated[str, option("Names or paths of datasets: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
+Methods = Annotated[str, option("Names of methods, or all, paper, baselines, balancing, or module:function.")]
+Seeds = Annotated[int, option("Number of seeds; each draws probe, initial model and batches for all methods.")]
+Backbone = Annotated[BenchBackbone, option("Model that predicts: strong (default) or paper (4 dimensions, no biases).")]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class RunOptions(OptionGroup):
         None
     )
     address: Address = None
-    out: Annotated[Path, option("Folder of results: fits that are there are not made again.")] = Path("results")
+    out: Annotated[Path, option("Folder of results; fits that are in it are not repeated.")] = Path("results")
     retry: Annotated[bool, option("Fit again what failed.", "--retry")] = False
 
     def fit(self, jobs: Sequence[Job], visible: bool) -> list[dict[str, Any]]:
@@ -60,7 +60,7 @@ class RunOptions(OptionGroup):
         store = Store(self.out)
         if self.retry:
             store.delete_failures(jobs)
-        advice = f"Fits that are done are in {self.out}: {GO_ON}"
+        advice = f"Fits that are done are in {self.out}: {RESUME_ADVICE}"
         with progress_bar("fitting", visible, counting=True) as bar, stoppable(advice):
             run(jobs, store, self.jobs, bar, self.engine or "local", self.address)
         return store.read_all(jobs)
@@ -128,9 +128,9 @@ def table(
     datasets: Datasets = "coat",
     methods: Methods = "all",
     seeds: Seeds = 10,
-    backbone: Annotated[str, option("strong (our default), paper (4 dimensions, no biases), both.")] = "strong",
-    protocol: Annotated[Protocol, option("Of the split of the unbiased ratings.")] = "honest",
-    metrics: Annotated[str, option("Columns; ndcg and f1 with their rule.")] = "auc,ndcg_one,f1_one",
+    backbone: Annotated[str, option("Model: strong (default), paper (4 dimensions, no biases), both.")] = "strong",
+    protocol: Annotated[Protocol, option("How probe and test are split from the unbiased ratings.")] = "honest",
+    metrics: Annotated[str, option("Metrics; ndcg and f1 name their rule for empty users.")] = "auc,ndcg_one,f1_one",
     name: Annotated[str, option("Name of the files to write.")] = "table",
 ) -> None:
     """The paper's Table 1: methods x datasets x seeds, beside the published numbers, with tests of significance.
@@ -167,13 +167,13 @@ def sweep(
     fits: FitOptions,
     run: RunOptions,
     output: OutputOptions,
-    parameter: Annotated[str, option("n_functions, strength, tolerance, bandwidth, or any setting.")],
-    values: Annotated[str | None, option("What to try.", shown="a range that suits it")] = None,
+    parameter: Annotated[str, option("Setting to vary: n_functions, strength, tolerance, bandwidth, or any other.")],
+    values: Annotated[str | None, option("Values of the setting.", shown="a usual range")] = None,
     datasets: Datasets = "product-like",
     methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
     seeds: Seeds = 5,
     backbone: Backbone = "strong",
-    metrics: Annotated[str, option("What is drawn.")] = "auc,ndcg_one",
+    metrics: Annotated[str, option("Metrics that are drawn.")] = "auc,ndcg_one",
 ) -> None:
     """The paper's Figures 1 and 2: a setting swept over values, as a picture with bands and as a table.
 
@@ -229,14 +229,14 @@ def bias(
     columns: RatingFile,
     output: OutputOptions,
     data: Annotated[str | None, option("A file of ratings, or coat.", shown="simulated")] = None,
-    estimators: Annotated[str, option("Names, or all.")] = "all",
-    matrices: Annotated[str, option("one, three, four, rotate, skew, crs, or all.")] = "all",
-    repeats: Annotated[int, option("Logs drawn from the known propensities.")] = 10,
-    error: Annotated[str, option("absolute or squared.")] = "absolute",
-    imputation: Annotated[str, option("For DR: constant, learned, or cross-fitted.")] = "constant",
+    estimators: Annotated[str, option("Names of risk estimators, or all.")] = "all",
+    matrices: Annotated[str, option("Prediction matrices: one, three, four, rotate, skew, crs, or all.")] = "all",
+    repeats: Annotated[int, option("Number of logs drawn from the known propensities.")] = 10,
+    error: Annotated[str, option("Error of a prediction: absolute or squared.")] = "absolute",
+    imputation: Annotated[str, option("Imputation of DR: constant, learned, or cross-fitted.")] = "constant",
     methods: Annotated[str, option("Trained predictors on simulated logs: names, all, or none.")] = "all",
-    seeds: Annotated[int, option("Simulated logs for the trained predictors.")] = 4,
-    seed: Annotated[int, option("Draws ratings, logs and probes.")] = 0,
+    seeds: Annotated[int, option("Number of simulated logs for the trained predictors.")] = 4,
+    seed: Annotated[int, option("Seed of ratings, logs and probes.")] = 0,
     out: Annotated[Path, option("Folder for the tables.")] = Path("results"),
 ) -> None:
     """How far each estimate of the ideal loss is from the truth, where ratings and propensities of all pairs are known.
@@ -257,7 +257,7 @@ def bias(
         named = ", ".join(f"`{name}`" for name in columns.given())
         raise ConfigError(f"{named}: only for a file, and --data names none.")
     log, store = None if data is None else load_dataset(data, **columns.given()).train, Store(out)
-    with stoppable(f"Measurements that are done are in {out}: {GO_ON}"):
+    with stoppable(f"Measurements that are done are in {out}: {RESUME_ADVICE}"):
         with progress_bar("drawing logs", output.visible, counting=True) as bar:
             what = _names(estimators), _names(matrices), repeats, seed
             rows = study(log, *what, bar, error=error, imputation=imputation, store=store)

@@ -23,7 +23,7 @@ from counterpoise.cli.options import (
     with_options,
 )
 from counterpoise.config import Space
-from counterpoise.errors import GO_ON, stoppable
+from counterpoise.errors import RESUME_ADVICE, stoppable
 
 if TYPE_CHECKING:
     from counterpoise.evaluation.estimates import ParallelMap
@@ -87,7 +87,7 @@ def tune(
     with (
         folds_on_ray(configuration) as parallel_map,
         progress_bar(f"tuning {configuration.method}", output.visible) as progress,
-        stoppable(f"Trials that are done are in {out}: {GO_ON}"),
+        stoppable(f"Trials that are done are in {out}: {RESUME_ADVICE}"),
         reporting_storage(storage),
         exclusive_use(out) if own_storage else nullcontext(),
     ):

@@ -143,7 +143,7 @@ class _Factors(Scorer):
         return rows_and_grid(*self.vectors(), positions)
 
     def _positions(self, users: Tensor, items: Tensor) -> GridPositions | None:
-        """Of these pairs in D, on a CPU, if they were the last that were asked for too."""
+        """The positions of these pairs in D, on a CPU, if the last call had the same pairs; else None."""
         table = self.user_factors.weight
         if not torch.is_grad_enabled() or users.device.type != "cpu" or table.dtype != torch.float32:
             return None

@@ -99,7 +99,7 @@ class AveragedGradients:
         self.module = DistributedDataParallel(_PassThrough(parameters), gradient_as_bucket_view=True)
 
     def __call__(self, loss: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Of the mean over processes of weight x loss."""
+        """The gradients of the mean over processes of weight x loss."""
         for parameter in parameters:
             parameter.grad = None
         torch.autograd.backward(self.module(self.weight * loss), inputs=list(parameters))

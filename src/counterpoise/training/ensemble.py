@@ -78,13 +78,13 @@ class EnsembleScorer(Scorer):
         return self.get_submodule(member).precision(own)  # type: ignore[no-any-return, operator]
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
-        """Of both, side by side."""
+        """The embeddings of both scorers, concatenated."""
         pairs = zip(self.with_imputation.embeddings(), self.without_imputation.embeddings(), strict=True)
         users, items = (torch.cat(tables, 1) for tables in pairs)
         return users, items
 
     def vectors(self) -> tuple[Tensor, Tensor] | None:
-        """Of both, side by side, the users' halved, and the intercept beside a column of ones."""
+        """The vectors of both scorers, concatenated, the users' halved, and the intercept beside a column of ones."""
         first, second = self.with_imputation.vectors(), self.without_imputation.vectors()
         if first is None or second is None:
             return None
@@ -93,7 +93,7 @@ class EnsembleScorer(Scorer):
 
     @property
     def exposure_coefficients(self) -> Tensor | None:
-        """Of the prediction, where both have an exposure covariate: it is the same for both."""
+        """The mean of both scorers' coefficients, if both have an exposure covariate; it is the same covariate."""
         both = [getattr(s, "exposure_coefficients", None) for s in (self.with_imputation, self.without_imputation)]
         return None if None in both else torch.stack(both).mean(0)  # type: ignore[arg-type]
 

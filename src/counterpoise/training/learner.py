@@ -145,7 +145,7 @@ class Learner:
         return Logits(rows, on_pairs, base_rows, base_pairs)
 
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
-        """Of the rows, whose labels are those given that they were observed."""
+        """The errors of the rows, whose labels are those given that they were observed."""
         return risks.error(batch.labels, logits + self.imputation.offset)
 
     def _imputed(self, batch: Batch, logits: Logits, errors: Tensor) -> tuple[Tensor, Tensor]:

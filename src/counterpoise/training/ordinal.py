@@ -111,7 +111,7 @@ def ordinal_weight(scores: Numbers, labels: Numbers, levels: Levels, main: int) 
 
 
 def label_slope(x: Numbers, labels: Numbers) -> float:
-    """Of the log odds of the label in x, by Newton's method; shrunken by its error."""
+    """The slope of the log odds of the label in x, by Newton's method; shrunken by its error."""
     columns, beta = np.stack([np.ones_like(x), x], 1), np.array([log_odds(labels.mean()), 0.0])
     for _ in range(NEWTON_STEPS):
         p = _sigmoid(columns @ beta)

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from counterpoise.errors import GO_ON, ConfigError, DataError
+from counterpoise.errors import RESUME_ADVICE, ConfigError, DataError
 from counterpoise.evaluation.estimates import Errors
 from counterpoise.tuning.result import Trial
 from counterpoise.tuning.search_space import Dimension
@@ -155,7 +155,9 @@ def reporting_storage(storage: str) -> Iterator[None]:
         if not type(error).__module__.startswith(("sqlalchemy", "sqlite3", "optuna")):
             raise
         reason = _first_line(error)
-        raise DataError(f"the study in {storage} cannot be used: {reason}. Make room or put it back: {GO_ON}") from None
+        raise DataError(
+            f"the study in {storage} cannot be used: {reason}. Make room or put it back: {RESUME_ADVICE}"
+        ) from None
 
 
 def load_optuna() -> Any:

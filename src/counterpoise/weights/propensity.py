@@ -229,7 +229,7 @@ class Logistic(Weights):
 
 
 class Coefficients(NamedTuple):
-    """Of a logistic regression on pair features, in float64."""
+    """The coefficients of a logistic regression on pair features, in float64."""
 
     intercept: Tensor
     users: Tensor  # (user columns,)
