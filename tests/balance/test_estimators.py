@@ -174,6 +174,22 @@ def test_units_change_only_their_row_of_the_table():
     assert first.table[2].smd_after == pytest.approx(second.table[2].smd_after, rel=1e-6, abs=1e-9)
 
 
+@pytest.mark.parametrize("balancer", [KernelBalancer(8, "random"), MomentBalancer(2)])
+def test_raw_strength_is_that_of_the_function(balancer):
+    """|l_j| <= gamma, not gamma / SD, in the estimators and in `balance_samples`."""
+    rng = np.random.default_rng(0)
+    observed, population = rng.normal(1.0, 1.0, (200, 2)), rng.normal(0.0, 2.0, (500, 2))
+    balancer = clone(balancer).set_params(strength=0.3, tolerance=0.0, random_state=0)
+    for units in ("sd", "raw"):
+        fitted = balancer.set_params(units=units).fit(observed, population)
+        scale = fitted.result_.scale if units == "sd" else np.ones(len(fitted.result_.scale))
+        assert np.allclose(fitted.result_.strength, 0.3 / scale)
+        assert np.isclose(abs(fitted.result_.dual * scale).max(), 0.3)
+    functions = balancer._recipe()
+    report = balance_samples(observed, population, functions, strength=0.3, tolerance=0.0, units="raw")
+    assert np.allclose(report.result.strength, 0.3)
+
+
 def test_impossible_feature_is_relaxed_by_name():
     observed, population = samples()
     observed = np.c_[observed, np.zeros(len(observed))]

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from selection import balanced, design, relative_error
 
 from counterpoise.balance.exponential_family import matrix_rows
-from counterpoise.balance.functions import CustomFunctions, KernelFunctions, Moments
+from counterpoise.balance.functions import CustomFunctions, FittedKernels, KernelFunctions, Moments
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.balance.population import Pairs, Sample
 from counterpoise.balance.selection import adaptive, ridge_coefficients, solve
@@ -84,6 +84,50 @@ def test_leading_eigenfunctions_are_relaxed_last():
     assert bool((fitted.relative_strength.diff() < 0).all())
     result = fitted.balance(observed, strength=5.0)
     assert np.allclose(result.strength * fitted.scale.numpy(), 5 * fitted.relative_strength)
+
+
+@pytest.mark.parametrize(
+    "recipe", [KernelFunctions(n=6, select="random", candidates=60), KernelFunctions(n=6, candidates=60), Moments(2)]
+)
+def test_raw_units_are_those_of_the_function(recipe):
+    """The paper's C and gamma as printed: one number for all functions, none of it per standard deviation."""
+    pairs, _, observed, _ = world()
+    fitted = recipe.fit(pairs)
+    relative = 1.0 if fitted.relative_strength is None else fitted.relative_strength.numpy()
+    raw = fitted.balance(observed, 0.01, 2.0, units="raw", accuracy=1e-10)
+    printed = entropy_balance(
+        fitted.values(observed.features(slice(None))), fitted.targets, 0.01, 2.0 * relative, accuracy=1e-10
+    )
+    assert np.allclose(raw.strength, 2.0 * relative)
+    assert np.allclose(raw.weights, printed.weights, atol=1e-8)
+    assert raw.objective == pytest.approx(printed.objective, abs=1e-8)
+
+
+def test_raw_units_times_the_standard_deviation_are_sd_units():
+    """Function by function: gamma raw is gamma x SD, C raw is C / SD."""
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(n=6, select="random", candidates=60).fit(pairs)
+    for j in range(6):
+        one = FittedKernels.at_centres(fitted.kernel, fitted.centres[j : j + 1], pairs)
+        sd = float(one.scale[0])
+        raw = one.balance(observed, 0.001, 2.0, units="raw")
+        scaled = one.balance(observed, 0.001 / sd, 2.0 * sd)
+        assert sd < 0.9
+        assert np.allclose(raw.weights, scaled.weights, rtol=1e-9)
+        assert not np.allclose(raw.weights, one.balance(observed, 0.001, 2.0).weights, rtol=1e-3)
+
+
+def test_the_strength_of_the_worst_case_has_no_units():
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(n=30, select="worst_case", candidates=30).fit(pairs)
+    raw, sd = (fitted.balance(observed, strength=50.0, units=units).weights for units in ("raw", "sd"))
+    assert torch.equal(raw, sd)
+
+
+def test_unknown_units_are_refused():
+    pairs, _, observed, _ = world()
+    with pytest.raises(ConfigError, match="`units` must be"):
+        Moments().fit(pairs).balance(observed, units="percent")
 
 
 def test_ridge_coefficients_are_the_weighted_least_squares_solution():

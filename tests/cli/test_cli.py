@@ -419,6 +419,19 @@ def test_balance_writes_weights_and_prints_diagnostics(
     assert max(abs(row["smd_after"]) for row in facts["diagnosis"]["table"]) < 1e-6
 
 
+def test_balance_takes_raw_units(samples: tuple[str, str], tmp_path: Path) -> None:
+    weights = {}
+    for units in ("sd", "raw"):
+        out = tmp_path / f"{units}.csv"
+        functions = ["--select", "random", "--n-functions", "4", "--strength", "1", "--units", units]
+        assert main(["balance", *samples, "--out", str(out), *functions, "--quiet"]) == 0
+        weights[units] = pl.read_csv(out)["weight"].to_numpy()
+    first, second = pl.read_parquet(samples[0]), pl.read_csv(samples[1])
+    report = cp.balance_samples(first, second, cp.KernelFunctions(n=4, select="random"), strength=1.0, units="raw")
+    assert np.allclose(weights["raw"], report.weights)
+    assert not np.allclose(weights["raw"], weights["sd"], rtol=0.01)
+
+
 def test_balance_keeps_columns_and_row_order(tmp_path: Path) -> None:
     """Text as it stands, but numbers as numbers; ids with zeros in front stay text, and an index without a name too."""
     text = ',id,age,group,income,paid,note\n0,007,1,3,2,0.5,"a, b"\n1,008,3,4,1.5,,\n2,009,2,5,2.5,1e3,c\n'

@@ -96,6 +96,16 @@ def test_weights_over_shards_are_those_in_memory(shards: Shards, functions: Any)
     assert result.objective == pytest.approx(memory.objective, abs=1e-8)
 
 
+def test_raw_units_over_shards_are_those_in_memory(shards: Shards) -> None:
+    functions, penalty = KernelFunctions(n=8, select="random"), {"tolerance": 0.01, "strength": 2.0}
+    observed = PAIRS.at(*map(torch.from_numpy, CODES))
+    fitted = functions.fit(PAIRS, observed, generator=torch.Generator().manual_seed(0))
+    memory = {units: fitted.balance(observed, **penalty, units=units).weights.numpy() for units in ("sd", "raw")}
+    found = np.asarray(balance_shards(shards, PAIRS, functions, **penalty, units="raw").weights)
+    np.testing.assert_allclose(found, memory["raw"], rtol=1e-5)
+    assert abs(found / memory["sd"] - 1).max() > 0.1
+
+
 @pytest.mark.parametrize("shard_rows", [7000, 999, 1])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_weights_do_not_depend_on_shards_or_threads(

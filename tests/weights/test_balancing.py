@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from counterpoise import ConfigError, Dataset, DebiasedRecommender, SimulatedData, Training, make, simulate
 from counterpoise.balance.features import observed_pairs, pair_features
-from counterpoise.balance.functions import KernelFunctions, Moments
+from counterpoise.balance.functions import CustomFunctions, KernelFunctions, Moments
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.cli.describe import fit_lines
-from counterpoise.config import Select
+from counterpoise.config import Select, Solver, Units
 from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.imputation.targeted import Targeted
 from counterpoise.models.matrix_factorization import MatrixFactorization
@@ -226,7 +228,8 @@ class _Fixed:
         return self.fitted
 
 
-def test_weight_loss_is_the_paper_s_formula(dataset: Dataset) -> None:
+@pytest.mark.parametrize("units", ["sd", "raw"])
+def test_weight_loss_is_the_paper_s_formula(units: Units, dataset: Dataset) -> None:
     fitted = KernelFunctions(n=3, select="random", candidates=10).fit(pair_features(dataset.train, ("side",)))
     generator = torch.Generator().manual_seed(0)
     values = torch.rand(7, 3, generator=generator, dtype=torch.float64)
@@ -237,10 +240,35 @@ def test_weight_loss_is_the_paper_s_formula(dataset: Dataset) -> None:
         expected += float(mass[row]) * np.log(float(mass[row]) * 7)
     for j in range(3):
         imbalance = sum(float(mass[row] * values[row, j]) for row in range(7)) - float(fitted.targets[j])
-        scale = float(fitted.scale[j])
+        scale = float(fitted.scale[j]) if units == "sd" else 1.0
         expected += 5.0 / scale * max(0.0, abs(imbalance) - 0.1 * scale)
     base = torch.full((7,), -np.log(7.0), dtype=torch.float64)
-    assert float(weight_loss(mass.log(), base, values, fitted, 0.1, 5.0)) == pytest.approx(expected, rel=1e-12)
+    found = weight_loss(mass.log(), base, values, fitted, 0.1, 5.0, units)
+    assert float(found) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("solver", ["dual", "gradient"])
+def test_raw_strength_is_sd_strength_over_the_sd(solver: Solver, dataset: Dataset) -> None:
+    """With one function, and the same draws of it."""
+    (fold,) = solved(Balancing(Moments(1), **SIDE), dataset).folds
+    only = CustomFunctions(lambda x: 3.0 * x[:, :1])
+    sd = float(only.fit(fold.pairs).scale[0])
+    ratios = [
+        trained_ratio(Balancing(only, tolerance / unit, strength * unit, units=units, solver=solver, **SIDE), dataset)
+        for tolerance, strength, units, unit in ((0.02, 0.4, "raw", 1.0), (0.02, 0.4, "sd", sd))
+    ]
+    assert sd > 2
+    assert torch.allclose(*ratios, rtol=1e-4)
+    assert float(ratios[0].std()) > 0.01
+
+
+def trained_ratio(part: Balancing, dataset: Dataset) -> torch.Tensor:
+    """The ratios after a few epochs."""
+    context = replace(context_of(dataset), training=Training(epochs=5))
+    learner = Learner.init(context, part, "ips", NoImputation())
+    train(learner, context.batches(learner.uses_pairs), None, context.training)
+    learner.facts(context.batches(learner.uses_pairs).final())
+    return learner.weights.ratio
 
 
 def test_weight_loss_of_the_worst_case_is_a_quadratic_form(dataset: Dataset) -> None:

@@ -25,7 +25,7 @@ from counterpoise.balance.functions import FittedFunctions, Functions, KernelFun
 from counterpoise.balance.kernels import KERNELS
 from counterpoise.balance.population import Sample, as_float64, as_matrix, as_weights, base_shares
 from counterpoise.balance.solver import BalanceResult
-from counterpoise.config import KernelName, SelectForSamples
+from counterpoise.config import KernelName, SelectForSamples, Units
 from counterpoise.errors import ConfigError, DataError, RowError, check_choice, check_number
 
 MAX_FEATURE = 1e150  # absolute value of a feature: larger squares overflow float64
@@ -109,6 +109,7 @@ def balance_samples(
     *,
     tolerance: float = 1e-3,
     strength: float | None = None,
+    units: Units = "sd",
     base_weights: Any = None,
     population_weights: Any = None,
     max_weight: float | None = None,
@@ -118,7 +119,8 @@ def balance_samples(
     """Weights on the rows of `observed` that make it resemble `population`; both are numeric frames or arrays.
 
     Frames are matched by column names. `functions` is what is balanced (default: 50 leading kernel functions);
-    `tolerance` and `strength` are in population standard deviations of each function. `options`: `entropy_balance`.
+    `tolerance` and `strength` are in population standard deviations of each function, with `units="raw"` in its own
+    units, which are the paper's. `options`: `entropy_balance`.
     """
     names, columns = shared_columns(observed, population)
     tables = [numbers(name, table, columns) for name, table in (("observed", observed), ("population", population))]
@@ -129,7 +131,13 @@ def balance_samples(
     scaled = Standardised.of(tables[0], tables[1], weights)
     fitted = scaled.choose(functions or KernelFunctions(), base_weights, seed)
     result = fitted.balance(
-        scaled.observed, tolerance, strength, base_weights=base_weights, max_weight=max_weight, **options
+        scaled.observed,
+        tolerance,
+        strength,
+        units=units,
+        base_weights=base_weights,
+        max_weight=max_weight,
+        **options,
     )
     mass = result.weights.cpu().numpy()
     diagnosis = diagnose(
@@ -191,6 +199,7 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
 
     tolerance: float = 0.0
     strength: float | None = None
+    units: Units = "sd"
     max_weight: float | None = None
     accuracy: float = 1e-8
     max_passes: int = 200
@@ -217,7 +226,7 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
             raise DataError(
                 "`population_weights` must be None where `target_means` are given: these are weighted already."
             )
-        check_penalty(self.tolerance, self.strength)
+        check_penalty(self.tolerance, self.strength, self.units)
         observed = self._numbers(X_observed, reset=True)
         if X_population is not None:
             population = self._numbers(X_population)
@@ -268,7 +277,7 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         raise NotImplementedError
 
     def _balance(self, fitted: FittedFunctions, observed: Sample, tolerance: float, base_weights: Any) -> BalanceResult:
-        options = {name: getattr(self, name) for name in ("max_weight", "accuracy", "max_passes")}
+        options = {name: getattr(self, name) for name in ("units", "max_weight", "accuracy", "max_passes")}
         return fitted.balance(observed, tolerance, self.strength, base_weights=base_weights, **options)
 
     def _numbers(self, X: Any, reset: bool = False) -> torch.Tensor:
@@ -287,7 +296,8 @@ class KernelBalancer(_Balancer):
     `tolerance` (the paper's C): the imbalance allowed, in population standard deviations of each function. `strength`
     (gamma): the penalty of one standard deviation of imbalance; a function whose dual value would exceed it is relaxed
     (None: 100, or 10,000 for "worst_case"). With "spectral" that is the strength of the leading eigenfunction; those of
-    the others fall with their eigenvalues, so that rough functions are relaxed first.
+    the others fall with their eigenvalues, so that rough functions are relaxed first. `units="raw"`: both in units of
+    the function itself instead, as in the paper; the strength of "worst_case" has no such units.
     """
 
     n_functions: int = 50
@@ -309,8 +319,9 @@ class KernelBalancer(_Balancer):
 class MomentBalancer(_Balancer):
     """Balances the moments of every feature up to `order`; entropy balancing as epidemiologists know it for order 1.
 
-    `tolerance` and `strength` are in population standard deviations of each moment; an infinite strength asks for
-    exact balance. `fit` also takes `target_means` (features,) for order 1, or (order, features) raw moments.
+    `tolerance` and `strength` are in population standard deviations of each moment, with `units="raw"` in units of the
+    moment of the standardised feature; an infinite strength asks for exact balance. `fit` also takes
+    `target_means` (features,) for order 1, or (order, features) raw moments.
     """
 
     order: int = 1
@@ -382,7 +393,7 @@ class FrontierPoint:
 def balance_frontier(balancer: Any, tolerances: Iterable[float] = TOLERANCES) -> list[FrontierPoint]:
     """What balance costs: the same rows and functions balanced again at each tolerance, in ascending order.
 
-    `balancer`: a fitted KernelBalancer or MomentBalancer; it is left as it is.
+    `balancer`: a fitted KernelBalancer or MomentBalancer, whose `units` the tolerances have; it is left as it is.
     """
     if not isinstance(balancer, _Balancer):
         raise ConfigError(
@@ -393,7 +404,7 @@ def balance_frontier(balancer: Any, tolerances: Iterable[float] = TOLERANCES) ->
         raise ConfigError("`select` must not be 'worst_case': that has no tolerance. Use 'spectral'.")
     chosen = sorted(set(tolerances))
     for tolerance in chosen:
-        check_number("tolerances", tolerance, at_least=0, advice="They are in standard deviations.")
+        check_number("tolerances", tolerance, at_least=0, advice="Each is an absolute imbalance.")
     raw, _, base, _ = balancer._samples
     observed = Sample((raw.matrix.double() - balancer._mean) / balancer._deviation)
     return [_point(value, balancer._balance(balancer._functions, observed, value, base)) for value in chosen]

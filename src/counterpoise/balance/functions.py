@@ -22,7 +22,7 @@ from counterpoise.balance.penalties import HINGE_STRENGTH, WORST_CASE_STRENGTH
 from counterpoise.balance.population import Pairs, Points, Population, Sample, kernel_rows
 from counterpoise.balance.selection import adaptive, draw_rows, greedy_worst_case, spectral, worst_case_matrix
 from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
-from counterpoise.config import Configurable, Select
+from counterpoise.config import Configurable, Select, Units
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 
 MAX_SINGLE_BLOCK_POINTS = 2**10  # observed or population points whose kernel values are all computed in one block
@@ -44,7 +44,7 @@ class FittedFunctions:
     known: Tensor | None = None  # (rows, functions) at the observed points they were fitted to, where those are few
 
     @property
-    def units(self) -> Tensor:
+    def sd(self) -> Tensor:
         """What the imbalance of each is measured in: its standard deviation, or 1 where it is constant."""
         return torch.where(self.scale > 1e-12, self.scale, 1.0)
 
@@ -57,35 +57,46 @@ class FittedFunctions:
         return Rows(points.n_rows, len(self.targets), points.device, lambda part: self.values(points.features(part)))
 
     def balance(
-        self, points: Points | FunctionRows, tolerance: float = 0.0, strength: float | None = None, **options: Any
+        self,
+        points: Points | FunctionRows,
+        tolerance: float = 0.0,
+        strength: float | None = None,
+        *,
+        units: Units = "sd",
+        **options: Any,
     ) -> BalanceResult:
         """Weights on `points`, or on these functions at rows elsewhere, under which functions average to their targets.
 
-        `tolerance` (the paper's C) and `strength` (gamma) are in population standard deviations of each function; the
-        default strength is 100, or 10,000 for the worst-case problem. Where functions have a `relative_strength`,
-        `strength` is that of the leading one. `options` are those of `entropy_balance`.
+        `tolerance` (the paper's C) and `strength` (gamma) are in population standard deviations of each function, with
+        `units="raw"` in its own units as in the paper; the default strength is 100 in either, or 10,000 for the
+        worst-case problem, whose strength is that of a squared bias and the same in both units. Where functions have a
+        `relative_strength`, `strength` is that of the leading one. `options` are those of `entropy_balance`.
         """
-        check_penalty(tolerance, strength)
-        rows, scale = points if isinstance(points, FunctionRows) else self.rows(points).kept(), self.units.cpu()
+        check_penalty(tolerance, strength, units)
+        rows, scale = points if isinstance(points, FunctionRows) else self.rows(points).kept(), self.sd.cpu()
         if self.matrix is not None:
             strength = WORST_CASE_STRENGTH if strength is None else strength
             return worst_case_balance(rows, self.targets, self.matrix, strength, scale=scale, **options)
-        tolerances, strengths = (values.cpu() for values in self.penalties(tolerance, strength))
+        tolerances, strengths = (values.cpu() for values in self.penalties(tolerance, strength, units))
         return entropy_balance(rows, self.targets, tolerances, strengths, scale=scale, **options)
 
-    def penalties(self, tolerance: float = 0.0, strength: float | None = None) -> tuple[Tensor, Tensor]:
-        """(tolerance, strength) of every function in its own units, from those in standard deviations."""
+    def penalties(
+        self, tolerance: float = 0.0, strength: float | None = None, units: Units = "sd"
+    ) -> tuple[Tensor, Tensor]:
+        """(tolerance, strength) of every function in its own units, from those in `units`."""
+        unit = self.sd if units == "sd" else torch.ones_like(self.sd)
         strength = HINGE_STRENGTH if strength is None else strength
         relative = strength if self.relative_strength is None else strength * self.relative_strength
-        return tolerance * self.units, relative / self.units
+        return tolerance * unit, relative / unit
 
 
-def check_penalty(tolerance: Any, strength: Any) -> None:
+def check_penalty(tolerance: Any, strength: Any, units: Any = "sd") -> None:
     """Raise `ConfigError` unless each is one number >= 0; the strength may be infinite or None."""
+    check_choice("units", units, get_args(Units))
     for name, value in (("tolerance", tolerance), ("strength", strength)):
         if np.ndim(value):
             raise ConfigError(f"`{name}` must be one number, got shape {np.shape(value)}. It holds for every function.")
-    check_number("tolerance", tolerance, at_least=0, advice="It is in standard deviations.")
+    check_number("tolerance", tolerance, at_least=0, advice="It is an absolute imbalance.")
     if strength is not None and strength != float("inf"):
         check_number("strength", strength, at_least=0, advice="Or inf, for exact balance.")
 

@@ -19,7 +19,7 @@ from counterpoise.cli.options import (
     with_options,
     words,
 )
-from counterpoise.config import KernelName, SelectForSamples
+from counterpoise.config import KernelName, SelectForSamples, Units
 from counterpoise.errors import ConfigError, DataError, check_number
 
 if TYPE_CHECKING:
@@ -54,8 +54,9 @@ class BalanceOptions(OptionGroup):
     kernel: Annotated[KernelName, option("Kernel of the balanced functions.")] = "gaussian"
     n_functions: Annotated[int, option("Number of kernel functions; with --select greedy the largest number.")] = 50
     select: Annotated[SelectForSamples, option("How the kernel functions are chosen.")] = "spectral"
-    tolerance: Annotated[float, option("Imbalance that is allowed, in standard deviations.")] = 1e-3
-    strength: Annotated[float | None, option("Penalty weight of one standard deviation of imbalance.")] = None
+    tolerance: Annotated[float, option("Imbalance that is allowed, in --units.")] = 1e-3
+    strength: Annotated[float | None, option("Penalty weight of one unit of imbalance.")] = None
+    units: Annotated[Units, option("Units of both: population SDs of each function, or its own values.")] = "sd"
     max_weight: Annotated[float | None, option("Largest weight allowed; all weights sum to 1.")] = None
     seed: Annotated[int, option("Seed of the draw of candidate kernel functions.")] = 0
 
@@ -118,6 +119,7 @@ def balance(
             engine=make_engine(scale.engine or "local", scale.workers, scale.address),
             tolerance=method.tolerance,
             strength=method.strength,
+            units=method.units,
             seed=method.seed,
             **columns.given(),
             **scale.given("memory", "cache"),
@@ -153,6 +155,7 @@ def _balance_files(
             functions,
             tolerance=method.tolerance,
             strength=method.strength,
+            units=method.units,
             max_weight=method.max_weight,
             seed=method.seed,
         )

@@ -32,6 +32,7 @@ from counterpoise.balance.functions import (
 from counterpoise.balance.kernels import Gaussian, pair_tables
 from counterpoise.balance.population import ObservedPairs, Pairs
 from counterpoise.balance.solver import BalanceResult
+from counterpoise.config import Units
 from counterpoise.data.files import PARQUET, column_names, files_of, kind_of
 from counterpoise.data.reading import AnyPath, read_all_columns, read_part, read_side_features
 from counterpoise.errors import ConfigError, DataError
@@ -123,6 +124,7 @@ def balance_shards(
     *,
     tolerance: float = 0.0,
     strength: float | None = None,
+    units: Units = "sd",
     engine: Engine | None = None,
     memory: str | float = "4GB",
     seed: int | torch.Generator = 0,
@@ -133,7 +135,7 @@ def balance_shards(
     `pairs`: the features of all users and items, in the order of their codes. `functions`: by default 50 kernel
     functions; the rule "adaptive" does not apply, "greedy" looks at a sample of the rows (`sample_pairs`).
     `engine`: where the passes over shards run, by default in threads.
-    `tolerance`, `strength` and `options` (`accuracy`, `max_passes`) as in `FittedFunctions.balance`.
+    `tolerance`, `strength`, `units` and `options` (`accuracy`, `max_passes`) as in `FittedFunctions.balance`.
     The weights of the result are a `ShardColumn`: a file beside each shard, and `numpy.asarray` of it where they fit.
     """
     shape = len(pairs.users), len(pairs.items)
@@ -155,7 +157,7 @@ def balance_shards(
     with (engine or ThreadEngine()).over(shards, fitted_tables) as (each, source):
         fitted = source.fitted
         rows = ShardedRows(shards.n_rows, len(fitted.targets), each, lambda name: ShardColumn(shards, name))
-        return fitted.balance(rows, tolerance, strength, **options)
+        return fitted.balance(rows, tolerance, strength, units=units, **options)
 
 
 def sample_pairs(shards: Shards, pairs: Pairs, generator: torch.Generator) -> ObservedPairs:

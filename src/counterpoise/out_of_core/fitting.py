@@ -121,6 +121,7 @@ class _ShardedWeights(FittedWeights):
             part.functions,
             tolerance=part.tolerance,
             strength=part.strength,
+            units=part.units,
             engine=log.engine,
             memory=log.memory,
             seed=context.generator,

@@ -16,7 +16,7 @@ from counterpoise.balance.features import Source, observed_pairs, pair_features
 from counterpoise.balance.functions import FittedFunctions, FittedKernels, Functions, KernelFunctions, check_penalty
 from counterpoise.balance.population import Pairs
 from counterpoise.balance.solver import BalanceResult
-from counterpoise.config import Prior, Solver
+from counterpoise.config import Prior, Solver, Units
 from counterpoise.errors import ConfigError, check_choice, check_number
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
@@ -31,7 +31,8 @@ class Balancing(Weights):
     """w = argmin KL(w || prior) + strength x sum_j [|tau_j(w)| - tolerance]+ over all weights on the log that sum to 1.
 
     tau_j = weighted mean over the log minus mean over D of function j. `tolerance` (the paper's C) and `strength`
-    (gamma) are in population standard deviations of each function (see `FittedFunctions.balance`).
+    (gamma) are in population standard deviations of each function, or in its own units with `units="raw"`, which are
+    the paper's (see `FittedFunctions.balance`).
     `features`: what the functions are functions of, one or more of "embeddings" (of a first fit of `embedder` to the
     labels, the paper's choice), "exposure" (the same, fitted to what was observed), "side" (those of the log) and
     "activity" (how much users rate and items are rated). Learned features are cross-fitted: each of `folds` is balanced
@@ -51,6 +52,7 @@ class Balancing(Weights):
     folds: int = 2
     solver: Solver = "dual"
     refresh: int = 30
+    units: Units = "sd"
 
     def init(self, context: FitContext) -> FittedWeights:
         self.check()
@@ -59,7 +61,8 @@ class Balancing(Weights):
             from counterpoise.weights.gradient import WeightModel
 
             pairs, model = self.pairs(context), deepcopy(self.embedder)
-            return WeightModel(context, pairs, prior, self.functions, self.tolerance, self.strength, model)
+            penalty = self.tolerance, self.strength, self.units
+            return WeightModel(context, pairs, prior, self.functions, *penalty, model)
         return BalancedWeights(self, context, prior)
 
     @property
@@ -77,7 +80,7 @@ class Balancing(Weights):
 
     def check(self) -> None:
         """Raise `ConfigError` for the first setting that breaks its rule."""
-        check_penalty(self.tolerance, self.strength)
+        check_penalty(self.tolerance, self.strength, self.units)
         for source in self.sources:
             check_choice("features", source, get_args(Source))
         check_choice("prior", self.prior, get_args(Prior))
@@ -171,7 +174,7 @@ class _Fold:
     def solve(self, errors: Tensor | None, ratio: Tensor) -> Tensor:
         """Choose functions and balance them: the ratio of each row, 1 on average."""
         self.fitted, penalty = self._choose(errors, ratio), (self.part.tolerance, self.part.strength)
-        self.result = self.fitted.balance(self.observed, *penalty, base_weights=self.base)
+        self.result = self.fitted.balance(self.observed, *penalty, units=self.part.units, base_weights=self.base)
         solved: Tensor = (len(ratio) * self.result.weights).to(ratio)
         own = solved if self.base is None else solved * self.base_mean / self.base
         self.max_log_factor = float(own.max().log())

@@ -16,6 +16,7 @@ from counterpoise.balance.functions import FittedFunctions, Functions, KernelFun
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS
 from counterpoise.balance.population import Pairs, Population, Sample
 from counterpoise.balance.selection import solve
+from counterpoise.config import Units
 from counterpoise.data.batches import Batch
 from counterpoise.models.base import Backbone
 from counterpoise.training.contracts import FitContext, FittedWeights, StepInputs
@@ -26,7 +27,13 @@ BATCH_STRENGTH = 1.0  # the default penalty on a standard deviation of all funct
 
 
 def weight_loss(
-    log_mass: Tensor, log_base: Tensor, values: Tensor, fitted: FittedFunctions, tolerance: float, strength: float
+    log_mass: Tensor,
+    log_base: Tensor,
+    values: Tensor,
+    fitted: FittedFunctions,
+    tolerance: float,
+    strength: float,
+    units: Units = "sd",
 ) -> Tensor:
     """L_w = KL(mass || base) + sum_j strength_j [|tau_j| - tolerance_j]+, tau_j = sum of mass x h_j - target_j.
 
@@ -39,7 +46,7 @@ def weight_loss(
     if fitted.matrix is not None:
         worst: Tensor = imbalance @ solve(fitted.matrix, imbalance)
         return divergence + strength * worst
-    allowed, penalties = fitted.penalties(tolerance, strength)
+    allowed, penalties = fitted.penalties(tolerance, strength, units)
     return divergence + (penalties * (imbalance.abs() - allowed).clamp(min=0)).sum()
 
 
@@ -58,11 +65,12 @@ class WeightModel(FittedWeights):
         functions: Functions,
         tolerance: float,
         strength: float | None,
+        units: Units,
         backbone: Backbone,
     ) -> None:
         self.context, self.pairs, self.prior = context, pairs, prior
         self.functions = _for_batches(functions, context, pairs)
-        self.tolerance, self.strength = tolerance, strength
+        self.tolerance, self.strength, self.units = tolerance, strength, units
         self.scorer = context.build(backbone, rate=0.5)
         self.optimizer = context.optimizer(self.scorer)
         self.ratio, self.log_prior = prior.ratio.clone(), prior.ratio.log()
@@ -80,7 +88,7 @@ class WeightModel(FittedWeights):
         penalties = 1 if fitted.matrix is not None else len(fitted.targets)
         strength = BATCH_STRENGTH / penalties if self.strength is None else self.strength
         log_mass = (self.scorer(batch.users, batch.items) + log_base).log_softmax(0)
-        loss = weight_loss(log_mass, log_base, values, fitted, self.tolerance, strength)
+        loss = weight_loss(log_mass, log_base, values, fitted, self.tolerance, strength, self.units)
         self.optimizer.step(loss, rate)
         self.last_loss = loss.detach()
         with torch.no_grad():
