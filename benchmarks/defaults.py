@@ -1,9 +1,9 @@
 """The default regularisation, chosen by cross-validation inside biased logs. No test is used.
 
-    python benchmarks/defaults.py [--backbone paper | --training]
+    python benchmarks/defaults.py [--preset paper | --training]
 
 For each log: the log loss of held-out parts of the *log* (4 folds) over a grid of settings of `mf`, and its excess
-over the best of the grid. The default should be near the best on all logs. With `--backbone
+over the best of the grid. The default should be near the best on all logs. With `--preset
 paper`: the same for the paper's factorisation and batches in `counterpoise bench`, its learning rates and the L2. With
 `--training`: dimension, learning rate and epochs of our own.
 """
@@ -18,10 +18,10 @@ import numpy as np
 
 import counterpoise as cp
 from counterpoise.bench.datasets import BENCH_DATASETS
-from counterpoise.bench.jobs import backbone_settings
+from counterpoise.bench.presets import preset_settings
 
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
-    "strong": {"l2": (1, 2, 4, 8), "l2_biases": (1, 2, 4, 8)},
+    "default": {"l2": (1, 2, 4, 8), "l2_biases": (1, 2, 4, 8)},
     "paper": {"l2": (1, 2, 3, 4), "learning_rate": (0.01, 0.03, 0.05, 0.1)},
     "training": {"dim": (8, 16, 32, 64), "learning_rate": (0.02, 0.05, 0.1), "epochs": (50, 150, 300)},
 }
@@ -56,11 +56,11 @@ def held_out_loss(log: cp.FeedbackLog, settings: dict[str, Any]) -> float:
 def main() -> None:
     """Print the excess of each setting on each log, and its mean."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backbone", choices=("strong", "paper"), default="strong")
+    parser.add_argument("--preset", choices=("default", "paper"), default="default")
     parser.add_argument("--training", action="store_true", help="search dimension, learning rate and epochs")
     arguments = parser.parse_args()
-    axes = GRIDS["training" if arguments.training else arguments.backbone]
-    fixed = backbone_settings(arguments.backbone, BENCH_DATASETS["coat"])
+    axes = GRIDS["training" if arguments.training else arguments.preset]
+    fixed = preset_settings(arguments.preset, BENCH_DATASETS["coat"], cp.make("mf"))
     grid = [dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())]
     excess = {}
     for name, log in logs().items():

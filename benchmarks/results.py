@@ -22,14 +22,14 @@ DOCS = Path(__file__).parents[1] / "docs"
 SWEEP = (
     "--datasets product-like --seeds 2 --metrics auc ndcg_one mse --methods mf rkb-ips wkb-ips akb-ips skb-ips mb-ips"
 )
-PAPER = "table --datasets coat --backbone paper --methods rkb-ips akb-ips rkb-dr akb-dr --set features=embeddings"
+PAPER = "table --datasets coat --preset paper --methods rkb-ips akb-ips rkb-dr akb-dr"
 COMMANDS = (
-    "table --datasets coat --methods all --seeds 10 --backbone both",
+    "table --datasets coat --methods all --seeds 10 --preset both",
     "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",
-    f"{PAPER} --seeds 10 --name embeddings",
-    f"{PAPER} --seeds 5 --set solver=gradient --name algorithm-1",
+    f"{PAPER} --seeds 10 --set solver=dual --name embeddings",
+    f"{PAPER} --seeds 5 --name algorithm-1",
     f"sweep --parameter n_functions --values 1 3 10 30 {SWEEP}",
     f"sweep --parameter strength --values 1 5 50 {SWEEP}",
 )

@@ -98,6 +98,6 @@ Solver = Literal["dual", "gradient"]  # exact over the whole log, or the paper's
 Units = Literal["sd", "raw"]  # of tolerance and strength: population SDs of each function, or its own values
 Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts from
 Covariate = Literal["odds", "weight"]  # what an imputation is targeted along: 1 / propensity - 1, or 1 / propensity
-BenchBackbone = Literal["strong", "paper"]  # of a table: our defaults, or the paper's small factorisation
+BenchPreset = Literal["default", "paper"]  # settings of an experiment: our defaults, or the paper's
 Space = Literal["default", "paper", "own"]  # what `tune` searches: around the defaults, the paper's grid, what is named
 EngineName = Literal["local", "ray"]  # who works on a log in shards: threads, or workers of a Ray cluster

@@ -236,7 +236,7 @@ def test_failed_fit_gives_its_reason_and_can_be_retried(
         (["table", "--datasets", "nowhere.csv"], "`datasets` must be among"),
         (["table", "--datasets", "coat-like", "--seeds", "0"], "`seeds` must be an integer >= 1"),
         (["table", "--datasets", "coat-like", "--set", "dims=3"], "`dims` is unknown"),
-        (["table", "--datasets", "coat-like", "--backbone", "big"], "`backbone` must be one of"),
+        (["table", "--datasets", "coat-like", "--preset", "big"], "`preset` must be one of"),
         (["table", "--datasets", "coat-like", "--metrics", "ndcg"], "`metrics` must be one of"),
         (["sweep", "--parameter", "dim", "--datasets", "coat-like"], "`values` must be given"),
         (["sweep", "--parameter", "n_functions", "--values", "1,x", "--datasets", "coat-like"], "must be numbers"),
@@ -362,6 +362,37 @@ def test_missing_threshold_is_an_error_before_the_first_fit(
 def test_device_is_cpu_unless_set(small: str) -> None:
     assert Job(small, "mf", 0).model().training.device == "cpu"
     assert Job(small, "mf", 0, settings={"device": "auto"}).model().training.device == "auto"
+
+
+def test_the_preset_of_the_paper_has_its_settings() -> None:
+    model = Job("coat-like", "AKBDR-Gau", 0, "paper").model()
+    weights, training = model.weights, model.training
+    assert (weights.solver, weights.units, weights.features) == ("gradient", "raw", "embeddings")
+    assert (weights.functions.n, weights.strength, weights.tolerance) == (3, 0.1, 1e-4)
+    assert (training.batch_size, training.pairs, training.device) == (128, 5, "cpu")
+    for part in (model.backbone, weights.embedder):
+        assert (part.dim, part.biases) == (4, False)
+    music = Job("music-like", "AKBDR-Gau", 0, "paper").model()
+    assert (music.weights.functions.n, music.weights.strength, music.weights.tolerance) == (5, 10, 0.1)
+    assert (music.training.batch_size, music.training.pairs) == (2048, 4)
+    assert Job("music-like", "akb-dr-exp", 0, "paper").model().weights.tolerance == 0.05
+    assert Job("product-like", "skb-ips", 0, "paper").model().weights.tolerance == 1e-2
+    moments, worst = (Job("coat-like", name, 0, "paper").model().weights for name in ("mb-dr", "wkb-dr"))
+    assert (moments.strength, moments.tolerance, moments.functions.order) == (1.0, 1e-4, 2)
+    assert worst.strength == Job("coat-like", "wkb-dr", 0).model().weights.strength
+
+
+def test_settings_override_the_preset_by_any_name(small: str) -> None:
+    for settings in ({"strength": 7.0}, {"weights__strength": 7.0}, {"weights": {"strength": 7.0}}):
+        assert Job(small, "akb-ips", 0, "paper", settings=settings).model().weights.strength == 7.0
+    other = Job(small, "akb-ips", 0, "paper", settings={"weights": "logistic", "backbone": "ncf", "epochs": 2}).model()
+    assert (type(other.weights).__name__, type(other.backbone).__name__) == ("Logistic", "NeuralCF")
+    assert (other.training.epochs, other.training.batch_size) == (2, 2048)
+
+
+def test_every_method_can_be_fitted_under_the_preset_of_the_paper(small: str) -> None:
+    for method in ("rkb-ips", "wkb-dr", "akb-dr-exp", "skb-dr", "mb-ips", "mr", "counterpoise", "sdr"):
+        assert measure(Job(small, method, 0, "paper", settings={"epochs": 1}))["failed"] is None
 
 
 def test_methods_without_gamma_are_fitted_once_in_a_sweep(small: str) -> None:

@@ -26,7 +26,7 @@ def fit(title, values, seed, group="baseline", family="ips", **changes):
     """One row of results; `values` are the paper's three metrics, or None for a fit that is still to come."""
     metrics = None if values is None else dict(zip(METRICS, values, strict=True))
     row = {"dataset": "coat", "method": title.lower(), "title": title, "group": group, "family": family}
-    row |= {"backbone": "strong", "protocol": "honest", "seed": seed, "k": 5, "seconds": 2.0, "failed": None}
+    row |= {"preset": "default", "protocol": "honest", "seed": seed, "k": 5, "seconds": 2.0, "failed": None}
     return row | {"metrics": metrics, "replicates": {}} | changes
 
 
@@ -217,9 +217,7 @@ def test_intervals_of_differences_pair_the_replicates_of_a_seed():
 
 
 def test_the_order_of_rows_does_not_matter():
-    rows = (
-        SMALL + several("MF", [0.5, 0.6], dataset="simulated", family="naive") + several("MF", [0.5], backbone="paper")
-    )
+    rows = SMALL + several("MF", [0.5, 0.6], dataset="simulated", family="naive") + several("MF", [0.5], preset="paper")
     expected = as_json(summarise(rows, MISSING))
     for seed in range(5):
         shuffled = random.Random(seed).sample(rows, len(rows))
@@ -292,7 +290,7 @@ def small():
 
 def test_terminal_shows_means_then_differences_then_missing_datasets():
     means, differences, missing = as_terminal(small())
-    assert means[0] == "coat, backbone strong, protocol honest"
+    assert means[0] == "coat, preset default, protocol honest"
     assert means[1] == ["method", "block", "seeds", "AUC", "published", "diff", "NDCG@5", "published", "diff"]
     assert means[2] == [
         ["IPS", "IPS", "2", "0.710 ± 0.014", "0.717", "-0.007", "0.610 ± 0.014", "0.617", "-0.007"],
@@ -313,7 +311,7 @@ def test_terminal_shows_means_then_differences_then_missing_datasets():
     assert missing == ("datasets not found", [], [], ["yahoo-r3: not found. Ask for R3 & put it there."])
 
 
-MARKDOWN = r"""### coat, backbone strong, protocol honest
+MARKDOWN = r"""### coat, preset default, protocol honest
 
 | method       | block | seeds  | AUC                      | published | diff   |
 | ------------ | ----- | ------ | ------------------------ | --------- | ------ |
@@ -366,15 +364,15 @@ def test_latex_has_the_layout_of_the_paper():
     rows = SMALL + several("MF", [0.74, 0.76], family="naive", dataset="kuairec", k=20)
     text = as_latex(summarise(rows, MISSING, metrics=["auc", "ndcg_one"]))
     assert LATEX in text
-    assert "over 2 seeds (backbone strong, protocol honest)" in text
+    assert "over 2 seeds (preset default, protocol honest)" in text
     assert "\nNDCG@5, NDCG@20: users without a positive label are counted with NDCG 1" in text
     assert "\ncoat, my\\_own\\textbar{}50\\%: 1 of 2 seeds; seed 1 failed (the loss is nan).\\par\n" in text
     assert "\nyahoo-r3: not found. Ask for R3 \\& put it there.\\par\n" in text
     assert text.count("{") == text.count("}")
 
 
-def test_latex_has_a_table_for_each_backbone_and_protocol():
-    rows = several("MF", [0.7]) + several("MF", [0.7], backbone="paper") + several("MF", [0.7], protocol="paper")
+def test_latex_has_a_table_for_each_preset_and_protocol():
+    rows = several("MF", [0.7]) + several("MF", [0.7], preset="paper") + several("MF", [0.7], protocol="paper")
     text = as_latex(summarise(rows))
     assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") == 3
     assert as_latex(summarise([], MISSING)) == "% yahoo-r3: not found. Ask for R3 & put it there.\n"

@@ -1,11 +1,11 @@
-"""The datasets of an experiment, real and simulated, with what the paper fixes for each: K and the batch size."""
+"""The datasets of an experiment, real and simulated, with what the paper fixes for each: K and the batches."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from counterpoise.config import Protocol
 from counterpoise.data.datasets import SOURCES, load_dataset, search_folders
@@ -26,6 +26,7 @@ class BenchDataset:
     k: int = 5
     batch_size: int = 2048  # rows of the log
     pairs: int = 4  # uniform pairs for each row
+    like: Literal["coat", "music", "product"] = "music"  # the paper's dataset whose settings are taken for it
     shape: Mapping[str, Any] = field(default_factory=dict)  # arguments of `simulate`; empty for real data
 
     def load(
@@ -72,14 +73,25 @@ class BenchDataset:
 BENCH_DATASETS = {
     dataset.name: dataset
     for dataset in (
-        BenchDataset("coat", batch_size=128, pairs=5),
+        BenchDataset("coat", batch_size=128, pairs=5, like="coat"),
         BenchDataset("yahoo-r3"),
-        BenchDataset("kuairec", k=20),
-        BenchDataset("coat-like", batch_size=128, pairs=5, shape={"n_users": 290, "n_items": 300, "density": 0.08}),
+        BenchDataset("kuairec", k=20, like="product"),
+        BenchDataset(
+            "coat-like",
+            batch_size=128,
+            pairs=5,
+            like="coat",
+            shape={"n_users": 290, "n_items": 300, "density": 0.08},
+        ),
         BenchDataset(
             "music-like", shape={"n_users": 15_400, "n_items": 1_000, "density": 0.02, "test_rows_a_user": 10}
         ),
-        BenchDataset("product-like", k=20, shape={"n_users": 1_411, "n_items": 3_327, "test_rows_a_user": 80}),
+        BenchDataset(
+            "product-like",
+            k=20,
+            like="product",
+            shape={"n_users": 1_411, "n_items": 3_327, "test_rows_a_user": 80},
+        ),
         BenchDataset("simulated", shape={"n_users": 500, "n_items": 400}),
     )
 }

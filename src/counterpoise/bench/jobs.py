@@ -12,20 +12,20 @@ from functools import cached_property, lru_cache
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from counterpoise import __version__
 from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_dataset
 from counterpoise.bench.methods import BenchMethod, find_methods
+from counterpoise.bench.presets import preset_settings
 from counterpoise.bench.store import hash_facts
-from counterpoise.config import BenchBackbone, Protocol
+from counterpoise.config import BenchPreset, Protocol
 from counterpoise.data.log import Dataset
-from counterpoise.errors import ConfigError, CounterpoiseError, check_choice, check_number
+from counterpoise.errors import ConfigError, CounterpoiseError, check_number
 from counterpoise.evaluation.evaluate import metrics_by_rule
 from counterpoise.methods import configure
-from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
@@ -40,7 +40,7 @@ class Job:
     dataset: str
     method: str
     seed: int
-    backbone: BenchBackbone = "strong"
+    preset: BenchPreset = "default"
     protocol: Protocol = "honest"
     threshold: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -73,8 +73,8 @@ class Job:
             if self.settings:
                 raise ConfigError(f"{self.method!r} is no recommender of counterpoise: settings do not apply to it.")
             return model
-        settings = {"device": "cpu"} | backbone_settings(self.backbone, self.bench_dataset)  # the same everywhere
-        return configure(model, **settings | dict(self.settings))
+        settings = {"device": "cpu"} | preset_settings(self.preset, self.bench_dataset, model)  # the same everywhere
+        return configure(configure(model, **settings), **self.settings)
 
     def configuration(self) -> dict[str, Any]:
         """Everything that decides the result except the seed and the versions of other packages; JSON-able."""
@@ -82,7 +82,7 @@ class Job:
         if isinstance(model, DebiasedRecommender):
             own = model.to_config()
             del own["training"]["seed"]
-        names = ("dataset", "method", "backbone", "protocol", "threshold")
+        names = ("dataset", "method", "preset", "protocol", "threshold")
         facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
         data = _fingerprint(self.dataset, self.protocol, self.threshold, tuple(self.read_options.items()))
         source = self.bench_method.source()
@@ -96,7 +96,7 @@ class Job:
     @property
     def file_name(self) -> str:
         """The name of its result in a store."""
-        words = (Path(self.dataset).name, self.method, self.backbone, self.protocol, self.config_hash)
+        words = (Path(self.dataset).name, self.method, self.preset, self.protocol, self.config_hash)
         return ".".join(re.sub(r"[^\w-]+", "_", word) for word in (*words, f"seed{self.seed}"))
 
 
@@ -104,13 +104,13 @@ def plan(
     datasets: Sequence[str],
     methods: Sequence[str],
     seeds: int,
-    backbones: Sequence[BenchBackbone],
+    presets: Sequence[BenchPreset],
     protocols: Sequence[Protocol],
     **common: Any,
 ) -> tuple[list[Job], list[dict[str, str]]]:
     """The fits of an experiment, and the datasets that were not found with the way to get them.
 
-    Every method on every dataset under every protocol and backbone, with seeds 0, 1, ...; `common`: what these jobs
+    Every method on every dataset under every protocol and preset, with seeds 0, 1, ...; `common`: what these jobs
     have in common. Fits come seed by seed, so that an interrupted experiment has all methods with fewer seeds. Every
     model is built and every dataset read here, so that a mistake costs no fit.
     """
@@ -124,36 +124,19 @@ def plan(
     missing = {dataset.name: advice for dataset in asked if (advice := dataset.missing())}
     found = [dataset.name for dataset in asked if dataset.name not in missing]
     jobs = [
-        Job(dataset, method.name, seed, backbone, protocol, **common)
-        for seed, dataset, protocol, backbone, method in product(
-            range(seeds), found, protocols, backbones, found_methods
-        )
+        Job(dataset, method.name, seed, preset, protocol, **common)
+        for seed, dataset, protocol, preset, method in product(range(seeds), found, protocols, presets, found_methods)
     ]
     for job in jobs[: len(jobs) // seeds]:
         job.config_hash  # noqa: B018  builds the model and reads the data
     return jobs, [{"dataset": name, "missing": advice} for name, advice in missing.items()]
 
 
-def backbone_settings(backbone: BenchBackbone, dataset: BenchDataset) -> dict[str, Any]:
-    """Nothing for "strong", our defaults; for "paper" its matrix factorisation and batches.
-
-    The paper states dimension and batch size, and grids for the rest. Learning rate and L2 are the same for all
-    methods, chosen for `mf` inside logs (`benchmarks/defaults.py --backbone paper`): the smallest learning rate within
-    0.0005 of the least excess loss.
-    """
-    check_choice("backbone", backbone, get_args(BenchBackbone))
-    if backbone == "strong":
-        return {}
-    model = MatrixFactorization(dim=4, biases=False, l2=3.0)
-    batches = {"batch_size": dataset.batch_size, "pairs": dataset.pairs}
-    return {"backbone": model, "epochs": 30, "learning_rate": 0.05, **batches}
-
-
 def measure(job: Job) -> dict[str, Any]:
     """Fit and evaluate a job: its row of results. If the fit fails, `failed` is the reason."""
     dataset, method, k = job.load(), job.bench_method, job.bench_dataset.k
     row: dict[str, Any] = {"dataset": job.dataset, "method": job.method, "title": method.title, "group": method.group}
-    row |= {"family": method.family, "backbone": job.backbone, "protocol": job.protocol, "seed": job.seed}
+    row |= {"family": method.family, "preset": job.preset, "protocol": job.protocol, "seed": job.seed}
     row |= {"settings": dict(job.settings), "k": k, "config_hash": job.config_hash, "versions": _versions()}
     started = time.perf_counter()
     try:

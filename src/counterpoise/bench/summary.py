@@ -41,7 +41,7 @@ CHOICES = [name for name in METRIC_NAMES if name not in EMPTY_USER_METRICS] + [
 ]
 SIGNIFICANCE = 0.05  # the paper's level of p
 DIGITS = 3  # as printed: methods that look equal are marked alike
-REQUIRED = ("dataset", "method", "title", "group", "family", "backbone", "protocol", "seed", "k")
+REQUIRED = ("dataset", "method", "title", "group", "family", "preset", "protocol", "seed", "k")
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Fit:
     title: str
     group: str  # baseline, ours, own
     family: str
-    backbone: str
+    preset: str
     protocol: str
     seed: int
     k: int
@@ -161,10 +161,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Section:
-    """One dataset under one backbone and one protocol."""
+    """One dataset under one preset and one protocol."""
 
     dataset: str
-    backbone: str
+    preset: str
     protocol: str
     k: int
     seeds: list[int]
@@ -235,8 +235,8 @@ def line_order(line: Line | Fit) -> tuple[int, int, int, str, str]:
 
 
 def _section_order(fit: Fit) -> tuple[Any, ...]:
-    """The key of a section, which sorts the default backbone and protocol first."""
-    return fit.backbone != "strong", fit.backbone, fit.protocol, *_dataset_order(fit.dataset), fit.k
+    """The key of a section, which sorts the default preset and protocol first."""
+    return fit.preset != "default", fit.preset, fit.protocol, *_dataset_order(fit.dataset), fit.k
 
 
 def _dataset_order(dataset: str) -> tuple[int, str]:
@@ -251,12 +251,12 @@ def _section(fits: Sequence[Fit], metrics: Sequence[str], level: float) -> Secti
     methods = sorted(by_method.values(), key=lambda fits: line_order(fits[0]))
     for fit, following in chain.from_iterable(map(pairwise, methods)):
         if fit.seed == following.seed:
-            where = f"{fit.method!r} on {fit.dataset!r} (backbone {fit.backbone!r}, protocol {fit.protocol!r})"
+            where = f"{fit.method!r} on {fit.dataset!r} (preset {fit.preset!r}, protocol {fit.protocol!r})"
             raise DataError(f"{where} has two rows with seed {fit.seed}. Keep one row for each fit.")
     seeds = sorted({fit.seed for fit in fits})
     columns = {metric: _column(methods, metric, level) for metric in metrics}
     lines = [_line(own, seeds, {metric: columns[metric][own[0].method] for metric in metrics}) for own in methods]
-    return Section(fits[0].dataset, fits[0].backbone, fits[0].protocol, fits[0].k, seeds, lines)
+    return Section(fits[0].dataset, fits[0].preset, fits[0].protocol, fits[0].k, seeds, lines)
 
 
 def _line(fits: Sequence[Fit], seeds: Sequence[int], cells: dict[str, Cell]) -> Line:

@@ -46,7 +46,7 @@ PUBLISHED = f"Published: Table 1 of {CITATION}. Its settings differ"
 PROTOCOLS = {"honest": ", and its test keeps the probe and the pairs of the training log", "paper": ""}
 NOT_FOUND = "datasets not found"
 COLUMNS = (  # of the CSV
-    *("dataset", "backbone", "protocol", "k", "method", "title", "group", "family", "block", "metric"),
+    *("dataset", "preset", "protocol", "k", "method", "title", "group", "family", "block", "metric"),
     *("seeds", "mean", "std", "low", "high", "best", "best_baseline"),
     *("published_mean", "published_std", "published_difference"),
     *("against", "common_seeds", "difference", "difference_low", "difference_high"),
@@ -84,8 +84,8 @@ def as_markdown(table: Table) -> str:
 
 
 def as_latex(table: Table) -> str:
-    """A table for each backbone and protocol, which needs booktabs; only comments if there is no result."""
-    groups = groupby(table.sections, key=lambda section: (section.backbone, section.protocol))
+    """A table for each preset and protocol, which needs booktabs; only comments if there is no result."""
+    groups = groupby(table.sections, key=lambda section: (section.preset, section.protocol))
     found = [_latex_table(table, list(sections)) for _, sections in groups]
     return "\n\n".join(found or [f"% {_plain(note)}" for note in _missing_notes(table)]) + "\n"
 
@@ -96,7 +96,7 @@ def as_json(table: Table) -> str:
 
 
 def as_csv(table: Table) -> str:
-    """One row for each dataset, backbone, protocol, method and metric; a note for a dataset that was not found."""
+    """One row for each dataset, preset, protocol, method and metric; a note for a dataset that was not found."""
     rows = [_facts(section, line, m) for section in table.sections for line in section.lines for m in line.cells]
     rows += [{"dataset": dataset, "note": f"not found. {way}"} for dataset, way in table.missing.items()]
     return _csv(COLUMNS, [{name: _csv_value(value) for name, value in row.items()} for row in rows])
@@ -201,7 +201,7 @@ def _rows(lines: Iterable[Line], style: Style, text: Callable[[Cell], str]) -> l
 
 
 def _latex_table(table: Table, sections: Sequence[Section]) -> str:
-    """The sections of one backbone and one protocol in the paper's layout: a row a method, datasets side by side."""
+    """The sections of one preset and one protocol in the paper's layout: a row a method, datasets side by side."""
     metrics = len(table.metrics)
     lines = [
         r"% needs \usepackage{booktabs}",
@@ -234,7 +234,7 @@ def _caption(sections: Sequence[Section]) -> str:
     counts = sorted({len(section.seeds) for section in sections})
     seeds = _counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     names = ", ".join(dict.fromkeys(map(_small_caps, sections)))
-    where = f"backbone {_latex(sections[0].backbone)}, protocol {_latex(sections[0].protocol)}"
+    where = f"preset {_latex(sections[0].preset)}, protocol {_latex(sections[0].protocol)}"
     text = f"Performance on {names}: mean and standard deviation over {seeds} ({where})."
     shown = _stars_shown(sections)
     others = map(_latex, _block_notes(sections))
@@ -353,7 +353,7 @@ def _counted(number: int, word: str) -> str:
 
 
 def _title(section: Section) -> str:
-    return f"{section.dataset}, backbone {section.backbone}, protocol {section.protocol}"
+    return f"{section.dataset}, preset {section.preset}, protocol {section.protocol}"
 
 
 def _rule_notes(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:

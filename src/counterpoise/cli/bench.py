@@ -23,7 +23,7 @@ from counterpoise.cli.options import (
     with_options,
     words,
 )
-from counterpoise.config import BenchBackbone, EngineName, Protocol
+from counterpoise.config import BenchPreset, EngineName, Protocol
 from counterpoise.errors import RESUME_ADVICE, ConfigError, check_choice, check_number, stoppable
 
 if TYPE_CHECKING:
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
 LISTS = ("--datasets", "--methods", "--values", "--metrics", "--matrices", "--estimators")  # may be written with spaces
-BACKBONES: dict[str, list[BenchBackbone]] = {"strong": ["strong"], "paper": ["paper"], "both": ["strong", "paper"]}
+PRESETS: dict[str, list[BenchPreset]] = {"default": ["default"], "paper": ["paper"], "both": ["default", "paper"]}
 Datasets = Annotated[str, option("Names or paths of datasets: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
 Methods = Annotated[str, option("Names of methods, or all, paper, baselines, balancing, or module:function.")]
 Seeds = Annotated[int, option("Number of seeds; each draws probe, initial model and batches for all methods.")]
-Backbone = Annotated[BenchBackbone, option("Model that predicts: strong (default) or paper (4 dimensions, no biases).")]
+Preset = Annotated[BenchPreset, option("Settings: ours, or those of the paper's experiment. --set changes either.")]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class FitOptions(LogColumns):
     settings: Annotated[list[str] | None, option("A setting of all methods, as name=value.", "--set")] = None
 
     def plan(
-        self, datasets: str, methods: str, seeds: int, backbones: Sequence[BenchBackbone], protocols: Sequence[Protocol]
+        self, datasets: str, methods: str, seeds: int, presets: Sequence[BenchPreset], protocols: Sequence[Protocol]
     ) -> tuple[list[Job], list[dict[str, str]]]:
         """The fits of every method on every dataset, both lists separated by commas; and the datasets not found."""
         from counterpoise.bench.jobs import plan
@@ -91,7 +91,7 @@ class FitOptions(LogColumns):
         names, settings = (words(datasets) or [], words(methods) or []), parse_settings(self.settings or [])
         reading = {name: value for name, value in self.given().items() if name not in ("threshold", "settings")}
         common: dict[str, Any] = {"threshold": self.threshold, "settings": settings, "read_options": reading}
-        return plan(*names, seeds, backbones, protocols, **common)
+        return plan(*names, seeds, presets, protocols, **common)
 
 
 def show_sheets(
@@ -128,7 +128,7 @@ def table(
     datasets: Datasets = "coat",
     methods: Methods = "all",
     seeds: Seeds = 10,
-    backbone: Annotated[str, option("Model: strong (default), paper (4 dimensions, no biases), both.")] = "strong",
+    preset: Annotated[str, option("Settings: default (ours), paper (those of its experiment), both.")] = "default",
     protocol: Annotated[Protocol, option("How probe and test are split from the unbiased ratings.")] = "honest",
     metrics: Annotated[str, option("Metrics; ndcg and f1 name their rule for empty users.")] = "auc,ndcg_one,f1_one",
     name: Annotated[str, option("Name of the files to write.")] = "table",
@@ -142,8 +142,8 @@ def table(
     from counterpoise.storage import write_text
 
     chosen = check_metrics(words(metrics) or [])
-    check_choice("backbone", backbone, BACKBONES)
-    planned, missing = fits.plan(datasets, methods, seeds, BACKBONES[backbone], [protocol])
+    check_choice("preset", preset, PRESETS)
+    planned, missing = fits.plan(datasets, methods, seeds, PRESETS[preset], [protocol])
     if not planned:
         show_sheets([], missing, run.out / name, output)
         return
@@ -172,7 +172,7 @@ def sweep(
     datasets: Datasets = "product-like",
     methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
     seeds: Seeds = 5,
-    backbone: Backbone = "strong",
+    preset: Preset = "default",
     metrics: Annotated[str, option("Metrics that are drawn.")] = "auc,ndcg_one",
 ) -> None:
     """The paper's Figures 1 and 2: a setting swept over values, as a picture with bands and as a table.
@@ -188,7 +188,7 @@ def sweep(
     if chosen is None:
         raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
     drawn = check_metrics(words(metrics) or [])
-    planned, missing = fits.plan(datasets, methods, seeds, [backbone], ["honest"])
+    planned, missing = fits.plan(datasets, methods, seeds, [preset], ["honest"])
     grid = [pair for job in planned for pair in sweep_job(job, parameter, chosen)]
     if grid and all(value is None for _, value in grid):
         raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
@@ -212,13 +212,13 @@ def protocol(
     datasets: Datasets = "coat",
     methods: Methods = "mf,ips,dr-jl,akb-ips,akb-dr,skb-dr",
     seeds: Seeds = 10,
-    backbone: Backbone = "strong",
+    preset: Preset = "default",
 ) -> None:
     """How much of a published number is protocol: honest and paper splits, and three rules of NDCG."""
     from counterpoise.bench.jobs import describe_failures
     from counterpoise.bench.protocol import PROTOCOLS, sheets
 
-    planned, missing = fits.plan(datasets, methods, seeds, [backbone], PROTOCOLS)
+    planned, missing = fits.plan(datasets, methods, seeds, [preset], PROTOCOLS)
     rows = run.fit(planned, output.visible)
     show_sheets(sheets(rows, describe_failures(rows)), missing, run.out / "protocol", output)
 
