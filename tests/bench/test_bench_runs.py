@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,17 +22,19 @@ import pytest
 from counterpoise import DataError, evaluate, make, simulate
 from counterpoise.bench import jobs, runner
 from counterpoise.bench.datasets import BENCH_DATASETS, find_dataset
-from counterpoise.bench.jobs import Job, measure
+from counterpoise.bench.jobs import Job
 from counterpoise.bench.methods import find_methods
 from counterpoise.bench.protocol import PROTOCOLS
 from counterpoise.bench.protocol import sheets as protocol_sheets
 from counterpoise.bench.store import Store
 from counterpoise.bench.sweep import points, sheets, sweep_job
 from counterpoise.bench.tables import Sheet, write_sheets
+from counterpoise.bench.tuning import settings_sheets, tuned_jobs, tuning_jobs
 from counterpoise.cli.bench import join_lists, numbers
 from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError
 from counterpoise.evaluation.evaluate import metrics_by_rule
+from counterpoise.tuning.study import Study
 
 QUICK = {"epochs": 3, "dim": 2}
 
@@ -98,7 +101,7 @@ def test_missing_dataset_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp
 
 def test_a_row_has_the_metrics_of_evaluate(small: str) -> None:
     job = Job(small, "mf", 1, settings=QUICK)
-    row, dataset = measure(job), find_dataset(small).load("honest", 1)
+    row, dataset = job.measure(), find_dataset(small).load("honest", 1)
     model = make("mf", seed=1, **QUICK).fit(dataset.train, probe=dataset.probe)
     for rule in ("one", "skip", "zero"):
         expected = evaluate(model, dataset.test, empty_users=rule, bootstrap=0)  # type: ignore[arg-type]
@@ -132,7 +135,7 @@ def test_results_do_not_depend_on_the_order_of_jobs(small: str, tmp_path: Path) 
 def test_finished_fit_is_not_repeated(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs, store, seen = jobs_of(small), Store(tmp_path), []
     runner.run(jobs[:2], store)
-    monkeypatch.setattr(runner, "measure", lambda job: seen.append(job) or {"failed": None})
+    monkeypatch.setattr(Job, "measure", lambda job: seen.append(job) or {"failed": None})
     counts: list[tuple[int, int]] = []
     runner.run(jobs, store, progress=lambda done, total: counts.append((done, total)))
     assert seen == jobs[2:]
@@ -148,7 +151,7 @@ def test_two_runs_on_one_folder_share_the_fits(small: str, tmp_path: Path, monke
         time.sleep(0.05)
         return {"failed": None}
 
-    monkeypatch.setattr(runner, "measure", slow)
+    monkeypatch.setattr(Job, "measure", slow)
     threads = [threading.Thread(target=runner.run, args=(jobs, store)) for _ in range(3)]
     for thread in threads:
         thread.start()
@@ -392,7 +395,101 @@ def test_settings_override_the_preset_by_any_name(small: str) -> None:
 
 def test_every_method_can_be_fitted_under_the_preset_of_the_paper(small: str) -> None:
     for method in ("rkb-ips", "wkb-dr", "akb-dr-exp", "skb-dr", "mb-ips", "mr", "counterpoise", "sdr"):
-        assert measure(Job(small, method, 0, "paper", settings={"epochs": 1}))["failed"] is None
+        assert Job(small, method, 0, "paper", settings={"epochs": 1}).measure()["failed"] is None
+
+
+# Tuning
+
+
+@pytest.fixture
+def tuned_table(small: str, tmp_path: Path) -> list[str]:
+    pytest.importorskip("optuna")
+    arguments = ["bench", "table", "--datasets", small, "--methods", "mf", "skb-ips", "--seeds", "2", "--tune", "3"]
+    return [*arguments, "--set", "epochs=3", "--set", "dim=2", "--quiet", "--out", str(tmp_path)]
+
+
+def test_tuned_table_fits_all_seeds_with_the_settings_found(small: str, tuned_table: list[str], tmp_path: Path) -> None:
+    assert main(tuned_table) == 0
+    searches = [json.loads(path.read_text()) for path in tmp_path.glob("fits/tuning.*.json")]
+    assert [
+        (row["method"], row["failed"], len(row["tried"])) for row in sorted(searches, key=lambda r: r["method"])
+    ] == [
+        ("mf", None, 3),
+        ("skb-ips-gau", None, 3),
+    ]
+    for row in searches:
+        best = min((trial for trial in row["tried"] if trial["state"] == "complete"), key=lambda trial: trial["risk"])
+        assert row["settings"] == best["settings"]
+        assert row["validation"]["probe_rows"] == 0
+        fits = [json.loads(path.read_text()) for path in tmp_path.glob(f"fits/*.{row['method']}.*seed*.json")]
+        assert sorted(fit["seed"] for fit in fits) == [0, 1]
+        assert all(fit["settings"] == QUICK | row["settings"] for fit in fits)
+    assert not any({"epochs", "dim"} & set(trial["settings"]) for row in searches for trial in row["tried"])
+    for ending in ("md", "tex", "json"):
+        assert "same budget of 3 trials" in (tmp_path / f"table.{ending}").read_text()
+    assert "SKBIPS-Gau" in (tmp_path / "table-settings.md").read_text()
+    facts = json.loads((tmp_path / "table-settings.json").read_text())[0]["rows"]
+    assert {fact["method"] for fact in facts} == {"mf", "skb-ips-gau"}
+
+
+def test_interrupted_tuning_resumes_with_the_same_settings(
+    small: str, tuned_table: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(tuned_table) == 0
+    expected = (tmp_path / "table-settings.md").read_text()
+    kept = {path.name: path.read_bytes() for path in tmp_path.glob("fits/*")}
+    assert main(tuned_table) == 0
+    assert {path.name: path.read_bytes() for path in tmp_path.glob("fits/*")} == kept
+    shutil.rmtree(tmp_path / "fits")
+    shutil.rmtree(tmp_path / "studies")
+    (job,) = tuning_jobs([Job(small, "mf", 0, settings=QUICK)], 3, tmp_path / "studies")
+    finish, calls = Study.finish, []
+
+    def stop_after_two(*arguments: Any) -> None:
+        finish(*arguments)
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Study, "finish", stop_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        job.measure()
+    monkeypatch.setattr(Study, "finish", finish)
+    assert main(tuned_table) == 0
+    assert (tmp_path / "table-settings.md").read_text() == expected
+
+
+def test_search_never_sees_probe_labels_nor_test(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other unbiased ratings give the same settings, for a method that does not use a probe."""
+    pytest.importorskip("optuna")
+    (search,) = tuning_jobs([Job(small, "mf", 0, settings=QUICK)], 3, None)
+    expected = search.measure()
+    original = jobs._load
+
+    def flipped(*arguments: Any) -> Any:
+        data = original(*arguments)
+        assert data.test is not None
+        assert data.probe is not None
+        log_of = lambda log: replace(log, ratings=1 - log.labels)  # noqa: E731
+        return replace(data, probe=log_of(data.probe), test=log_of(data.test))
+
+    monkeypatch.setattr(jobs, "_load", flipped)
+    assert search.measure()["best_risk"] == expected["best_risk"]
+
+
+def test_tuning_leaves_the_missingness_model_and_other_models_alone(small: str, tmp_path: Path) -> None:
+    (search,) = tuning_jobs([Job(small, "mnar", 0)], 3, None)
+    assert search.fixed == {"imputation__strength": search.job.model().imputation.strength}
+    failing = tuning_jobs([Job(small, "mf", 0, settings={"learning_rate": 1e30, "epochs": 3})], 2, None)[0].measure()
+    assert "trials is complete" in failing["failed"]
+    assert tuned_jobs([search.job], [failing | {"method": "mnar"}]) == [search.job]
+    assert "the search failed" in settings_sheets([failing])[0].notes[1]
+
+
+def test_paper_preset_is_tuned_on_its_grid(small: str) -> None:
+    first, second = tuning_jobs([Job(small, "akb-ips", 0, preset) for preset in ("default", "paper")], 2, None)
+    assert (first.space, second.space) == ("default", "paper")
+    assert len({first.file_name, second.file_name, replace(second, trials=3).file_name}) == 3
 
 
 def test_methods_without_gamma_are_fitted_once_in_a_sweep(small: str) -> None:

@@ -19,7 +19,7 @@ import torch
 import counterpoise as cp
 from counterpoise.cli.main import main
 from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debiased_risk
-from counterpoise.methods import METHODS, make
+from counterpoise.methods import METHODS, configure, make
 from counterpoise.runs import FitConfig, resolve, to_toml
 from counterpoise.tuning.result import Trial, Tuning
 from counterpoise.tuning.search_space import DEFAULT_SPACE, PAPER_SPACE, Dimension, parse, parse_words, search_space
@@ -137,17 +137,15 @@ def test_resumed_parallel_search_equals_uninterrupted_search(dataset: cp.Dataset
 
 
 @pytest.mark.parametrize("parallel_trials", [1, 4])
-def test_repeated_settings_are_not_fitted_again(
-    parallel_trials: int, dataset: cp.Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_settings_are_not_fitted_again(parallel_trials: int, dataset: cp.Dataset) -> None:
     made: list[Any] = []
     seen: list[int] = []
 
     def counted(method: str, **settings: Any) -> cp.DebiasedRecommender:
-        made.append(settings.get("l2_biases"))
+        if "seed" in settings:  # to be fitted
+            made.append(settings.get("l2_biases"))
         return make(method, **settings)
 
-    monkeypatch.setattr("counterpoise.tuning.tune.make", counted)
     search = {"space": "own", "search": {"l2_biases": [2.0, 3.0]}}  # 2 is the default
     found = cp.tune(
         dataset,
@@ -155,6 +153,7 @@ def test_repeated_settings_are_not_fitted_again(
         9,
         parallel_trials=parallel_trials,
         progress=lambda done, *_: seen.append(done),
+        build=counted,
         **search,
         **QUICK,
     )
@@ -195,15 +194,14 @@ def test_diverging_fit_is_a_failed_trial(dataset: cp.Dataset) -> None:
 
 
 def test_any_exception_of_proposed_settings_is_a_failed_trial(
-    dataset: cp.Dataset, monkeypatch: pytest.MonkeyPatch
+    dataset: cp.Dataset,
 ) -> None:
     def breaking(method: str, **settings: Any) -> cp.DebiasedRecommender:
-        if "l2" in settings:
+        if {"seed", "l2"} <= set(settings):
             raise ZeroDivisionError("by chance")
         return make(method, **settings)
 
-    monkeypatch.setattr("counterpoise.tuning.tune.make", breaking)
-    tried = cp.tune(dataset, "mf", 3, space="own", search={"l2": [5.0, 6.0]}, **QUICK)
+    tried = cp.tune(dataset, "mf", 3, space="own", search={"l2": [5.0, 6.0]}, build=breaking, **QUICK)
     assert [trial.state for trial in tried.trials] == ["complete", "failed", "failed"]
     assert "The last failure: ZeroDivisionError: by chance" in tried.summary()
 
@@ -300,10 +298,55 @@ def test_paper_weight_decay_is_l2_over_rows(dataset: cp.Dataset) -> None:
 def test_paper_grid_of_a_kernel_method() -> None:
     choices = {each.name: each.choices for each in search_space("akb-dr", {}, 1000, "paper")}
     assert choices["learning_rate"] == (0.01, 0.03, 0.05, 0.1)
-    assert choices["bandwidth"] == (0.5, 1.0, 5.0)
+    assert choices["bandwidth"] == ("median", 0.5, 1.0, 5.0)
+    assert choices["units"] == ("raw",)
     assert choices["strength"] == (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
     assert choices["tolerance"][:3] == (1e-6, 5e-6, 1e-5)
     assert choices["tolerance"][-2:] == (0.5, 1.0)
+
+
+def test_worst_case_strength_is_searched_on_its_own_scale() -> None:
+    for space in ("default", "paper"):
+        found = {each.name: each for each in search_space("wkb-dr", {}, 1000, space)}
+        assert (found["strength"].low, found["strength"].high, found["strength"].log) == (1.0, 1e5, True)
+        assert not {"n", "tolerance"} & set(found)
+
+
+@pytest.mark.parametrize("space", ["default", "paper"])
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        ("mf", {"learning_rate"}),
+        ("ips-v2", {"balance"}),
+        ("sdr", {"clip", "stability"}),
+        ("dr-mse", {"mix"}),
+        ("asips", {"threshold"}),
+        ("skb-dr", {"strength", "tolerance", "bandwidth"}),
+        ("mb-ips", {"strength", "tolerance"}),
+    ],
+)
+def test_spaces_have_what_is_peculiar_to_a_method(method: str, names: set[str], space: str) -> None:
+    found = {setting for each in search_space(method, {}, 1000, space) for setting in (each.sets or (each.name,))}
+    assert names | {"l2", "l2_biases"} <= found
+    assert ("mix" in found) is (method == "dr-mse")
+
+
+def test_probe_that_is_not_held_out_does_not_change_the_risk(dataset: cp.Dataset) -> None:
+    validation = Validation.of(dataset, folds=2, hold_out_probe=False)
+    assert validation.facts()["probe_rows"] == 0
+    assert all(len(fold.probe) == len(dataset.probe) for fold in validation.folds)  # type: ignore[arg-type]
+    found = cp.tune(dataset, "mf", 2, **QUICK, hold_out_probe=False)
+    alone = cp.tune(dataset.train, "mf", 2, **QUICK)
+    assert found.best_risk == alone.best_risk
+
+
+def test_search_starts_from_the_model_of_another_builder(dataset: cp.Dataset) -> None:
+    def small(method: str, **settings: Any) -> cp.DebiasedRecommender:
+        return configure(make(method, dim=3, l2=7.0), **settings)
+
+    found = cp.tune(dataset, "mf", 1, settings={"epochs": 4}, folds=2, build=small)
+    expected = cp.tune(dataset, "mf", 1, settings={"epochs": 4, "dim": 3, "l2": 7.0}, folds=2)
+    assert found.best_risk == expected.best_risk
 
 
 def test_fixed_settings_are_left_out_and_own_come_first() -> None:

@@ -99,6 +99,31 @@ class Job:
         words = (Path(self.dataset).name, self.method, self.preset, self.protocol, self.config_hash)
         return ".".join(re.sub(r"[^\w-]+", "_", word) for word in (*words, f"seed{self.seed}"))
 
+    def measure(self) -> dict[str, Any]:
+        """Fit and evaluate: a row of results. If the fit fails, `failed` is the reason."""
+        dataset, method, k = self.load(), self.bench_method, self.bench_dataset.k
+        row: dict[str, Any] = {
+            "dataset": self.dataset,
+            "method": self.method,
+            "title": method.title,
+            "group": method.group,
+        }
+        row |= {"family": method.family, "preset": self.preset, "protocol": self.protocol, "seed": self.seed}
+        row |= {"settings": dict(self.settings), "k": k, "config_hash": self.config_hash, "versions": _versions()}
+        started = time.perf_counter()
+        try:
+            model = self.model().fit(dataset.train, probe=dataset.probe)
+            seconds = round(time.perf_counter() - started, 3)
+            metrics, resampled = metrics_by_rule(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
+        except Exception as error:
+            return row | {"failed": describe_error(error), "seconds": None, "metrics": {}, "replicates": {}}
+        return row | {
+            "failed": None,
+            "seconds": seconds,
+            "metrics": {name: _finite(value) for name, value in metrics.items()},
+            "replicates": {name: [_finite(value) for value in np.round(resampled[name], 6)] for name in RESAMPLED},
+        }
+
 
 def plan(
     datasets: Sequence[str],
@@ -132,26 +157,9 @@ def plan(
     return jobs, [{"dataset": name, "missing": advice} for name, advice in missing.items()]
 
 
-def measure(job: Job) -> dict[str, Any]:
-    """Fit and evaluate a job: its row of results. If the fit fails, `failed` is the reason."""
-    dataset, method, k = job.load(), job.bench_method, job.bench_dataset.k
-    row: dict[str, Any] = {"dataset": job.dataset, "method": job.method, "title": method.title, "group": method.group}
-    row |= {"family": method.family, "preset": job.preset, "protocol": job.protocol, "seed": job.seed}
-    row |= {"settings": dict(job.settings), "k": k, "config_hash": job.config_hash, "versions": _versions()}
-    started = time.perf_counter()
-    try:
-        model = job.model().fit(dataset.train, probe=dataset.probe)
-        seconds = round(time.perf_counter() - started, 3)
-        metrics, resampled = metrics_by_rule(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
-    except Exception as error:
-        reason = str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
-        return row | {"failed": reason, "seconds": None, "metrics": {}, "replicates": {}}
-    return row | {
-        "failed": None,
-        "seconds": seconds,
-        "metrics": {name: _finite(value) for name, value in metrics.items()},
-        "replicates": {name: [_finite(value) for value in np.round(resampled[name], 6)] for name in RESAMPLED},
-    }
+def describe_error(error: Exception) -> str:
+    """Our own errors speak for themselves; others are named."""
+    return str(error) if isinstance(error, CounterpoiseError) else f"{type(error).__name__}: {error}"
 
 
 def describe_failures(rows: Iterable[Mapping[str, Any]]) -> list[str]:

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, get_args
 
-from counterpoise.bench.jobs import Job, measure
-from counterpoise.bench.store import Store
+from counterpoise.bench.store import Store, Task
 from counterpoise.config import EngineName
 from counterpoise.errors import CounterpoiseError, check_choice, check_number
 from counterpoise.out_of_core.engines import connected, results
@@ -22,7 +21,7 @@ PAUSE = 0.2  # seconds between two looks at the folder
 
 
 def run(
-    jobs: Sequence[Job],
+    jobs: Sequence[Task],
     store: Store,
     processes: int = 1,
     progress: Progress | None = None,
@@ -56,7 +55,7 @@ def run(
 
 
 def work(
-    jobs: Sequence[Job], store: Store, parent: int | None = None, report: Callable[[int], None] | None = None
+    jobs: Sequence[Task], store: Store, parent: int | None = None, report: Callable[[int], None] | None = None
 ) -> None:
     """Make the fits that no other process makes, until all are done or the parent process is gone.
 
@@ -70,7 +69,7 @@ def work(
                     return
                 with store.claim(job) as free:
                     if free:
-                        store.write(job, measure(job))
+                        store.write(job, job.measure())
                 if report is not None:
                     report(sum(map(store.has, jobs)))
             left = [job for job in left if not store.has(job)]  # another process works on these, and may die
@@ -78,7 +77,7 @@ def work(
 
 
 def _run_on_ray(
-    jobs: Sequence[Job], store: Store, workers: int, address: str | None, report: Callable[[int], None]
+    jobs: Sequence[Task], store: Store, workers: int, address: str | None, report: Callable[[int], None]
 ) -> None:
     """One task a fit; rows come back to this process, which alone writes to the folder."""
     if not jobs:
@@ -92,12 +91,12 @@ def _run_on_ray(
             report(len(jobs) - len(waiting))
 
 
-def _measure_on_one_thread(job: Job) -> dict[str, Any]:
+def _measure_on_one_thread(job: Task) -> dict[str, Any]:
     with one_thread(), one_blas_thread():
-        return measure(job)
+        return job.measure()
 
 
-def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, report: Callable[[int], None]) -> None:
+def _run_in_processes(jobs: Sequence[Task], store: Store, processes: int, report: Callable[[int], None]) -> None:
     context = multiprocessing.get_context("spawn")  # a forked torch may hang
     workers = [context.Process(target=_worker, args=(jobs, store, os.getpid())) for _ in range(processes)]
     try:
@@ -115,7 +114,7 @@ def _run_in_processes(jobs: Sequence[Job], store: Store, processes: int, report:
         raise CounterpoiseError("a worker stopped before the end (see above). Results so far are kept: start again.")
 
 
-def _worker(jobs: Sequence[Job], store: Store, parent: int) -> None:
+def _worker(jobs: Sequence[Task], store: Store, parent: int) -> None:
     with suppress(KeyboardInterrupt):  # the parent reports it
         try:
             work(jobs, store, parent)

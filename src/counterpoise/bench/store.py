@@ -28,6 +28,13 @@ class Measurement(Protocol):
         """Without the ending."""
 
 
+class Task(Measurement, Protocol):
+    """A measurement that can be made anywhere: in this process, in another, or by Ray."""
+
+    def measure(self) -> dict[str, Any]:
+        """Do the work: a row of results, JSON-able, whose `failed` is None or the reason."""
+
+
 def hash_facts(facts: Mapping[str, Any]) -> str:
     """A short hash of JSON-able facts, for file names."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:12]

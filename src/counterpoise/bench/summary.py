@@ -179,6 +179,7 @@ class Table:
     level: float
     sections: list[Section]
     missing: dict[str, str]
+    notes: list[str]  # on all sections
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in types that JSON has; None for nan."""
@@ -191,12 +192,14 @@ def summarise(
     missing: Iterable[Mapping[str, str]] = (),
     metrics: Sequence[str] = METRICS,
     level: float = 0.95,
+    notes: Sequence[str] = (),
 ) -> Table:
     """The facts of a table; the order of rows does not matter.
 
     `rows`: one for each fit (see `Fit`). One without `metrics` and without `failed` is planned and counts as pending,
     as does every seed that another method of the same section has.
-    `missing`: {"dataset": ..., "missing": how to get it} for each dataset that was not found.
+    `missing`: {"dataset": ..., "missing": how to get it} for each dataset that was not found. `notes`: lines that stand
+    below every section.
     """
     chosen = check_metrics(metrics)
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
@@ -209,6 +212,7 @@ def summarise(
         level=float(level),
         sections=[_section(sections[order], chosen, level) for order in sorted(sections)],
         missing={one["dataset"]: one["missing"] for one in absent},
+        notes=list(notes),
     )
 
 

@@ -161,6 +161,7 @@ def _means(table: Table, section: Section, style: Style) -> Grid:
         *_block_notes([section]),
         *_rule_notes(table.metrics, [section.k]),
         *([f"{PUBLISHED}{PROTOCOLS.get(section.protocol, '')}: read differences as a hint."] if known else []),
+        *table.notes,
         *_status_notes(section),
     ]
     return Grid(_title(section), columns, rows, notes)
@@ -275,7 +276,7 @@ def _latex_notes(table: Table, sections: Sequence[Section]) -> list[str]:
     """Rules, methods with failed or pending seeds, and datasets that were not found."""
     notes = _rule_notes(table.metrics, sorted({section.k for section in sections}))
     notes += [f"{section.dataset}, {note}" for section in sections for note in _status_notes(section)]
-    notes += _missing_notes(table)
+    notes += [*table.notes, *_missing_notes(table)]
     if not notes:
         return []
     lines = [rf"{_latex(note)}\par" for note in notes]

@@ -28,6 +28,7 @@ from counterpoise.errors import RESUME_ADVICE, ConfigError, check_choice, check_
 
 if TYPE_CHECKING:
     from counterpoise.bench.jobs import Job
+    from counterpoise.bench.store import Task
     from counterpoise.bench.tables import Sheet
 
 app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
@@ -52,8 +53,8 @@ class RunOptions(OptionGroup):
     out: Annotated[Path, option("Folder of results; fits that are in it are not repeated.")] = Path("results")
     retry: Annotated[bool, option("Fit again what failed.", "--retry")] = False
 
-    def fit(self, jobs: Sequence[Job], visible: bool) -> list[dict[str, Any]]:
-        """The rows of results of all jobs, after the missing fits were made."""
+    def fit(self, jobs: Sequence[Task], visible: bool, name: str = "fitting") -> list[dict[str, Any]]:
+        """The rows of results of all jobs, after the missing ones were made."""
         from counterpoise.bench.runner import run
         from counterpoise.bench.store import Store
 
@@ -61,7 +62,7 @@ class RunOptions(OptionGroup):
         if self.retry:
             store.delete_failures(jobs)
         advice = f"Fits that are done are in {self.out}: {RESUME_ADVICE}"
-        with progress_bar("fitting", visible, counting=True) as bar, stoppable(advice):
+        with progress_bar(name, visible, counting=True) as bar, stoppable(advice):
             run(jobs, store, self.jobs, bar, self.engine or "local", self.address)
         return store.read_all(jobs)
 
@@ -131,23 +132,31 @@ def table(
     preset: Annotated[str, option("Settings: default (ours), paper (those of its experiment), both.")] = "default",
     protocol: Annotated[Protocol, option("How probe and test are split from the unbiased ratings.")] = "honest",
     metrics: Annotated[str, option("Metrics; ndcg and f1 name their rule for empty users.")] = "auc,ndcg_one,f1_one",
+    tune: Annotated[int, option("Trials of a search for each method inside the training log; 0 for none.")] = 0,
     name: Annotated[str, option("Name of the files to write.")] = "table",
 ) -> None:
     """The paper's Table 1: methods x datasets x seeds, beside the published numbers, with tests of significance.
 
-    Written to OUT as NAME.md, .tex, .csv and .json. Stop it at any time; the same command resumes.
+    Written to OUT as NAME.md, .tex, .csv and .json. Stop it at any time; the same command resumes. With --tune, the
+    settings found for each method are written as NAME-settings.md, .csv and .json.
     """
     from counterpoise.bench.summary import check_metrics, summarise
     from counterpoise.bench.tables import FORMATS, as_terminal
+    from counterpoise.bench.tuning import table_note
     from counterpoise.storage import write_text
 
     chosen = check_metrics(words(metrics) or [])
+    check_number("tune", tune, at_least=0, integer=True)
     check_choice("preset", preset, PRESETS)
     planned, missing = fits.plan(datasets, methods, seeds, PRESETS[preset], [protocol])
     if not planned:
         show_sheets([], missing, run.out / name, output)
         return
-    found = summarise(run.fit(planned, output.visible), missing, chosen)
+    notes = []
+    if tune:
+        planned = tuned(planned, tune, run, run.out / f"{name}-settings", output.visible)
+        notes = [table_note(tune, f"{name}-settings.md")]
+    found = summarise(run.fit(planned, output.visible), missing, chosen, notes=notes)
     for ending, layout in FORMATS.items():
         write_text(run.out / f"{name}.{ending}", layout(found))
     if output.as_json:
@@ -159,6 +168,19 @@ def table(
                 show_table(grid.columns, grid.rows)
             print_line("\n".join(grid.notes))
         print_line(f"\nWritten to {run.out}: " + ", ".join(f"{name}.{ending}" for ending in FORMATS))
+
+
+def tuned(jobs: list[Job], trials: int, run: RunOptions, files: Path, visible: bool) -> list[Job]:
+    """The jobs with the settings that a search found for each method; these are written to `files`."""
+    from counterpoise.bench.tables import write_sheets
+    from counterpoise.bench.tuning import settings_sheets, tuned_jobs, tuning_jobs
+    from counterpoise.tuning.study import load_optuna
+
+    load_optuna()
+    studies = None if run.engine == "ray" else run.out / "studies"
+    rows = run.fit(tuning_jobs(jobs, trials, studies), visible, "tuning")
+    write_sheets(settings_sheets(rows), files.parent, files.name)
+    return tuned_jobs(jobs, rows)
 
 
 @app.command()

@@ -118,6 +118,7 @@ class Validation:
         eval_folds: int | None = None,
         weights: Weights | None = None,
         seed: int = 0,
+        hold_out_probe: bool = True,
     ) -> Validation:
         """Assign rows to folds at random and solve for the weights. The test of a `Dataset` is not used.
 
@@ -126,7 +127,7 @@ class Validation:
         whole log; over all folds the held-out rows balance exactly.
 
         Rows of the probe whose pair is also in the log are never held out, because fits have seen their label; they
-        stay in the probe that fits use.
+        stay in the probe that fits use. Without `hold_out_probe` that goes for all of them.
         """
         log = data.train if isinstance(data, Dataset) else data
         probe = data.probe if isinstance(data, Dataset) and probe is None else probe
@@ -140,7 +141,7 @@ class Validation:
         fold_of_row, fold_of_probe_row = rng.permutation(len(log)) % folds, np.empty(0, np.int64)
         if probe is not None:
             drawn = rng.permutation(len(probe)) % folds
-            fold_of_probe_row = np.where(np.isin(probe.pairs, log.pairs), -1, drawn)
+            fold_of_probe_row = np.where(np.isin(probe.pairs, log.pairs) | (not hold_out_probe), -1, drawn)
         ratio = solve_ratio(log, probe, Balancing() if weights is None else weights, seed)
         return cls(log, probe, ratio, fold_of_row, fold_of_probe_row, eval_folds)
 

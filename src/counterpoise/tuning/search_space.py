@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, get_args
 
 from counterpoise.config import Space
@@ -15,6 +16,11 @@ from counterpoise.recommender import DebiasedRecommender
 
 SYNTAX = "name=low:high, name=low:high:log or name=a,b,c"
 NOT_SEARCHED = ("seed", "device")
+# Settings of weights and imputations that no kernel method has.
+BASELINES_OWN = (
+    *("weights__clip", "weights__observation", "weights__labels", "weights__balance", "weights__stability"),
+    *("imputation__mix", "imputation__ridge", "imputation__threshold"),
+)
 # The paper's grid of C: 1e-6, 5e-6, 1e-5, ..., 0.5, 1.
 PAPER_TOLERANCES = (*(round(digit * 10.0**power, 6) for power in range(-6, 0) for digit in (1, 5)), 1.0)
 
@@ -86,8 +92,8 @@ DEFAULT_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "backbone__l2_exposure": _around(16, 16),
     "imputation__strength": _around(4, 2),
     "weights__tolerance": _fixed(choices=(0.0, 0.001, 0.01, 0.03, 0.1)),
-    "weights__strength": _fixed(low=1.0, high=1000.0, log=True),
-    "weights__functions__n": _around(4, 4, integer=True),
+    "weights__strength": _fixed(low=0.01, high=100.0, log=True),
+    "weights__functions__n": _around(8, 2, integer=True),
     "weights__functions__order": _fixed(low=1, high=3, integer=True),
     "weights__functions__kernel__bandwidth": _fixed(choices=("median", 1.0, 3.0, 10.0, 30.0)),
     "weights__clip": _around(5, 10),
@@ -95,41 +101,54 @@ DEFAULT_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "weights__labels": _around(10, 10),
     "weights__balance": _around(10, 10),
     "weights__stability": _around(10, 10),
+    "imputation__mix": _fixed(low=0.1, high=0.9),
     "imputation__ridge": _around(10, 10),
     "imputation__threshold": _around(4, 3),
 }
 PAPER_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "training__learning_rate": _fixed(choices=(0.01, 0.03, 0.05, 0.1)),
+    "weights__units": _fixed(choices=("raw",)),  # those of its C and gamma
     "weights__tolerance": _fixed(choices=PAPER_TOLERANCES),
     "weights__strength": _fixed(choices=(1.0, 2.0, 5.0, 10.0, 20.0, 50.0)),
-    "weights__functions__kernel__bandwidth": _fixed(choices=(0.5, 1.0, 5.0)),
+    "weights__functions__kernel__bandwidth": _fixed(choices=("median", 0.5, 1.0, 5.0)),
+    # The paper does not say how its baselines' own settings were searched: around their defaults.
+    **{name: dimension for name, dimension in DEFAULT_SPACE.items() if name.startswith(BASELINES_OWN)},
 }
+WORST_CASE_STRENGTH = Dimension("", low=1.0, high=1e5, log=True)  # of a squared bias, in all units and spaces
 
 
 def search_space(
-    method: str, fixed: Mapping[str, Any], rows: int, space: str = "default", own: Mapping[str, Any] | None = None
+    method: str,
+    fixed: Mapping[str, Any],
+    rows: int,
+    space: str = "default",
+    own: Mapping[str, Any] | None = None,
+    build: Callable[..., DebiasedRecommender] = make,
 ) -> list[Dimension]:
     """The dimensions of a search for a method on a log of `rows` rows, with the settings in `fixed` left out.
 
     "default": ranges around the defaults. "paper": the grid of the paper's experiments; its weight decay d, which adds
     d x parameter to the gradient of the mean loss, is `l2` = `l2_biases` = d x rows here, where the loss has
     (l2 / 2 rows) |parameters|^2. "own": only the dimensions in `own`. With the other two, `own` adds dimensions or
-    replaces those of the same setting; for its syntax see `parse`.
+    replaces those of the same setting; for its syntax see `parse`. `build`: makes the model, as `make` does.
     """
     check_choice("space", space, get_args(Space))
-    model = make(method, **fixed)
+    model = build(method, **fixed)
     params, full_names = model.get_params(), short_names(model)
     short = {full: name for name, full in full_names.items()}
-    dimensions = [_own_dimension(method, fixed, name, given) for name, given in (own or {}).items()]
+    dimensions = [_own_dimension(partial(build, method), fixed, name, given) for name, given in (own or {}).items()]
     taken = {full_names.get(name, name) for name in (*fixed, *(dimension.name for dimension in dimensions))}
-    if getattr(getattr(model.weights, "functions", None), "select", None) == "worst_case":
-        # it has no tolerance and uses all candidates; its strength is on another scale
-        taken |= {"weights__tolerance", "weights__strength", "weights__functions__n"}
+    worst_case = getattr(getattr(model.weights, "functions", None), "select", None) == "worst_case"
+    if worst_case:
+        taken |= {"weights__tolerance", "weights__functions__n"}  # it has no tolerance and uses all candidates
+    if getattr(model.imputation, "weighting", None) != "mse":
+        taken.add("imputation__mix")  # which no other weighting looks at
     # settings that can be searched: {name, as if a wrapped backbone stood alone: full name}
     free = {full.replace("backbone__backbone__", "backbone__"): full for full in params if full not in taken}
     for name, dimension in {"default": DEFAULT_SPACE, "paper": PAPER_SPACE, "own": {}}[space].items():
         if name in free:
-            dimensions.append(replace(dimension(params[free[name]]), name=short[free[name]]))
+            found = WORST_CASE_STRENGTH if worst_case and name == "weights__strength" else dimension(params[free[name]])
+            dimensions.append(replace(found, name=short[free[name]]))
     decayed = tuple(short[free[name]] for name in ("backbone__l2", "backbone__l2_biases") if name in free)
     if space == "paper" and decayed:
         dimensions.append(Dimension("weight_decay", low=1e-6, high=5e-3, log=True, sets=decayed, factor=float(rows)))
@@ -138,9 +157,14 @@ def search_space(
     return dimensions
 
 
-def default_values(method: str, fixed: Mapping[str, Any], dimensions: Sequence[Dimension]) -> dict[str, Any]:
+def default_values(
+    method: str,
+    fixed: Mapping[str, Any],
+    dimensions: Sequence[Dimension],
+    build: Callable[..., DebiasedRecommender] = make,
+) -> dict[str, Any]:
     """The default value of each dimension that contains it."""
-    model, found = make(method, **fixed), {}
+    model, found = build(method, **fixed), {}
     for dimension in dimensions:
         values = [model.get_params()[full] for full in dimension.full_names(model)]
         value = values[0] / dimension.factor if dimension.sets else values[0]
@@ -149,7 +173,9 @@ def default_values(method: str, fixed: Mapping[str, Any], dimensions: Sequence[D
     return found
 
 
-def _own_dimension(method: str, fixed: Mapping[str, Any], name: str, given: Any) -> Dimension:
+def _own_dimension(
+    build: Callable[..., DebiasedRecommender], fixed: Mapping[str, Any], name: str, given: Any
+) -> Dimension:
     """The user's dimension, checked: of an existing setting that is not fixed, with values that it takes."""
     dimension = given if isinstance(given, Dimension) else parse(name, given)
     if name.rpartition("__")[2] in NOT_SEARCHED:
@@ -157,7 +183,7 @@ def _own_dimension(method: str, fixed: Mapping[str, Any], name: str, given: Any)
     if name in fixed:
         raise ConfigError(f"`{name}` is both fixed (--set) and searched (--search). Choose one.")
     for value in dimension.choices or (dimension.low, dimension.high):
-        make(method, **{**fixed, name: value})  # raises for an unknown setting or value
+        build(**{**fixed, name: value})  # raises for an unknown setting or value
     return dimension
 
 

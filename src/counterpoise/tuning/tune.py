@@ -54,6 +54,8 @@ def tune(
     progress: Progress | None = None,
     callback: Callable[[tuple[Trial, ...]], None] | None = None,
     parallel_map: ParallelMap | None = None,
+    hold_out_probe: bool = True,
+    build: Callable[..., DebiasedRecommender] = make,
 ) -> Tuning:
     """Search the settings of a method, `trials` configurations in all; the first one is the method's defaults.
 
@@ -69,6 +71,8 @@ def tune(
     `progress` gets (steps done, steps planned, least risk so far; the loss of the fit before the first risk), and
     `callback` all finished trials after each. `parallel_map` fits all folds of a trial at once, for example
     `out_of_core.engines.Tasks`; the results are the same.
+    `hold_out_probe`: whether rows of the probe are held out too, or used in fits alone. `build`: takes the method and
+    settings as `make` does, for a model with other defaults.
     """
     check_number("trials", trials, at_least=1, integer=True)
     check_number("parallel_trials", parallel_trials, at_least=1, integer=True)
@@ -80,10 +84,11 @@ def tune(
             f"a search needs a log in memory, got one of {len(log):,} rows that is streamed. "
             "Tune on some of its files, or raise `memory` in the file of --config."
         )
-    dimensions = search_space(method, fixed, len(log), space, search)
+    dimensions = search_space(method, fixed, len(log), space, search, build)
     load_optuna()  # an error now, not after the weights
     validation = replace(
-        Validation.of(data, probe, folds=folds, eval_folds=eval_folds, seed=seed), parallel_map=parallel_map
+        Validation.of(data, probe, folds=folds, eval_folds=eval_folds, seed=seed, hold_out_probe=hold_out_probe),
+        parallel_map=parallel_map,
     )
     problem = {
         "data": hash_logs(__version__, validation.log, validation.probe),
@@ -93,10 +98,11 @@ def tune(
         "space": repr(dimensions),
         "folds": folds,
         "eval_folds": validation.eval_folds,
+        "hold_out_probe": hold_out_probe,
     }
-    defaults, name = default_values(method, fixed, dimensions), name or f"counterpoise-{method}"
+    defaults, name = default_values(method, fixed, dimensions, build), name or f"counterpoise-{method}"
     study = Study.open(dimensions, defaults, seed, problem=problem, storage=storage, name=name, exclusive=exclusive)
-    running = _Search(study, validation, lambda own: make(method, **{"seed": seed, **fixed, **own}))
+    running = _Search(study, validation, lambda own: build(method, **{"seed": seed, **fixed, **own}))
     while len(study.trials()) < trials:
         running.next_trials(parallel_trials, trials, progress)
         if callback is not None:
