@@ -21,13 +21,13 @@ import pytest
 
 from counterpoise import DataError, evaluate, make, simulate
 from counterpoise.bench import jobs, runner
-from counterpoise.bench.datasets import BENCH_DATASETS, find_dataset
+from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_dataset, find_datasets
 from counterpoise.bench.jobs import Job
 from counterpoise.bench.methods import find_methods
 from counterpoise.bench.protocol import PROTOCOLS
 from counterpoise.bench.protocol import sheets as protocol_sheets
 from counterpoise.bench.store import Store
-from counterpoise.bench.sweep import points, sheets, sweep_job
+from counterpoise.bench.sweep import FIGURES, points, sheets, sweep_job
 from counterpoise.bench.tables import Sheet, write_sheets
 from counterpoise.bench.tuning import settings_sheets, tuned_jobs, tuning_jobs
 from counterpoise.cli.bench import join_lists, numbers
@@ -300,6 +300,31 @@ def test_sweep_writes_a_picture_and_tables(small: str, tmp_path: Path) -> None:
     assert "MBIPS" in (tmp_path / "sweep-strength.md").read_text()
 
 
+def test_figures_have_defaults_in_the_units_of_the_preset(small: str, tmp_path: Path) -> None:
+    settings = ["--seeds", "1", "--set", "epochs=1", "--datasets", small, "--quiet", "--out", str(tmp_path)]
+    for preset, words in (("default", "in SDs of a function"), ("paper", "in its own units")):
+        command = ["bench", "sweep", "--parameter", "strength", "--preset", preset, "--name", preset, *settings]
+        assert main([*command, "--methods", "mf", "akb-ips", "dr-jl", "akb-dr"]) == 0
+        assert words in (tmp_path / f"{preset}.svg").read_text()
+        rows = json.loads((tmp_path / f"{preset}.json").read_text())[0]["rows"]
+        values = [row["strength"] for row in rows if row["method"] == "AKBDR-Gau" and row["metric"] == "auc"]
+        assert tuple(values) == getattr(FIGURES["strength"], "values" if preset == "default" else "paper_values")
+
+
+def test_figures_name_methods_of_both_families() -> None:
+    for figure in FIGURES.values():
+        assert {method.family for method in find_methods(figure.methods.split(","))} == {"naive", "ips", "dr"}
+
+
+def test_datasets_of_the_paper_have_stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    names = [dataset.name for dataset in find_datasets(["paper", "music-like"])]
+    assert names == ["coat-like", "music-like", "product-like"]
+    monkeypatch.setattr(BenchDataset, "missing", lambda self: None)
+    assert [dataset.name for dataset in find_datasets(["paper"])] == ["coat", "yahoo-r3", "kuairec"]
+
+
 def test_protocol_difference_is_paired_over_seeds(small: str, tmp_path: Path) -> None:
     jobs = [Job(small, "mf", seed, protocol=split, settings=QUICK) for seed in range(2) for split in PROTOCOLS]
     store = Store(tmp_path)
@@ -495,6 +520,7 @@ def test_paper_preset_is_tuned_on_its_grid(small: str) -> None:
 def test_methods_without_gamma_are_fitted_once_in_a_sweep(small: str) -> None:
     for method in ("wkb-ips-gau", "counterpoise", "mf"):
         assert [value for _, value in sweep_job(Job(small, method, 0), "strength", (1, 2))] == [None]
+        assert [value for _, value in sweep_job(Job(small, method, 0), "tolerance", (1, 2))] == [None]
     assert [job.settings for job, _ in sweep_job(Job(small, "mb-ips", 0), "strength", (1,))] == [
         {"weights__strength": 1}
     ]

@@ -123,6 +123,24 @@ def test_sweep_has_a_panel_per_metric() -> None:
     assert [len(axes.lines) for axes in figure.axes] == [2, 1]
 
 
+def test_sweep_has_ips_panels_left_of_dr_panels() -> None:
+    points = [
+        Point(dataset, f"a-{family}", f"A{family}", family, value, metric, 2, 0.7, 0.1)
+        for dataset in ("coat", "music-like")
+        for metric in ("auc", "f1")
+        for family in ("dr", "ips")
+        for value in (1, 30)
+    ]
+    points.append(Point("coat", "b-dr", "Bdr", "dr", None, "auc", 2, 0.6, None))
+    figure = plots.sweep(points, "n")
+    row = [("IPS", "auc"), ("IPS", "f1"), ("DR", "auc"), ("DR", "f1")]
+    expected = [(f"{dataset}, {family}", metric) for dataset in ("coat", "music-like") for family, metric in row]
+    assert [(axes.get_title(), axes.get_ylabel()) for axes in figure.axes] == expected
+    assert [len(axes.lines) for axes in figure.axes] == [1, 1, 2, 1, 1, 1, 1, 1]
+    assert list(figure.axes[0].get_xticks()) == [1, 30]
+    assert [axes.get_legend() is not None for axes in figure.axes] == [False] * 4 + [True] * 4
+
+
 def test_risk_estimates_are_means_over_draws() -> None:
     rows = [
         bias.Row("one", name, repeat, 1.0, deviation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -97,11 +97,29 @@ BENCH_DATASETS = {
 }
 
 
+STAND_INS = {"coat": "coat-like", "yahoo-r3": "music-like", "kuairec": "product-like"}  # of the paper's datasets
+
+
+def find_datasets(names: Iterable[str]) -> list[BenchDataset]:
+    """The datasets of these names, each once; "paper" names its three, or the stand-ins of those that are not found."""
+    found: dict[str, BenchDataset] = {}
+    for name in names:
+        for dataset in _paper_datasets() if name == "paper" else [find_dataset(name)]:
+            found.setdefault(dataset.name, dataset)
+    return list(found.values())
+
+
+def _paper_datasets() -> list[BenchDataset]:
+    return [
+        BENCH_DATASETS[stand_in if BENCH_DATASETS[name].missing() else name] for name, stand_in in STAND_INS.items()
+    ]
+
+
 def find_dataset(name: str) -> BenchDataset:
     """The dataset of this name, or at this path."""
     if name in BENCH_DATASETS:
         return BENCH_DATASETS[name]
     if not Path(name).exists():
-        known, hint = ", ".join(BENCH_DATASETS), did_you_mean(name, BENCH_DATASETS)
+        known, hint = ", ".join([*BENCH_DATASETS, "paper"]), did_you_mean(name, BENCH_DATASETS)
         raise ConfigError(f"`datasets` must be among {known}, or a path to your own, got {name!r}.{hint}")
     return BenchDataset(name)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from counterpoise import __version__
-from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_dataset
+from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_dataset, find_datasets
 from counterpoise.bench.methods import BenchMethod, find_methods
 from counterpoise.bench.presets import preset_settings
 from counterpoise.bench.store import hash_facts
@@ -140,7 +140,7 @@ def plan(
     model is built and every dataset read here, so that a mistake costs no fit.
     """
     check_number("seeds", seeds, at_least=1, integer=True)
-    asked, found_methods = [find_dataset(name) for name in dict.fromkeys(datasets)], find_methods(methods)
+    asked, found_methods = find_datasets(datasets), find_methods(methods)
     if not asked or not found_methods:
         raise ConfigError("`datasets` and `methods` must name at least one each.")
     if common.get("read_options") and all(dataset.name in BENCH_DATASETS for dataset in asked):

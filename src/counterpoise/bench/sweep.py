@@ -1,4 +1,7 @@
-"""One setting swept over values: the paper's Figures 1 (J, the number of functions) and 2 (gamma, the strength)."""
+"""One setting swept over values: the paper's Figures 1 (J, the number of functions) and 2 (gamma, the strength).
+
+Also C (the tolerance) and sigma^2 (the bandwidth), for which the paper has grids and no figure.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,40 @@ from counterpoise.methods import short_names
 from counterpoise.recommender import DebiasedRecommender
 
 SETTINGS = {"n_functions": ("n", "order"), "strength": ("weights__strength",)}  # the first that a method has
-AXES = {"n_functions": "J (balancing functions)", "strength": "gamma (strength)", "tolerance": "C (tolerance)"}
-DEFAULTS: dict[str, tuple[float, ...]] = {
-    "n_functions": (1, 2, 3, 5, 10, 30),
-    "strength": (1, 2, 5, 10, 20, 50),
-    "tolerance": (1e-5, 1e-4, 1e-3, 1e-2, 1e-1),
-    "bandwidth": (0.5, 1.0, 2.0, 5.0),
+WITHOUT_IN_WORST_CASE = ("n", "weights__strength", "tolerance")  # it takes all functions, and its strength is another
+ADAPTIVE = "mf,ips,akb-ips-gau,akb-ips-exp,skb-ips-gau,dr-jl,akb-dr-gau,akb-dr-exp,skb-dr-gau"
+
+
+@dataclass(frozen=True)
+class FigureDefaults:
+    """What is drawn of a setting unless the command says otherwise; the paper's values where it has some."""
+
+    axis: str
+    values: tuple[float, ...]
+    paper_values: tuple[float, ...]  # with the preset "paper", whose gamma and C are in units of the function
+    methods: str = ADAPTIVE
+    per_unit: bool = False  # whether its values are in `units` of the balancing functions
+
+
+FIGURES = {
+    "n_functions": FigureDefaults(
+        "J (balancing functions)",
+        (1, 2, 3, 5, 10, 30),
+        (1, 2, 3, 5, 10, 30),
+        "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,dr-jl,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
+    ),
+    "strength": FigureDefaults(
+        "gamma (strength)", (0.03, 0.1, 0.3, 1, 3, 10, 100), (1, 2, 5, 10, 20, 50), per_unit=True
+    ),
+    "tolerance": FigureDefaults(
+        "C (tolerance)",
+        (1e-3, 1e-2, 3e-2, 0.1, 0.3, 1),
+        (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1),
+        per_unit=True,
+    ),
+    "bandwidth": FigureDefaults("sigma^2 (bandwidth)", (0.5, 1, 2, 5, 10, 30), (0.5, 1, 5, 10, 30)),
 }
+UNITS = {"sd": "in SDs of a function", "raw": "in its own units"}
 NOTE = "std: over seeds, after the level of each seed (its mean over all points) is taken out, where there is one."
 
 
@@ -45,13 +75,21 @@ def sweep_job(job: Job, parameter: str, values: Iterable[float]) -> list[tuple[J
     model = job.model()
     known = short_names(model) if isinstance(model, DebiasedRecommender) else {}
     setting = next((name for name in SETTINGS.get(parameter, (parameter,)) if name in (*known, *known.values())), None)
-    if setting is None or (setting in ("n", "weights__strength") and _is_worst_case(model)):
+    if setting is None or (setting in WITHOUT_IN_WORST_CASE and _is_worst_case(model)):
         return [(job, None)]
     return [(replace(job, settings={**job.settings, setting: value}), value) for value in values]
 
 
+def axis_label(parameter: str, swept: Iterable[Job]) -> str:
+    """The name of the setting, and the units of its values where all methods have the same."""
+    known = FIGURES.get(parameter)
+    if known is None:
+        return parameter
+    units = {job.model().weights.units for job in swept} if known.per_unit else set()
+    return f"{known.axis}, {UNITS[units.pop()]}" if len(units) == 1 else known.axis
+
+
 def _is_worst_case(model: DebiasedRecommender) -> bool:
-    """The worst case takes all functions at once, and its strength is on another scale."""
     return getattr(getattr(model.weights, "functions", None), "select", None) == "worst_case"
 
 

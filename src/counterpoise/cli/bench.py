@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 app = typer.Typer(help="The paper's table and figures, honest, with tests of significance.", no_args_is_help=True)
 LISTS = ("--datasets", "--methods", "--values", "--metrics", "--matrices", "--estimators")  # may be written with spaces
 PRESETS: dict[str, list[BenchPreset]] = {"default": ["default"], "paper": ["paper"], "both": ["default", "paper"]}
-Datasets = Annotated[str, option("Names or paths of datasets: coat, yahoo-r3, kuairec, coat-like, music-like, ...")]
+Datasets = Annotated[
+    str, option("Names or paths: coat, yahoo-r3, kuairec, coat-like, ..., or paper for its three or their likes.")
+]
 Methods = Annotated[str, option("Names of methods, or all, paper, baselines, balancing, or module:function.")]
 Seeds = Annotated[int, option("Number of seeds; each draws probe, initial model and batches for all methods.")]
 Preset = Annotated[BenchPreset, option("Settings: ours, or those of the paper's experiment. --set changes either.")]
@@ -167,7 +169,10 @@ def table(
             if grid.columns:
                 show_table(grid.columns, grid.rows)
             print_line("\n".join(grid.notes))
-        print_line(f"\nWritten to {run.out}: " + ", ".join(f"{name}.{ending}" for ending in FORMATS))
+        found_settings = [f"{name}-settings.{ending}" for ending in ("md", "json", "csv") if tune]
+        print_line(
+            f"\nWritten to {run.out}: " + ", ".join([*(f"{name}.{ending}" for ending in FORMATS), *found_settings])
+        )
 
 
 def tuned(jobs: list[Job], trials: int, run: RunOptions, files: Path, visible: bool) -> list[Job]:
@@ -191,24 +196,30 @@ def sweep(
     output: OutputOptions,
     parameter: Annotated[str, option("Setting to vary: n_functions, strength, tolerance, bandwidth, or any other.")],
     values: Annotated[str | None, option("Values of the setting.", shown="a usual range")] = None,
-    datasets: Datasets = "product-like",
-    methods: Methods = "mf,rkb-ips,wkb-ips,akb-ips,skb-ips,mb-ips,rkb-dr,wkb-dr,akb-dr,skb-dr,mb-dr",
+    datasets: Datasets = "paper",
+    methods: Annotated[str | None, option("As in table.", shown="those of the figure")] = None,
     seeds: Seeds = 5,
     preset: Preset = "default",
     metrics: Annotated[str, option("Metrics that are drawn.")] = "auc,ndcg_one",
+    name: Annotated[str | None, option("Name of the files to write.", shown="sweep-PARAMETER")] = None,
 ) -> None:
-    """The paper's Figures 1 and 2: a setting swept over values, as a picture with bands and as a table.
+    """A setting swept over values, as a picture with bands and as a table.
 
-    Methods that do not have the setting are drawn as a horizontal line.
+    The paper's Figure 1 is --parameter n_functions and its Figure 2 --parameter strength, IPS and DR panels side by
+    side for each dataset; with --preset paper in its units. Methods that do not have the setting are horizontal lines.
     """
     from counterpoise import plots  # raises without matplotlib, before any fit
     from counterpoise.bench.jobs import describe_failures
     from counterpoise.bench.summary import check_metrics
-    from counterpoise.bench.sweep import AXES, DEFAULTS, metric_titles, points, sheets, sweep_job
+    from counterpoise.bench.sweep import ADAPTIVE, FIGURES, axis_label, metric_titles, points, sheets, sweep_job
 
-    chosen = numbers("values", values) if values is not None else DEFAULTS.get(parameter)
-    if chosen is None:
-        raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(DEFAULTS)}.")
+    known = FIGURES.get(parameter)
+    if values is None and known is None:
+        raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(FIGURES)}.")
+    chosen: Sequence[float] = numbers("values", values) if values is not None else ()
+    if values is None and known is not None:
+        chosen = known.paper_values if preset == "paper" else known.values
+    methods = methods or (known.methods if known else ADAPTIVE)
     drawn = check_metrics(words(metrics) or [])
     planned, missing = fits.plan(datasets, methods, seeds, [preset], ["honest"])
     grid = [pair for job in planned for pair in sweep_job(job, parameter, chosen)]
@@ -218,10 +229,11 @@ def sweep(
     found, failures = points([value for _, value in grid], rows, drawn), describe_failures(rows)
     if failures and not found:
         raise ConfigError(f"every fit failed. The first: {failures[0]}")
-    files, pictures = run.out / f"sweep-{parameter}", []
+    label = axis_label(parameter, [job for job, value in grid if value is not None])
+    files, pictures = run.out / (name or f"sweep-{parameter}"), []
     for kind in ("png", "svg") if found else ():
         pictures.append(run.out / f"{files.name}.{kind}")
-        plots.save(plots.sweep(found, AXES.get(parameter, parameter), titles=metric_titles(found)), pictures[-1])
+        plots.save(plots.sweep(found, label, titles=metric_titles(found)), pictures[-1])
     show_sheets(sheets(found, parameter, failures), missing, files, output, pictures)
 
 

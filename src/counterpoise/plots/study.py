@@ -11,36 +11,48 @@ from counterpoise.bench.sweep import Point
 from counterpoise.errors import ConfigError
 from counterpoise.plots.style import BLUE, COLOURS, GREY, Picture, log_x_axis, panels
 
+FAMILIES = ("ips", "dr")  # of panels, from left to right; others follow
+MAX_TICKS = 7  # values of a setting that are all written below a panel
+
 
 def sweep(
     points: Sequence[Point], parameter: str = "value", *, titles: Mapping[tuple[str, str], str] | None = None
 ) -> Picture:
-    """Metrics against one setting: a panel per dataset, family and metric, a line per method with a band of one std.
+    """Metrics against one setting: a row per dataset, a panel per family and metric, a line per method with a band.
 
-    `points`: see `bench.sweep.points`. `titles`: labels by (dataset, metric). A method without the setting is drawn as
-    a line across the panel.
+    As in the paper's Figure 1, the metrics of IPS-based methods stand left of those of DR-based ones. The band is one
+    standard deviation. `points`: see `bench.sweep.points`. `titles`: labels by (dataset, metric). A method without the
+    setting is drawn as a line across the panel.
     """
-    shown = list(dict.fromkeys((point.dataset, point.family, point.metric) for point in points))
-    logarithmic = all(point.value is None or point.value > 0 for point in points)
-    columns = min(len(shown), 4)
-    rows = -(-len(shown) // columns)
-    with panels(rows, columns, 2.4 * columns + 1, 2.2 * rows + 0.3) as (figure, places):
-        for axes in places[len(shown) :]:
-            axes.remove()
-        for axes, (dataset, family, metric) in zip(places, shown, strict=False):
-            here = [one for one in points if (one.dataset, one.family, one.metric) == (dataset, family, metric)]
-            for colour, method in zip(cycle(COLOURS), dict.fromkeys(point.method for point in here), strict=False):
-                _line_with_band(axes, [point for point in here if point.method == method], colour)
-            if logarithmic:
+    datasets, families, metrics = (
+        list(dict.fromkeys(getattr(point, name) for point in points)) for name in ("dataset", "family", "metric")
+    )
+    families.sort(key=lambda family: FAMILIES.index(family) if family in FAMILIES else len(FAMILIES))
+    shown = [(dataset, family, metric) for dataset in datasets for family in families for metric in metrics]
+    values = sorted({point.value for point in points if point.value is not None})
+    rows, columns = len(datasets), len(families) * len(metrics)
+    with panels(rows, columns, 2.5 * columns + 0.5, 2 * rows + 1) as (figure, places):
+        for axes, (dataset, family, metric) in zip(places, shown, strict=True):
+            methods = dict.fromkeys(point.method for point in points if point.family == family)
+            for colour, method in zip(cycle(COLOURS), methods, strict=False):
+                of_method = (point for point in points if (point.dataset, point.method) == (dataset, method))
+                _line_with_band(axes, [point for point in of_method if point.metric == metric], colour)
+            if values and values[0] > 0:
                 log_x_axis(axes)
+                axes.set_xticks(values if len(values) <= MAX_TICKS else values[::2])
+                axes.minorticks_off()
             label = (titles or {}).get((dataset, metric), metric)
-            axes.set(title=f"{dataset}, {family.upper()}", xlabel=parameter, ylabel=label)
+            axes.set(title=f"{dataset}, {family.upper()}", ylabel=label)
             axes.grid()
-            axes.legend(fontsize=6)
+            if dataset == datasets[-1]:
+                axes.set(xlabel=parameter)
+                axes.legend(fontsize=6, loc="upper center", bbox_to_anchor=(0.5, -0.3), ncols=2)
     return figure
 
 
 def _line_with_band(axes: Any, points: Sequence[Point], colour: str) -> None:
+    if not points:  # its fits failed
+        return
     values, title = [point.value for point in points], points[0].title
     if values == [None]:
         axes.axhline(points[0].mean, color=colour, linestyle="--", label=title)
