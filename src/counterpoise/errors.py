@@ -56,7 +56,7 @@ def stoppable(advice: str) -> Iterator[None]:
 
 
 class ConvergenceWarning(UserWarning):
-    """An iterative method stopped early; the message says what was reached."""
+    """An iterative method stopped early, or its weights collapsed; the message says what was reached."""
 
 
 def short_repr(value: Any) -> str:

@@ -187,9 +187,11 @@ def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
     gaps = [f"{name.replace('_', ' ')} {facts[name]:.3f}" for name in ("balance_gap", "stability_gap") if name in facts]
     lines += [f"Constraints: {', '.join(gaps)} (0 if met)."] if gaps else []
     if facts.get("solver") == "gradient":
-        lines.append(f"Balanced by Algorithm 1: weight loss {facts['last_weight_loss']:.3f} in the last batch.")
+        loss = f"weight loss {facts['last_weight_loss']:.3f} in the last batch"
+        lines.append(f"Balanced by Algorithm 1: {_held_out(facts)}{loss}.")
     elif "relaxed" in facts:
         lines.append(_balance_line(facts))
+    lines += [f"Warning: {facts['warning']}"] if facts.get("warning") else []
     return lines
 
 
@@ -199,8 +201,13 @@ def _balance_line(facts: Mapping[str, Any]) -> str:
     relaxed = f"{facts['relaxed']} of {total} functions relaxed"
     if facts["status"] != "solved":
         relaxed += f", {facts['status']} with a gap of {facts['gap']:.1e}"
+    return f"Balanced: {_held_out(facts)}{relaxed}."
+
+
+def _held_out(facts: Mapping[str, Any]) -> str:
+    """Imbalance of held-out functions, where there are some; what follows comes after it."""
     before, after = facts["held_out_before"], facts["held_out_after"]
     if before is None or after is None:
-        return f"Balanced: {relaxed}."
-    held_out = f"{before['rms_sd']:.2g} SD before and {after['rms_sd']:.2g} SD after"
-    return f"Balanced: root mean square imbalance of held-out functions {held_out}; {relaxed}."
+        return ""
+    sizes = f"{before['rms_sd']:.2g} SD before and {after['rms_sd']:.2g} SD after"
+    return f"root mean square imbalance of held-out functions {sizes}; "

@@ -119,7 +119,7 @@ class _ShardedWeights(FittedWeights):
             log.shards,
             part.pairs(context),
             part.functions,
-            tolerance=part.tolerance,
+            tolerance=part.tolerance or 0.0,
             strength=part.strength,
             units=part.units,
             engine=log.engine,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.balance.diagnostics import held_out_imbalance
+from counterpoise.balance.diagnostics import held_out_imbalance, warn_of_collapse
 from counterpoise.balance.features import Source, observed_pairs, pair_features
 from counterpoise.balance.functions import FittedFunctions, FittedKernels, Functions, KernelFunctions, check_penalty
 from counterpoise.balance.population import Pairs
@@ -40,11 +40,12 @@ class Balancing(Weights):
     even where there is none.
     `solver`: "dual" solves over the whole log, exactly; rules that look at the errors choose again every `refresh`
     epochs. "gradient" is the paper's Algorithm 1: a weight model of `embedder`'s kind, and a step for each batch.
-    It has no use for `folds` and `refresh`: its features are learned from the whole log, as in the paper.
+    It has no use for `folds` and `refresh`: its features are learned from the whole log, as in the paper. Its default
+    tolerance is the standard error of a batch's imbalance; that of the exact solution, which has no batches, is 0.
     """
 
     functions: Functions = field(default_factory=KernelFunctions)
-    tolerance: float = 0.0
+    tolerance: float | None = None
     strength: float | None = None
     prior: Prior = "uniform"
     features: tuple[Source, ...] | Source = "exposure"
@@ -80,7 +81,7 @@ class Balancing(Weights):
 
     def check(self) -> None:
         """Raise `ConfigError` for the first setting that breaks its rule."""
-        check_penalty(self.tolerance, self.strength, self.units)
+        check_penalty(0.0 if self.tolerance is None else self.tolerance, self.strength, self.units)
         for source in self.sources:
             check_choice("features", source, get_args(Source))
         check_choice("prior", self.prior, get_args(Prior))
@@ -138,6 +139,7 @@ class BalancedWeights(FittedWeights):
             "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
             "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
             "balanced": [fold.certificate() for fold in self.folds],
+            "warning": warn_of_collapse(self.ratio.cpu(), "Lower `strength` or raise `tolerance`."),
         }
 
 
@@ -173,7 +175,7 @@ class _Fold:
 
     def solve(self, errors: Tensor | None, ratio: Tensor) -> Tensor:
         """Choose functions and balance them: the ratio of each row, 1 on average."""
-        self.fitted, penalty = self._choose(errors, ratio), (self.part.tolerance, self.part.strength)
+        self.fitted, penalty = self._choose(errors, ratio), (self.part.tolerance or 0.0, self.part.strength)
         self.result = self.fitted.balance(self.observed, *penalty, units=self.part.units, base_weights=self.base)
         solved: Tensor = (len(ratio) * self.result.weights).to(ratio)
         own = solved if self.base is None else solved * self.base_mean / self.base

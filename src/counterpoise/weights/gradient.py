@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from counterpoise.balance.diagnostics import held_out_imbalance, warn_of_collapse
+from counterpoise.balance.features import observed_pairs
 from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS
 from counterpoise.balance.population import Pairs, Population, Sample
@@ -22,8 +24,10 @@ from counterpoise.models.base import Backbone
 from counterpoise.training.contracts import FitContext, FittedWeights, StepInputs
 from counterpoise.training.optimizer import Rate
 
-BATCH_STRENGTH = 1.0  # the default penalty on a standard deviation of all functions together: in a batch of 128 each is
-# off by 0.09 by chance alone, and a penalty of 1 on each of 50 fits that noise until two rows are left
+LOG_WEIGHT_SPREAD = 0.7  # standard deviation of log weights that the default strength allows: normal ones leave an
+# effective sample size of exp(-0.7^2) = 61 % of the rows
+QUADRATIC_STRENGTH = 1.0  # default of the worst-case rule
+ADVICE = "Lower `strength` or `learning_rate`, raise `tolerance` or `batch_size`, or use solver='dual'."
 
 
 def weight_loss(
@@ -50,8 +54,35 @@ def weight_loss(
     return divergence + (penalties * (imbalance.abs() - allowed).clamp(min=0)).sum()
 
 
+def default_strength(values: Tensor, fitted: FittedFunctions) -> float:
+    """0.7 over the standard deviation of the sum of all functions, each in its units; at most 0.7.
+
+    Exact log weights are -l'h with |l_j| <= strength_j: with this strength their standard deviation is at most about
+    0.7, for few functions or many, collinear or orthogonal. `values` as in `weight_loss`.
+    """
+    if fitted.matrix is not None:
+        return QUADRATIC_STRENGTH
+    _, shares = fitted.penalties(strength=1.0)
+    return LOG_WEIGHT_SPREAD / max(float((values @ shares).std(correction=0)), 1.0)
+
+
+def batch_error(mass: Tensor, rows: int, pairs: int | None) -> float:
+    """The standard error of the imbalance of a batch whose rows have shares `mass` of its weight, in SD of a function.
+
+    sqrt((1 - b / n) sum of mass^2 + 1 / pairs): b rows drawn without replacement from n = `rows`, against so many
+    uniform pairs of D, or against all of D (None). With equal weights the first term is 1 / b - 1 / n.
+    """
+    drawn = (1 - len(mass) / rows) * float(mass.square().sum())
+    return math.sqrt(drawn + (0.0 if pairs is None else 1 / pairs))
+
+
 class WeightModel(FittedWeights):
-    """ratio = exp(g(user, item)) x prior, normalised over the batch, and over the log when training is done."""
+    """ratio = exp(g(user, item)) x prior, normalised over the batch, and over the log when training is done.
+
+    The learning rate is that of the fit times the root of the batch's share of the log (the scaling rule of Adam:
+    Malladi et al. 2022). Without it noise moves g until a row has all the weight of its batch; there the gradient of
+    the softmax is 0, and no step leads back.
+    """
 
     changes: ClassVar[bool] = True
     needs_pairs: ClassVar[bool] = True
@@ -63,7 +94,7 @@ class WeightModel(FittedWeights):
         pairs: Pairs,
         prior: FittedWeights,
         functions: Functions,
-        tolerance: float,
+        tolerance: float | None,
         strength: float | None,
         units: Units,
         backbone: Backbone,
@@ -85,15 +116,22 @@ class WeightModel(FittedWeights):
             errors, generator = inputs.errors - imputed, self.context.generator
             fitted = self.functions.fit(self._population(batch), observed, errors, ratio, generator)
             values = fitted.values(observed.matrix) if fitted.known is None else fitted.known
-        penalties = 1 if fitted.matrix is not None else len(fitted.targets)
-        strength = BATCH_STRENGTH / penalties if self.strength is None else self.strength
+        strength = default_strength(values, fitted) if self.strength is None else self.strength
         log_mass = (self.scorer(batch.users, batch.items) + log_base).log_softmax(0)
-        loss = weight_loss(log_mass, log_base, values, fitted, self.tolerance, strength, self.units)
-        self.optimizer.step(loss, rate)
+        tolerance = self._tolerance(batch, log_mass)
+        loss = weight_loss(log_mass, log_base, values, fitted, tolerance, strength, self.units)
+        self.optimizer.step(loss, rate * math.sqrt(rows / len(self.context.log)))
         self.last_loss = loss.detach()
         with torch.no_grad():
             logits = self.scorer(batch.users, batch.items) + log_base
             self.ratio.index_copy_(0, batch.rows, rows * logits.softmax(0))
+
+    def _tolerance(self, batch: Batch, log_mass: Tensor) -> float:
+        """That of the settings; by default what the imbalance of the batch is off by chance."""
+        if self.tolerance is not None:
+            return self.tolerance
+        pairs = None if batch.pair_users is None else len(batch.pair_users)
+        return batch_error(log_mass.detach().exp(), len(self.context.log), pairs)
 
     def _population(self, batch: Batch) -> Population:
         """All of D where the batch stands beside it, else the batch's pairs."""
@@ -103,10 +141,12 @@ class WeightModel(FittedWeights):
 
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
-        """exp(g) x prior over its mean on the log."""
+        """exp(g) x prior over its mean on the log; exp(g) is at most that of any row: far from them g has no bound."""
         log = self.context.batches().whole()
-        mean = (self.scorer(log.users, log.items).exp() * self.prior.ratio).mean()
-        ratio: Tensor = self.scorer.at(users, items).exp() * self.prior.at(users, items, labels) / mean
+        on_log = self.scorer(log.users, log.items)
+        log_mean = (on_log + self.log_prior).logsumexp(0) - math.log(len(on_log))
+        g = self.scorer.at(users, items).clamp(max=on_log.max())
+        ratio: Tensor = (g - log_mean).exp() * self.prior.at(users, items, labels)
         return ratio
 
     def finalize(self) -> None:
@@ -117,7 +157,14 @@ class WeightModel(FittedWeights):
         return [parameter.data for parameter in self.scorer.parameters()]
 
     def facts(self) -> dict[str, Any]:
-        return {"solver": "gradient", "last_weight_loss": float(self.last_loss)}
+        observed = observed_pairs(self.context.log, self.pairs)
+        return {
+            "solver": "gradient",
+            "last_weight_loss": float(self.last_loss),
+            "held_out_before": held_out_imbalance(observed, self.prior.ratio, self.pairs),
+            "held_out_after": held_out_imbalance(observed, self.ratio, self.pairs),
+            "warning": warn_of_collapse(self.ratio.cpu(), ADVICE),
+        }
 
 
 def _for_batches(functions: Functions, context: FitContext, pairs: Pairs) -> Functions:
