@@ -149,7 +149,7 @@ def asips() -> DebiasedRecommender:
 )
 def ips_v2() -> DebiasedRecommender:
     """A propensity model learned beside the predictor, with a penalty that asks it to balance the prediction. Needs no
-    probe.
+    probe. The model is additive, logit p = mean + user bias + item bias, unless `weights__backbone` is given.
     """
     return cp.DebiasedRecommender(cp.BalancedPropensity(), "ips")
 
@@ -290,7 +290,7 @@ def tdr_jl() -> DebiasedRecommender:
 )
 def sdr() -> DebiasedRecommender:
     """The self-normalised estimator with propensities that are trained to balance the imputed error: bounded by the
-    largest error, whatever the propensities.
+    largest error, whatever the propensities. They are additive, as those of IPS-V2.
     """
     return cp.DebiasedRecommender(cp.StabilizedPropensity(), "snips", cp.Learned())
 

@@ -244,8 +244,10 @@ class DebiasedRecommender(Configurable):
         check_number("k", k, at_least=1, integer=True)
         self._check_fitted()
         codes = np.arange(len(self.item_ids_)) if items is None else self.item_ids_.require(items, "item")
-        own = torch.from_numpy(codes).long()
-        scores, similar = nearest(self.scorer_.embeddings()[1].cpu(), own, k, BLOCK_SCORES)
+        own, vectors = torch.from_numpy(codes).long(), self.scorer_.embeddings()[1].cpu()
+        if not vectors.shape[1]:
+            raise ConfigError("`dim` must be at least 1 for similar items, got 0: a model of biases has no vectors.")
+        scores, similar = nearest(vectors, own, k, BLOCK_SCORES)
         width = scores.shape[1]
         return table(
             item_id=self.item_ids_.decode(own.repeat_interleave(width).numpy()),

@@ -40,6 +40,21 @@ def test_without_biases_it_is_the_inner_product_alone(dataset: Dataset) -> None:
     assert torch.allclose(scorer(torch.tensor([4]), torch.tensor([7])), expected)
 
 
+def test_without_dimensions_it_is_additive(dataset: Dataset) -> None:
+    scorer = built(MatrixFactorization(dim=0), dataset)
+    expected = scorer.mean + scorer.user_bias.weight + scorer.item_bias.weight.T
+    assert torch.allclose(scorer.grid(), expected)
+    users, items = torch.tensor([4, 4, 9]), torch.tensor([7, 0, 7])
+    assert torch.allclose(scorer(users, items), expected[users, items])
+    model = make("mf", dim=0, epochs=30).fit(dataset.train)
+    logits = model.scorer_.grid()
+    assert torch.allclose(
+        logits[1:] - logits[:1], (logits[1:, :1] - logits[:1, :1]).expand(-1, logits.shape[1]), atol=1e-5
+    )
+    with pytest.raises(ConfigError, match="`dim` must be at least 1 for similar items, got 0"):
+        model.similar_items([0])
+
+
 def test_side_features_enter_as_a_bilinear_form_of_standardised_columns(dataset: Dataset) -> None:
     log = dataset.train
     scorer = built(MatrixFactorization(dim=2, biases=False, side_features=True), dataset)
@@ -138,7 +153,14 @@ def test_building_draws_from_the_given_generator_alone(backbone: Backbone, datas
 
 
 @pytest.mark.parametrize(
-    "backbone", [MatrixFactorization(dim=0), MatrixFactorization(l2=-1), NeuralCF(hidden=(0,)), NeuralCF(dim=1.5)]
+    "backbone",
+    [
+        MatrixFactorization(dim=-1),
+        MatrixFactorization(0, biases=False),
+        MatrixFactorization(l2=-1),
+        NeuralCF(hidden=(0,)),
+        NeuralCF(dim=1.5),
+    ],
 )
 def test_settings_out_of_range_are_refused(backbone: Backbone, dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="must be"):
