@@ -7,15 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from small_world import Known, Labels, Observed, SmallWorld
+from small_world import Known, Labels, Observed, SmallWorld, log_loss
 from torch import Tensor
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, Uniform
+from counterpoise import ConfigError, Dataset, DebiasedRecommender, Logistic, MatrixFactorization, Training, Uniform
+from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Constant, Learned
 from counterpoise.imputation.multiply_robust import MultiplyRobust
 from counterpoise.imputation.targeted import Targeted, regression
-from counterpoise.risks import direct, dr
-from counterpoise.training.contracts import FittedImputation, FittedWeights, StepInputs, Weights
+from counterpoise.risks import direct, dr, error
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, LogErrors, StepInputs, Weights
+from counterpoise.training.learner import Learner
 from counterpoise.weights.base import NaiveBayes
 
 WORLD = SmallWorld()
@@ -186,6 +188,66 @@ def test_the_base_learns_what_the_correction_leaves() -> None:
     (shift,) = fitted_imputation.base.shifts
     assert not shift.requires_grad
     np.testing.assert_allclose(shift, on_rows.detach() - seen.at(WORLD.imputed), atol=1e-12)
+
+
+def batches_of(seen: Observed, size: int) -> list[Batch]:
+    """The rows in random order, in batches beside all of D."""
+    order, whole = torch.randperm(seen.rows, generator=torch.Generator().manual_seed(0)), seen.batch
+    columns = whole.users, whole.items, whole.labels
+    return [Batch(rows, *(column[rows] for column in columns), None, None) for rows in torch.split(order, size)]
+
+
+def on_log(seen: Observed) -> LogErrors:
+    logits = seen.logits()[1].detach()
+    return LogErrors(seen.batch.without_pairs(), logits, error(seen.batch.labels, logits))
+
+
+@pytest.mark.parametrize("covariate", COVARIATES)
+@pytest.mark.parametrize("size", [16, 64, 500])
+@pytest.mark.parametrize("risk", ["dr", "direct"])
+def test_the_targeted_risk_does_not_depend_on_the_batch_size(covariate: str, size: int, risk: str) -> None:
+    """Risk and gradient of batches, averaged over the log, are those of the whole log: exact, since D is whole."""
+    seen, risks = WORLD.observe(), []
+    fitted, gradient = targeted(seen, covariate), torch.zeros(WORLD.shape, dtype=torch.float64)
+    fitted.refresh(lambda: on_log(seen))
+    for batch in batches_of(seen, size):
+        table, _, pair_logits = seen.logits()
+        logits = table[batch.users, batch.items]
+        errors, ratio = error(batch.labels, logits), seen.ratio(WORLD.propensity)[batch.rows]
+        imputed = fitted.errors(batch, logits, pair_logits, errors)
+        share = len(batch.rows) / seen.rows
+        found = share * (dr(errors, ratio, *imputed) if risk == "dr" else direct(imputed[1]))
+        risks.append(value(found))
+        gradient += torch.autograd.grad(found, table)[0]
+    table, errors, *imputed = seen.ask(targeted(seen, covariate))
+    whole = dr(errors, seen.ratio(WORLD.propensity), *imputed) if risk == "dr" else direct(imputed[1])
+    assert sum(risks) == pytest.approx(value(whole), abs=1e-10)
+    np.testing.assert_allclose(gradient, torch.autograd.grad(whole, table)[0], atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [60, "full"])
+def test_the_coefficient_follows_the_predictor_and_the_base(size: int | str, dataset: Dataset) -> None:
+    log, training = dataset.train, Training(batch_size=size)
+    context = FitContext(
+        log, None, MatrixFactorization(dim=3), training, torch.device("cpu"), torch.Generator().manual_seed(0)
+    )
+    learner = Learner.init(context, Logistic(), "dr", Targeted(Learned()))
+    for epoch in (1, 2, 3):
+        learner.start_epoch(epoch)
+        if size == 60 or epoch == 1:
+            above = below = 0.0
+            logits, labels = learner.scorer.grid().detach().numpy(), learner.imputation.base.scorer.grid().sigmoid()
+            ratio = learner.weights.at(None, None).numpy().reshape(log.shape)
+            for user, item, label in zip(log.users, log.items, log.labels, strict=True):
+                c = ratio[user, item] / log.density - 1
+                imputed = labels[user, item].item()
+                above += c * (log_loss(label, logits[user, item]) - log_loss(imputed, logits[user, item]))
+                below += c**2
+        before = learner.imputation.sums.eta
+        assert value(before) == pytest.approx(above / below, rel=1e-4) or (size == "full" and epoch > 1)
+        for batch in context.batches(pairs=True).epoch():
+            learner.step(batch, 1.0)
+        assert (learner.imputation.sums.eta == before) == (size == 60)  # the whole log as a batch has its own
 
 
 def test_targeting_needs_weights_on_all_pairs(dataset: Dataset) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
@@ -13,7 +14,15 @@ from counterpoise.data.batches import Batch
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.imputation.base import Learned
 from counterpoise.imputation.targeted import check_parts, regression
-from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs, Weights
+from counterpoise.training.contracts import (
+    FitContext,
+    FittedImputation,
+    FittedWeights,
+    Imputation,
+    LogErrors,
+    StepInputs,
+    Weights,
+)
 from counterpoise.training.optimizer import Rate
 
 
@@ -58,6 +67,10 @@ class _FittedMultiplyRobust(FittedImputation):
     imputations: list[FittedImputation]
     weights_of_each: list[FittedWeights] | None  # that each imputation is trained with; None: those of the method
     ridge: float
+
+    def refresh(self, on_log: Callable[[], LogErrors]) -> None:
+        for imputation in self.imputations:
+            imputation.refresh(on_log)
 
     def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         for number, imputation in enumerate(self.imputations):
