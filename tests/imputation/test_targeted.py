@@ -10,7 +10,7 @@ import torch
 from small_world import Known, Labels, Observed, SmallWorld, log_loss
 from torch import Tensor
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, Logistic, MatrixFactorization, Training, Uniform
+from counterpoise import ConfigError, Dataset, DebiasedRecommender, Logistic, MatrixFactorization, Training, Uniform, make
 from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Constant, Learned
 from counterpoise.imputation.multiply_robust import MultiplyRobust
@@ -332,6 +332,23 @@ def test_one_right_propensity_is_enough_with_many_pairs() -> None:
             found[name].append(risk_of(seen, propensities, (Labels(world.imputed_labels),)))
     bias = {name: abs(np.mean(values) - world.ideal) for name, values in found.items()}
     assert bias["with"] < 0.15 * bias["without"]
+
+
+def test_the_default_ridge_keeps_multiple_robustness() -> None:
+    """One candidate, the right one: a ridge r leaves r / (1 + r) of the bias of the plain mean, the default nothing."""
+    world, default = SmallWorld(120, 150, seed=3), make("mr").imputation.ridge
+    found: dict[float, list[float]] = {0.0: [], default: [], 1.0: []}
+    naive = []
+    for seed in range(40):
+        seen = world.observe(seed)
+        naive.append(world.errors[seen.mask].mean())
+        for ridge, values in found.items():
+            values.append(risk_of(seen, (Known(world.propensity),), (), ridge=ridge))
+    bias = {ridge: np.mean(values) - world.ideal for ridge, values in found.items()}
+    plain = np.mean(naive) - world.ideal
+    assert abs(bias[default]) < 0.1 * abs(plain)
+    assert bias[default] == pytest.approx(bias[0.0], abs=1e-4 * abs(plain))
+    assert bias[1.0] == pytest.approx((bias[0.0] + plain) / 2, abs=1e-6)
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:

@@ -34,7 +34,8 @@ class MultiplyRobust(Imputation):
     over the observed pairs, `ridge` on all but the constant, relative to each column's variance. With the risk
     "direct" and without ridge it equals `dr` under each of the propensities at once, so one right candidate is enough
     (MR, Li, Dai, Li, Lyu, Dong, Zhou and Wu 2023). It is a weighted mean of errors, with the weights that balance u;
-    some may be negative. Gradients flow through the errors, the imputed errors and eta.
+    some may be negative. Gradients flow through the errors, the imputed errors and eta. A ridge of r leaves r / (1 + r)
+    of the bias that one candidate alone would remove: the default keeps columns that repeat one another apart, no more.
 
     `propensities`: weights that know the ratio of any pair and are learned before training. `imputations`: the k-th is
     trained with the weights of the k-th propensity, in turn; with the method's own if there are no propensities.
