@@ -10,7 +10,16 @@ import torch
 from small_world import Known, Labels, Observed, SmallWorld, log_loss
 from torch import Tensor
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, Logistic, MatrixFactorization, Training, Uniform, make
+from counterpoise import (
+    ConfigError,
+    Dataset,
+    DebiasedRecommender,
+    Logistic,
+    MatrixFactorization,
+    Training,
+    Uniform,
+    make,
+)
 from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Constant, Learned
 from counterpoise.imputation.multiply_robust import MultiplyRobust

@@ -317,8 +317,7 @@ class FittedKernels(FittedFunctions):
         cls, kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None
     ) -> FittedKernels:
         """The kernels themselves, with their moments over the population."""
-        mean, mean_square = population.kernel_moments(kernel, centres)
-        return cls.plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix=matrix)
+        return cls.plain(kernel, centres, *population.kernel_moments(kernel, centres), matrix=matrix)
 
     def values(self, x: Tensor) -> Tensor:
         values = self.kernel(x.to(self.centres), self.centres)
