@@ -10,7 +10,7 @@ import torch
 from graded_world import graded
 
 from counterpoise import ConfigError, Dataset, FeedbackLog, MatrixFactorization, NeuralCF, evaluate, make
-from counterpoise.models.base import Backbone, Scorer
+from counterpoise.models.base import Backbone, Scorer, factor_facts
 from counterpoise.models.matrix_factorization import MAX_GRID_RATIO, noise_growth
 from counterpoise.training.optimizer import gradients_of
 
@@ -214,6 +214,34 @@ def test_the_noise_of_factors_grows_as_its_largest_singular_value() -> None:
     np.testing.assert_allclose(found, np.sqrt(24), rtol=0.1)  # 0.5 x 2 sqrt(24)
     assert noise_growth(24 * 290, 290, 290) == 1
     assert noise_growth(500, 100, 100) == 1
+
+
+def test_the_spread_of_factors_is_that_of_all_inner_products(dataset: Dataset) -> None:
+    for backbone in (MatrixFactorization(dim=3), MatrixFactorization(2, side_features=True)):
+        scorer = built(backbone, dataset)
+        scorer.user_factors.weight.add_(0.7)  # means that are not 0
+        expected = (scorer.user_factors.weight.double() @ scorer.item_factors.weight.double().T).std(correction=0)
+        facts = factor_facts(scorer)
+        assert facts["spread"] == pytest.approx(float(expected), rel=1e-10)
+        assert facts["features"] == (backbone.dim == 2)
+    scorer.item_factors.weight.zero_()
+    assert factor_facts(scorer)["spread"] == 0
+    for backbone in (MatrixFactorization(dim=0), NeuralCF(dim=2)):
+        assert factor_facts(built(backbone, dataset)) == {}
+
+
+def test_the_factors_of_a_fit_are_those_of_its_predictions(dataset: Dataset) -> None:
+    """Two predictors with an exposure covariate: without biases and exposure their average is the factor part."""
+    model = make("counterpoise", side_features=False, epochs=20, dim=4, l2=0.5).fit(dataset.train, probe=dataset.probe)
+    grid = model.scorer_.grid().double()
+    for member in (model.scorer_.with_imputation, model.scorer_.without_imputation):
+        inner = member.inner
+        rest = inner.mean + inner.user_bias.weight + inner.item_bias.weight.T
+        rest = rest + member.exposure_logits(None, None).reshape(grid.shape)
+        grid = grid - rest.double() / 2
+    spread = float(grid.std(correction=0))
+    assert spread > 0.05
+    assert model.facts_["factors"] == {"spread": pytest.approx(spread, rel=1e-4), "features": True}
 
 
 def test_more_rows_are_not_worse() -> None:

@@ -164,6 +164,9 @@ class _Factors(Scorer):
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight
 
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        return self.embeddings() if self.part.dim else None
+
     def features(self) -> tuple[Tensor, Tensor]:
         users, items = self.embeddings()
         if not self.part.biases:
