@@ -55,7 +55,7 @@ def test_every_learned_part_moves(name: str, dataset: Dataset) -> None:
     train(learner, context.batches(learner.uses_pairs), None, context.training)
     facts = learner.facts(context.batches(learner.uses_pairs).final())
     for old, new in zip(before, learner.state(), strict=True):
-        assert not torch.equal(old, new)
+        assert not old.numel() or not torch.equal(old, new)  # an additive model has tables of no factors
     if name not in ("mf", "eib", "asips", "mr", "mnar", "counterpoise"):  # whose weights are meant to be uniform
         assert learner.weights.ratio.std() > 0.01
     json.dumps(facts, allow_nan=False)

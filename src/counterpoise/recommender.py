@@ -20,7 +20,7 @@ from counterpoise.data.ids import Codes, Vocabulary, as_column, gather
 from counterpoise.data.log import Dataset, FeedbackLog, check_log, table
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
 from counterpoise.imputation.base import NoImputation
-from counterpoise.models.base import Backbone, as_backbone
+from counterpoise.models.base import Backbone, as_backbone, factor_facts
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
 from counterpoise.risks import RISKS
@@ -129,7 +129,8 @@ class DebiasedRecommender(Configurable):
             "ordinal": None if self.ordinal is None or learner.ordinal else self.ordinal.why_inactive(log),
         }
         inactive = {name: why for name, why in inactive.items() if why is not None}
-        self.history_, self.facts_ = history, facts | ({"inactive": inactive} if inactive else {})
+        more = {"factors": factor_facts(learner.scorer), "inactive": inactive}
+        self.history_, self.facts_ = history, facts | {name: found for name, found in more.items() if found}
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weights.ratio.cpu().numpy()
         self.scorer_.clear_caches()
         self.user_ids_, self.item_ids_ = log.user_ids, log.item_ids
@@ -244,8 +245,10 @@ class DebiasedRecommender(Configurable):
         check_number("k", k, at_least=1, integer=True)
         self._check_fitted()
         codes = np.arange(len(self.item_ids_)) if items is None else self.item_ids_.require(items, "item")
-        own = torch.from_numpy(codes).long()
-        scores, similar = nearest(self.scorer_.embeddings()[1].cpu(), own, k, BLOCK_SCORES)
+        own, vectors = torch.from_numpy(codes).long(), self.scorer_.embeddings()[1].cpu()
+        if not vectors.shape[1]:
+            raise ConfigError("`dim` must be at least 1 for similar items, got 0: a model of biases has no vectors.")
+        scores, similar = nearest(vectors, own, k, BLOCK_SCORES)
         width = scores.shape[1]
         return table(
             item_id=self.item_ids_.decode(own.repeat_interleave(width).numpy()),

@@ -82,9 +82,38 @@ def test_means_over_a_weighted_sample_are_weighted_means(kernel):
     population = Sample(x, weights)
     assert torch.allclose(population.kernel_mean(kernel, centres), share @ values)
     assert torch.allclose(population.kernel_gram(kernel, centres), values.T @ torch.diag(share) @ values)
-    mean, mean_square = population.kernel_moments(kernel, centres)
+    mean, deviation = population.kernel_moments(kernel, centres)
     assert torch.allclose(mean, share @ values)
-    assert torch.allclose(mean_square, share @ values**2)
+    assert torch.allclose(deviation, (share @ (values - mean) ** 2).sqrt())
+
+
+@pytest.mark.parametrize("kind", [Gaussian, Exponential])
+@pytest.mark.parametrize("bandwidth", [0.05, 0.8, 200.0, 1000.0, 1e6, 1e9])
+def test_kernel_moments_are_exact_at_any_bandwidth(kind, bandwidth):
+    """Against all pairs one by one; the oracle takes 1 - k from its exponent, or a wide kernel would be rounded off."""
+    kernel, (users, items) = kind(bandwidth), tables(users=23, items=19)
+    everything = all_pairs(users, items)
+    centres = everything[::40]
+    distances = np.sqrt(((everything[:, None] - centres) ** 2).sum(-1).numpy())
+    power = distances**2 if kind is Gaussian else distances
+    complement = -np.expm1(-power / (2 * bandwidth))
+    mean, deviation = Pairs(users, items).kernel_moments(kernel, centres)
+    np.testing.assert_allclose(deviation, complement.std(0), rtol=1e-6)
+    np.testing.assert_allclose(1 - mean, complement.mean(0), rtol=1e-6, atol=1e-15)
+    np.testing.assert_allclose(Pairs(users, items).kernel_mean(kernel, centres), mean, atol=1e-8)
+    if bandwidth < 1e9:  # a sample has the values of the kernel alone, which end at the 16th digit
+        mean, deviation = Sample(everything).kernel_moments(kernel, centres)
+        np.testing.assert_allclose(deviation, complement.std(0), rtol=1e-6)
+        np.testing.assert_allclose(1 - mean, complement.mean(0), rtol=1e-6, atol=1e-15)
+
+
+def test_the_population_may_be_one_point():
+    users, items = torch.ones(3, 2).double(), torch.ones(2, 1).double()
+    for kernel in KERNELS:
+        mean, deviation = Pairs(users, items).kernel_moments(kernel, torch.tensor([[1.0, 1, 1], [2, 1, 1]]))
+        expected = [kernel_value(kernel, np.ones(3), c) for c in (np.ones(3), np.array([2.0, 1, 1]))]
+        np.testing.assert_allclose(mean, expected, atol=1e-7)
+        np.testing.assert_allclose(deviation, 0, atol=1e-7)
 
 
 def test_mean_over_pairs_equals_brute_force():

@@ -55,6 +55,18 @@ def test_the_ordinal_loss_is_described(noise: bool) -> None:
     assert ("Ordinal loss: ratings beyond the label are learned" in lines_of(model)) != noise
 
 
+@pytest.mark.parametrize("side_features", [False, True])
+def test_a_model_that_learned_no_factors_is_described(side_features: bool, dataset: Dataset, tmp_path: Path) -> None:
+    sentence = f"No factors were learned: a model of biases {'and features ' if side_features else ''}only."
+    for l2, learned in ((0.5, True), (1e5, False)):
+        settings = {"l2": l2, "side_features": side_features, "epochs": 60, "device": "cpu"}
+        model = cp.make("mf", **settings).fit(dataset.train)
+        assert (sentence in lines_of(model)) != learned
+        assert ("Factors: their part of the log odds has a standard deviation of" in lines_of(model)) == learned
+        facts = cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
+        assert (sentence in str(facts["summary"])) != learned
+
+
 @pytest.mark.parametrize("used", [False, True])
 def test_unused_side_features_are_described(used: bool, dataset: Dataset) -> None:
     model = cp.make("mf", side_features=used, **FAST).fit(dataset.train)

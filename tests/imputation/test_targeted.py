@@ -7,15 +7,26 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from small_world import Known, Labels, Observed, SmallWorld
+from small_world import Known, Labels, Observed, SmallWorld, log_loss
 from torch import Tensor
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, Uniform
+from counterpoise import (
+    ConfigError,
+    Dataset,
+    DebiasedRecommender,
+    Logistic,
+    MatrixFactorization,
+    Training,
+    Uniform,
+    make,
+)
+from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Constant, Learned
 from counterpoise.imputation.multiply_robust import MultiplyRobust
 from counterpoise.imputation.targeted import Targeted, regression
-from counterpoise.risks import direct, dr
-from counterpoise.training.contracts import FittedImputation, FittedWeights, StepInputs, Weights
+from counterpoise.risks import direct, dr, error
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, LogErrors, StepInputs, Weights
+from counterpoise.training.learner import Learner
 from counterpoise.weights.base import NaiveBayes
 
 WORLD = SmallWorld()
@@ -188,6 +199,68 @@ def test_the_base_learns_what_the_correction_leaves() -> None:
     np.testing.assert_allclose(shift, on_rows.detach() - seen.at(WORLD.imputed), atol=1e-12)
 
 
+def batches_of(seen: Observed, size: int) -> list[Batch]:
+    """The rows in random order, in batches beside all of D."""
+    order, whole = torch.randperm(seen.rows, generator=torch.Generator().manual_seed(0)), seen.batch
+    columns = whole.users, whole.items, whole.labels
+    return [Batch(rows, *(column[rows] for column in columns), None, None) for rows in torch.split(order, size)]
+
+
+def on_log(seen: Observed) -> LogErrors:
+    logits = seen.logits()[1].detach()
+    return LogErrors(seen.batch.without_pairs(), logits, error(seen.batch.labels, logits))
+
+
+@pytest.mark.parametrize("name", [*COVARIATES, "mr"])
+@pytest.mark.parametrize("size", [16, 64, 400])
+@pytest.mark.parametrize("risk", ["dr", "direct"])
+def test_the_risk_does_not_depend_on_the_batch_size(name: str, size: int, risk: str) -> None:
+    """Risk and gradient of batches, averaged over the log, are those of the whole log: exact, since D is whole."""
+    seen, risks = WORLD.observe(), []
+    part = Targeted(Labels(WORLD.imputed_labels), name) if name != "mr" else MultiplyRobust(CANDIDATES, IMPUTATIONS, 0)
+    fitted, gradient = init(seen, part), torch.zeros(WORLD.shape, dtype=torch.float64)
+    fitted.refresh(lambda: on_log(seen))
+    for batch in batches_of(seen, size):
+        table, _, pair_logits = seen.logits()
+        logits = table[batch.users, batch.items]
+        errors, ratio = error(batch.labels, logits), seen.ratio(WORLD.propensity)[batch.rows]
+        imputed = fitted.errors(batch, logits, pair_logits, errors)
+        share = len(batch.rows) / seen.rows
+        found = share * (dr(errors, ratio, *imputed) if risk == "dr" else direct(imputed[1]))
+        risks.append(value(found))
+        gradient += torch.autograd.grad(found, table)[0]
+    assert seen.rows > size
+    table, errors, *imputed = seen.ask(init(seen, part))
+    whole = dr(errors, seen.ratio(WORLD.propensity), *imputed) if risk == "dr" else direct(imputed[1])
+    assert sum(risks) == pytest.approx(value(whole), abs=1e-9)
+    np.testing.assert_allclose(gradient, torch.autograd.grad(whole, table)[0], atol=1e-11)
+
+
+@pytest.mark.parametrize("size", [60, "full"])
+def test_the_coefficient_follows_the_predictor_and_the_base(size: int | str, dataset: Dataset) -> None:
+    log, training = dataset.train, Training(batch_size=size)
+    context = FitContext(
+        log, None, MatrixFactorization(dim=3), training, torch.device("cpu"), torch.Generator().manual_seed(0)
+    )
+    learner = Learner.init(context, Logistic(), "dr", Targeted(Learned()))
+    for epoch in (1, 2, 3):
+        learner.start_epoch(epoch)
+        if size == 60 or epoch == 1:
+            above = below = 0.0
+            logits, labels = learner.scorer.grid().detach().numpy(), learner.imputation.base.scorer.grid().sigmoid()
+            ratio = learner.weights.at(None, None).numpy().reshape(log.shape)
+            for user, item, label in zip(log.users, log.items, log.labels, strict=True):
+                c = ratio[user, item] / log.density - 1
+                imputed = labels[user, item].item()
+                above += c * (log_loss(label, logits[user, item]) - log_loss(imputed, logits[user, item]))
+                below += c**2
+        before, scale = learner.imputation.on_log.eta, learner.imputation.on_log.scale
+        assert value(before * scale) == pytest.approx(above / below, rel=1e-4) or (size == "full" and epoch > 1)
+        for batch in context.batches(pairs=True).epoch():
+            learner.step(batch, 1.0)
+        assert (learner.imputation.on_log.eta == before) == (size == 60)  # the whole log as a batch has its own
+
+
 def test_targeting_needs_weights_on_all_pairs(dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="naive Bayes weights are known only where the label is"):
         DebiasedRecommender(NaiveBayes(), "dr", Targeted(Constant())).fit(dataset.train, dataset.probe)
@@ -270,6 +343,23 @@ def test_one_right_propensity_is_enough_with_many_pairs() -> None:
             found[name].append(risk_of(seen, propensities, (Labels(world.imputed_labels),)))
     bias = {name: abs(np.mean(values) - world.ideal) for name, values in found.items()}
     assert bias["with"] < 0.15 * bias["without"]
+
+
+def test_the_default_ridge_keeps_multiple_robustness() -> None:
+    """One candidate, the right one: a ridge r leaves r / (1 + r) of the bias of the plain mean, the default nothing."""
+    world, default = SmallWorld(120, 150, seed=3), make("mr").imputation.ridge
+    found: dict[float, list[float]] = {0.0: [], default: [], 1.0: []}
+    naive = []
+    for seed in range(40):
+        seen = world.observe(seed)
+        naive.append(world.errors[seen.mask].mean())
+        for ridge, values in found.items():
+            values.append(risk_of(seen, (Known(world.propensity),), (), ridge=ridge))
+    bias = {ridge: np.mean(values) - world.ideal for ridge, values in found.items()}
+    plain = np.mean(naive) - world.ideal
+    assert abs(bias[default]) < 0.1 * abs(plain)
+    assert bias[default] == pytest.approx(bias[0.0], abs=1e-4 * abs(plain))
+    assert bias[1.0] == pytest.approx((bias[0.0] + plain) / 2, abs=1e-6)
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:

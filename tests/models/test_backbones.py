@@ -10,7 +10,7 @@ import torch
 from graded_world import graded
 
 from counterpoise import ConfigError, Dataset, FeedbackLog, MatrixFactorization, NeuralCF, evaluate, make
-from counterpoise.models.base import Backbone, Scorer
+from counterpoise.models.base import Backbone, Scorer, factor_facts
 from counterpoise.models.matrix_factorization import MAX_GRID_RATIO, noise_growth
 from counterpoise.training.optimizer import gradients_of
 
@@ -38,6 +38,21 @@ def test_without_biases_it_is_the_inner_product_alone(dataset: Dataset) -> None:
     assert {name for name, _ in scorer.named_parameters()} == {"user_factors.weight", "item_factors.weight"}
     expected = scorer.user_factors.weight[4] @ scorer.item_factors.weight[7]
     assert torch.allclose(scorer(torch.tensor([4]), torch.tensor([7])), expected)
+
+
+def test_without_dimensions_it_is_additive(dataset: Dataset) -> None:
+    scorer = built(MatrixFactorization(dim=0), dataset)
+    expected = scorer.mean + scorer.user_bias.weight + scorer.item_bias.weight.T
+    assert torch.allclose(scorer.grid(), expected)
+    users, items = torch.tensor([4, 4, 9]), torch.tensor([7, 0, 7])
+    assert torch.allclose(scorer(users, items), expected[users, items])
+    model = make("mf", dim=0, epochs=30).fit(dataset.train)
+    logits = model.scorer_.grid()
+    assert torch.allclose(
+        logits[1:] - logits[:1], (logits[1:, :1] - logits[:1, :1]).expand(-1, logits.shape[1]), atol=1e-5
+    )
+    with pytest.raises(ConfigError, match="`dim` must be at least 1 for similar items, got 0"):
+        model.similar_items([0])
 
 
 def test_side_features_enter_as_a_bilinear_form_of_standardised_columns(dataset: Dataset) -> None:
@@ -138,7 +153,14 @@ def test_building_draws_from_the_given_generator_alone(backbone: Backbone, datas
 
 
 @pytest.mark.parametrize(
-    "backbone", [MatrixFactorization(dim=0), MatrixFactorization(l2=-1), NeuralCF(hidden=(0,)), NeuralCF(dim=1.5)]
+    "backbone",
+    [
+        MatrixFactorization(dim=-1),
+        MatrixFactorization(0, biases=False),
+        MatrixFactorization(l2=-1),
+        NeuralCF(hidden=(0,)),
+        NeuralCF(dim=1.5),
+    ],
 )
 def test_settings_out_of_range_are_refused(backbone: Backbone, dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="must be"):
@@ -192,6 +214,34 @@ def test_the_noise_of_factors_grows_as_its_largest_singular_value() -> None:
     np.testing.assert_allclose(found, np.sqrt(24), rtol=0.1)  # 0.5 x 2 sqrt(24)
     assert noise_growth(24 * 290, 290, 290) == 1
     assert noise_growth(500, 100, 100) == 1
+
+
+def test_the_spread_of_factors_is_that_of_all_inner_products(dataset: Dataset) -> None:
+    for backbone in (MatrixFactorization(dim=3), MatrixFactorization(2, side_features=True)):
+        scorer = built(backbone, dataset)
+        scorer.user_factors.weight.add_(0.7)  # means that are not 0
+        expected = (scorer.user_factors.weight.double() @ scorer.item_factors.weight.double().T).std(correction=0)
+        facts = factor_facts(scorer)
+        assert facts["spread"] == pytest.approx(float(expected), rel=1e-10)
+        assert facts["features"] == (backbone.dim == 2)
+    scorer.item_factors.weight.zero_()
+    assert factor_facts(scorer)["spread"] == 0
+    for backbone in (MatrixFactorization(dim=0), NeuralCF(dim=2)):
+        assert factor_facts(built(backbone, dataset)) == {}
+
+
+def test_the_factors_of_a_fit_are_those_of_its_predictions(dataset: Dataset) -> None:
+    """Two predictors with an exposure covariate: without biases and exposure their average is the factor part."""
+    model = make("counterpoise", side_features=False, epochs=20, dim=4, l2=0.5).fit(dataset.train, probe=dataset.probe)
+    grid = model.scorer_.grid().double()
+    for member in (model.scorer_.with_imputation, model.scorer_.without_imputation):
+        inner = member.inner
+        rest = inner.mean + inner.user_bias.weight + inner.item_bias.weight.T
+        rest = rest + member.exposure_logits(None, None).reshape(grid.shape)
+        grid = grid - rest.double() / 2
+    spread = float(grid.std(correction=0))
+    assert spread > 0.05
+    assert model.facts_["factors"] == {"spread": pytest.approx(spread, rel=1e-4), "features": True}
 
 
 def test_more_rows_are_not_worse() -> None:

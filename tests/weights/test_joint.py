@@ -11,7 +11,7 @@ import torch
 from oracles import mean
 from scipy.special import expit
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, FeedbackLog, MatrixFactorization, Training
+from counterpoise import ConfigError, Dataset, DebiasedRecommender, FeedbackLog, MatrixFactorization, Training, simulate
 from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Learned, NoImputation
 from counterpoise.risks import error, snips
@@ -205,7 +205,8 @@ def test_a_step_changes_the_ratios_of_its_batch_alone(part: Weights, dataset: Da
     logits, pair_logits = torch.randn(len(batch.rows)), torch.randn(len(batch.pair_users))
     view = StepInputs(batch, logits, pair_logits, error(batch.labels, logits))
     fitted_weights.step(view, torch.rand(len(logits)), torch.rand(len(pair_logits)), rate=1.0)
-    assert all(not torch.equal(old, new) for old, new in zip(before, fitted_weights.state(), strict=True))
+    pairs = zip(before, fitted_weights.state(), strict=True)
+    assert all(not torch.equal(old, new) for old, new in pairs if old.numel())
     others = torch.ones(len(ratio), dtype=torch.bool)
     others[batch.rows] = False
     assert torch.equal(fitted_weights.ratio[others], ratio[others])
@@ -281,6 +282,28 @@ def test_the_penalties_reach_their_aim(dataset: Dataset) -> None:
     gaps = [gap((StabilizedPropensity(s), "snips", Learned()), "stability_gap") for s in (0.0, 1.0, 10.0, 100.0)]
     assert gaps == sorted(gaps, reverse=True)
     assert gaps[-1] < gaps[0] / 2
+
+
+@JOINT
+def test_the_default_propensity_is_additive(part: Weights, dataset: Dataset) -> None:
+    logits = part.init(context(dataset.train)).scorer.requires_grad_(False)
+    for parameter in logits.parameters():
+        parameter.normal_(generator=torch.Generator().manual_seed(0))
+    grid = logits.grid()
+    assert torch.allclose(grid, grid[:, :1] + grid[:1] - grid[0, 0], atol=1e-5)
+    own = type(part)(backbone=MatrixFactorization(dim=3)).init(context(dataset.train))
+    assert own.scorer.embeddings()[0].shape[1] == 3
+
+
+@METHODS
+def test_an_additive_propensity_leaves_more_rows_that_count(parts: tuple[object, ...]) -> None:
+    """Selection is additive here; factors fit the rows themselves, and shrink the sample."""
+    data = simulate(150, 120, 0.08, seed=1, selection="features").dataset
+    share = {}
+    for name, weights in {"additive": parts[0], "factors": type(parts[0])(backbone=MatrixFactorization(dim=4))}.items():
+        model = DebiasedRecommender(weights, *parts[1:], training=Training(epochs=60)).fit(data.train)
+        share[name] = model.facts_["weights"]["effective_sample_size"] / len(data.train)
+    assert share["additive"] > share["factors"]
 
 
 def test_without_its_further_terms_it_is_a_propensity_model(dataset: Dataset) -> None:

@@ -90,10 +90,10 @@ def held_out_imbalance(
     centres = _draw_others(population, functions, generator, balanced_at)
     if len(centres) < MIN_HELD_OUT:
         return None
-    mean, gram = population.kernel_mean(kernel, centres), population.kernel_gram(kernel, centres)
+    mean, deviation = population.kernel_moments(kernel, centres)
     share = weights.double().to(centres.device) / float(weights.double().sum())
     difference = (weighted_sum(kernel_rows(kernel, centres, observed), share) - mean).cpu()
-    scaled = difference / (gram.diagonal() - mean**2).clamp(min=1e-30).sqrt().cpu()
+    scaled = difference / deviation.clamp(min=1e-15).cpu()
     between = kernel(centres.double(), centres.double()).cpu().numpy()
     return {
         "rms_sd": float(scaled.square().mean().sqrt()),

@@ -211,7 +211,7 @@ class KernelFunctions(Configurable):
     """
 
     kernel: Kernel = dataclasses.field(default_factory=Gaussian)
-    n: int = 50
+    n: int = 50  # 10 to 100 change the AUC of `skb-ips` at strength 0.3 by 0.0001 (benchmarks/constants.py)
     select: Select = "spectral"
     candidates: int | None = None
     ridge: float = 0.1
@@ -328,8 +328,7 @@ class FittedKernels(FittedFunctions):
         cls, kernel: Kernel, centres: Tensor, population: Population, matrix: Tensor | None = None
     ) -> FittedKernels:
         """The kernels themselves, with their moments over the population."""
-        mean, mean_square = population.kernel_moments(kernel, centres)
-        return cls.plain(kernel, centres, mean, (mean_square - mean**2).clamp(min=0).sqrt(), matrix=matrix)
+        return cls.plain(kernel, centres, *population.kernel_moments(kernel, centres), matrix=matrix)
 
     def values(self, x: Tensor) -> Tensor:
         values = self.kernel(x.to(self.centres), self.centres)

@@ -15,7 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from counterpoise.balance.exponential_family import Rows, pair_rows
-from counterpoise.balance.kernels import BLOCK_VALUES, Gaussian, Kernel, pair_gram, pair_means, pair_tables
+from counterpoise.balance.kernels import (
+    BLOCK_VALUES,
+    Gaussian,
+    Kernel,
+    pair_gram,
+    pair_means,
+    pair_moments,
+    pair_tables,
+)
 from counterpoise.errors import CounterpoiseError, DataError
 
 
@@ -86,14 +94,10 @@ class Sample:
         return self.mean(lambda x: kernel(x, centres.double()), len(centres))
 
     def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """The means of k(x, c) and of its square for every centre."""
-
-        def both(x: Tensor) -> Tensor:
-            values = kernel(x, centres.double())
-            return torch.cat([values, values.square()], 1)
-
-        mean, mean_square = self.mean(both, 2 * len(centres)).chunk(2)
-        return mean, mean_square
+        """The mean and the standard deviation of k(x, c) for every centre."""
+        mean = self.kernel_mean(kernel, centres)
+        squares = self.mean(lambda x: (kernel(x, centres.double()) - mean).square_(), len(centres))
+        return mean, squares.sqrt()
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
         """The mean of k(x, c) k(x, c') for all centres."""
@@ -155,8 +159,7 @@ class Pairs:
         return pair_means(kernel, centres, self.users, self.items)
 
     def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
-        """Exact: the square is a kernel too."""
-        return self.kernel_mean(kernel, centres), self.kernel_mean(kernel.squared(), centres)
+        return pair_moments(kernel, centres, self.users, self.items)
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
         return pair_gram(kernel, centres, self.users, self.items)

@@ -10,6 +10,7 @@ from typing import Any
 
 from counterpoise.config import Configurable
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
+from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
 
 WIDTH = 110  # characters in a line of a paragraph
@@ -120,6 +121,7 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     if "label" in (base := imputation.get("base", imputation)):
         lines.append(f"Imputed label: {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
+    lines += [factor_sentence(facts["factors"])] if "factors" in facts else []
     if "ordinal" in facts:
         weight = facts["ordinal"]["weight"]
         lines.append(f"Ordinal loss: ratings beyond the label are learned with weight {weight:.0%}.")

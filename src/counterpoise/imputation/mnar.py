@@ -28,7 +28,8 @@ from counterpoise.probability import log_odds, shrink_by_error
 from counterpoise.risks import negative_log_complement
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation
 
-MAX_PROPENSITY = 0.95  # of a label, so that no unobserved pair is impossible
+MAX_PROPENSITY = 0.95  # of a label, so that no unobserved pair is impossible. It is reached in dense logs alone: at a
+# density of 0.6, 0.9 to 0.99 give `mnar` an AUC of .791 to .792, log loss .445 to .414 (benchmarks/constants.py)
 
 
 class LabelPropensities(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
@@ -12,8 +13,16 @@ from torch import Tensor
 from counterpoise.data.batches import Batch
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.imputation.base import Learned
-from counterpoise.imputation.targeted import check_parts, regression
-from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs, Weights
+from counterpoise.imputation.targeted import LogRegression, check_parts, regression
+from counterpoise.training.contracts import (
+    FitContext,
+    FittedImputation,
+    FittedWeights,
+    Imputation,
+    LogErrors,
+    StepInputs,
+    Weights,
+)
 from counterpoise.training.optimizer import Rate
 
 
@@ -25,7 +34,9 @@ class MultiplyRobust(Imputation):
     over the observed pairs, `ridge` on all but the constant, relative to each column's variance. With the risk
     "direct" and without ridge it equals `dr` under each of the propensities at once, so one right candidate is enough
     (MR, Li, Dai, Li, Lyu, Dong, Zhou and Wu 2023). It is a weighted mean of errors, with the weights that balance u;
-    some may be negative. Gradients flow through the errors, the imputed errors and eta.
+    some may be negative. Gradients flow through the errors, the imputed errors and eta. A ridge of r leaves r / (1 + r)
+    of the bias that one candidate alone would remove: the default keeps columns that repeat one another apart, no more.
+    Where batches are smaller than the log, eta is that of the whole log at the start of the epoch (`LogRegression`).
 
     `propensities`: weights that know the ratio of any pair and are learned before training. `imputations`: the k-th is
     trained with the weights of the k-th propensity, in turn; with the method's own if there are no propensities.
@@ -49,7 +60,8 @@ class MultiplyRobust(Imputation):
                 )
         of_each = [w for w, _ in zip(cycle(propensities or [weights]), self.imputations, strict=False)]
         imputations = [part.init(context, w) for part, w in zip(self.imputations, of_each, strict=True)]
-        return _FittedMultiplyRobust(propensities, imputations, of_each if propensities else None, self.ridge)
+        own = of_each if propensities else None
+        return _FittedMultiplyRobust(propensities, imputations, own, self.ridge, weights, len(context.log))
 
 
 @dataclass
@@ -58,8 +70,20 @@ class _FittedMultiplyRobust(FittedImputation):
     imputations: list[FittedImputation]
     weights_of_each: list[FittedWeights] | None  # that each imputation is trained with; None: those of the method
     ridge: float
+    weights: FittedWeights  # of the method
+    rows: int  # of the log
+    on_log: LogRegression = field(init=False)
+    whole_step: bool = False  # whether the last step was on the whole log, which keeps the coefficients up to date
+
+    def refresh(self, on_log: Callable[[], LogErrors]) -> None:
+        for imputation in self.imputations:
+            imputation.refresh(on_log)
+        if not self.whole_step:
+            batch, logits, errors = on_log()
+            self.errors(batch, logits, logits[:0], errors)
 
     def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
+        self.whole_step = len(inputs.batch.rows) == self.rows
         for number, imputation in enumerate(self.imputations):
             own = ratio if self.weights_of_each is None else self.weights_of_each[number].ratio[inputs.batch.rows]
             imputation.step(inputs, own, rate, shift)
@@ -70,6 +94,11 @@ class _FittedMultiplyRobust(FittedImputation):
         ratios_on_pairs = [weights.at(batch.pair_users, batch.pair_items).detach() for weights in self.propensities]
         columns = [*ratios, *(on_rows for on_rows, _ in imputed)]  # each (rows,)
         columns_on_pairs = [*ratios_on_pairs, *(on_pairs for _, on_pairs in imputed)]  # each (pairs,)
+        weight = self.weights.at(batch.users, batch.items, batch.labels).detach()
+        if len(batch.rows) < self.rows:
+            fitted, eta = self.on_log.on_batch(_table(columns, logits), errors, weight)
+            return fitted, self.on_log.at(_table(columns_on_pairs, pair_logits), eta)
+        self.on_log = LogRegression.fit(_table(columns, logits), errors, weight, self.ridge, intercept=True)
         constant, eta = _intercept_and_slopes(columns, errors, self.ridge)
         return _combined(constant, eta, columns, logits), _combined(constant, eta, columns_on_pairs, pair_logits)
 
@@ -81,6 +110,11 @@ class _FittedMultiplyRobust(FittedImputation):
             "propensities": [weights.facts() for weights in self.propensities],
             "imputations": [imputation.facts() for imputation in self.imputations],
         }
+
+
+def _table(columns: list[Tensor], like: Tensor) -> Tensor:
+    """(rows, columns), also where there are no columns."""
+    return torch.stack(columns, dim=1) if columns else like[:, None][:, :0]
 
 
 def _intercept_and_slopes(columns: list[Tensor], target: Tensor, ridge: float) -> tuple[Tensor, Tensor]:

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from counterpoise.config import Covariate
 from counterpoise.data.batches import Batch
+from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_choice
 from counterpoise.imputation.base import Learned
-from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs
+from counterpoise.training.contracts import (
+    FitContext,
+    FittedImputation,
+    FittedWeights,
+    Imputation,
+    LogErrors,
+    StepInputs,
+)
 from counterpoise.training.optimizer import Rate
 
 ZERO_MEAN_SQUARE = 1e-12  # the mean square up to which a column of a regression counts as 0
@@ -35,6 +44,60 @@ def regression(columns: Tensor, target: Tensor, ridge: float = 0.0) -> Tensor:
     return scale * solution
 
 
+class LogRegression(NamedTuple):
+    """The regression of a target on columns over the rows of a log, to be used on batches of fewer rows.
+
+    A regression on the rows of a small batch fits their noise. Here the coefficients eta are those of the log, and
+    their gradient is (X'X / n)^-1 times that of the batch's mean of x (target - x'eta): averaged over batches, that of
+    the least squares of the whole log.
+    """
+
+    centre: Tensor  # (columns,)
+    scale: Tensor  # (columns,) 0 for a column of zeros
+    eta: Tensor  # (columns,) of scaled columns; one more, the first, for an intercept
+    inverse: Tensor  # of their Gram matrix, ridge included
+    weighted: Tensor  # means over the log of each, weighted
+
+    @classmethod
+    def fit(
+        cls, columns: Tensor, target: Tensor, weight: Tensor, ridge: float = 0.0, *, intercept: bool = False
+    ) -> LogRegression:
+        """By all rows of the log; the intercept bears no ridge. `weight`: that of each row in the risk."""
+        columns, target, weight = (values.detach().double() for values in (columns, target, weight))
+        centre = columns.mean(0) if intercept else torch.zeros_like(columns[0])
+        squares = (columns - centre).square().mean(0)
+        scale = torch.where(squares > ZERO_MEAN_SQUARE, squares, math.inf).rsqrt()
+        design = _design(columns, centre, scale, intercept)
+        penalty = torch.full_like(design[0], ridge + JITTER)
+        penalty[: int(intercept)] = 0.0
+        inverse = torch.linalg.inv(design.T @ design / len(target) + torch.diag(penalty))
+        return cls(centre, scale, inverse @ (design.T @ target) / len(target), inverse, weight @ design / len(target))
+
+    def on_batch(self, columns: Tensor, target: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """(fitted values of the rows of a batch, the coefficients); both with the gradient of the regression.
+
+        In `dr` fitted values of rows count by their weights, and the gradient of eta by the weighted mean of x. It is
+        that of the log: the batch's own would go together with the noise of its coefficients.
+        """
+        design = self.design(columns)
+        estimate = self.inverse @ (design * (target.double() - design @ self.eta)[:, None]).mean(0)
+        change = estimate - estimate.detach()  # 0, with a gradient
+        fitted = design @ self.eta + (self.weighted @ change) / weight.double()
+        return fitted.to(target.dtype), self.eta + change
+
+    def at(self, columns: Tensor, eta: Tensor) -> Tensor:
+        """The fitted value of each pair."""
+        return (self.design(columns) @ eta).to(columns.dtype)
+
+    def design(self, columns: Tensor) -> Tensor:
+        return _design(columns.double(), self.centre, self.scale, len(self.eta) > len(self.centre))
+
+
+def _design(columns: Tensor, centre: Tensor, scale: Tensor, intercept: bool) -> Tensor:
+    scaled = (columns - centre) * scale
+    return torch.cat([torch.ones_like(scaled[:, :1]), scaled], 1) if intercept else scaled
+
+
 @dataclass
 class Targeted(Imputation):
     """The `base` imputation, moved along a covariate c until the residuals on the observed pairs are orthogonal to c.
@@ -49,7 +112,7 @@ class Targeted(Imputation):
     weights nearest to 1 / propensity, in squares, under which the weighted sum of c over O is its sum over D:
     "odds": 1 + c (sum over unobserved pairs of c) / (sum over O of c^2); "weight": c (sum over D of c) / (same).
     Propensities that fit the log too well make c small on O alone, and these weights large.
-    On a mini-batch sums over O are sums over its rows.
+    Where batches are smaller than the log, eta is that of the whole log at the start of the epoch (`LogRegression`).
     """
 
     base: Imputation = field(default_factory=Learned)
@@ -59,32 +122,48 @@ class Targeted(Imputation):
         """The base, ready; the weights must be known on all pairs."""
         check_choice("covariate", self.covariate, get_args(Covariate))
         check_parts("base", (self.base,), Imputation)
-        return _FittedTargeted(self.base.init(context, weights), self.covariate, weights, context.log.density)
+        return _FittedTargeted(self.base.init(context, weights), self.covariate, weights, context.log)
 
 
-@dataclass
 class _FittedTargeted(FittedImputation):
-    base: FittedImputation
-    covariate: Covariate
-    weights: FittedWeights
-    density: float
+    def __init__(self, base: FittedImputation, covariate: Covariate, weights: FittedWeights, log: FeedbackLog) -> None:
+        self.base, self.covariate, self.weights = base, covariate, weights
+        self.density, self.rows = log.density, len(log)
+        self.on_log: LogRegression
+        self._whole_step = False
+
+    def refresh(self, on_log: Callable[[], LogErrors]) -> None:
+        self.base.refresh(on_log)
+        if not self._whole_step:  # where the batch is the log, it keeps the coefficient up to date
+            batch, logits, errors = on_log()
+            self.errors(batch, logits, logits[:0], errors)
 
     def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         batch = inputs.batch
-        imputed = self.base.errors(batch.without_pairs(), inputs.logits, inputs.logits[:0], inputs.errors)[0]
-        covariate = self._at(batch.users, batch.items)
-        eta = _fit(covariate, inputs.errors - imputed - shift)
-        self.base.step(inputs, ratio, rate, shift + eta * covariate)
+        self._whole_step = len(batch.rows) == self.rows
+        covariate = self._at(batch.users, batch.items)[1]
+        if self._whole_step:
+            imputed = self.base.errors(batch.without_pairs(), inputs.logits, inputs.logits[:0], inputs.errors)[0]
+            moved = _fit(covariate, inputs.errors - imputed - shift) * covariate
+        else:
+            moved = self.on_log.at(covariate[:, None], self.on_log.eta)
+        self.base.step(inputs, ratio, rate, shift + moved)
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         imputed, imputed_on_pairs = self.base.errors(batch, logits, pair_logits, errors)
-        covariate = self._at(batch.users, batch.items)
-        eta = _fit(covariate, errors - imputed)
-        return imputed + eta * covariate, imputed_on_pairs + eta * self._at(batch.pair_users, batch.pair_items)
+        weight, covariate = self._at(batch.users, batch.items)
+        covariate_on_pairs = self._at(batch.pair_users, batch.pair_items)[1]
+        if len(batch.rows) == self.rows:
+            self.on_log = LogRegression.fit(covariate[:, None], errors - imputed, weight)
+            eta = _fit(covariate, errors - imputed)
+            return imputed + eta * covariate, imputed_on_pairs + eta * covariate_on_pairs
+        moved, eta = self.on_log.on_batch(covariate[:, None], errors - imputed, weight)
+        return imputed + moved, imputed_on_pairs + self.on_log.at(covariate_on_pairs[:, None], eta)
 
-    def _at(self, users: Tensor | None, items: Tensor | None) -> Tensor:
+    def _at(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(1 / propensity, the covariate) of each pair."""
         weight = self.weights.at(users, items).detach() / self.density
-        return weight - 1 if self.covariate == "odds" else weight
+        return weight, weight - 1 if self.covariate == "odds" else weight
 
     def state(self) -> list[Tensor]:
         return self.base.state()

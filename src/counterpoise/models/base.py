@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,9 @@ from counterpoise.models.embedding_ops import RepeatedInputCache, rows_of_grid
 
 BACKBONES = {"mf": "MatrixFactorization", "ncf": "NeuralCF"}  # names, and classes in `counterpoise`
 INITIAL_SD = 0.1  # standard deviation of initial factors: small, so that training starts near the mean label
+MIN_FACTOR_SPREAD = (
+    1e-3  # log odds; where factors spread the logits less, predictions change in the fourth digit at most
+)
 MIN_INITIAL_RATE = 1e-3  # a scorer starts at this label rate at least, and at most at 1 minus it
 
 
@@ -51,6 +55,10 @@ class Scorer(nn.Module):
     def features(self) -> tuple[Tensor, Tensor]:
         """Embeddings with biases, as features for balancing."""
         return self.embeddings()
+
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        """Two tables whose inner products <p_u, q_i> are the factor part of the logits; None where there is none."""
+        return None
 
     def vectors(self) -> tuple[Tensor, Tensor] | None:
         """Two tables whose inner products are the logits, (|U|, d) and (|I|, d); None where there are none."""
@@ -125,6 +133,38 @@ def as_backbone(choice: Any) -> Backbone:
     if not isinstance(choice, Backbone):
         raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
     return choice
+
+
+def inner_product_variance(users: Tensor, items: Tensor) -> Tensor:
+    """The variance of <p_u, q_i> over all pairs.
+
+    With means p, q and deviations a_u, b_i it is Var(p'b) + Var(a'q) + Var(a'b) = p' cov(b) p + q' cov(a) q +
+    trace(cov(a) cov(b)).
+    """
+    (p, a), (q, b) = ((table.mean(0), table - table.mean(0)) for table in (users, items))
+    cov_a, cov_b = a.T @ a / len(a), b.T @ b / len(b)
+    variance: Tensor = p @ cov_b @ p + q @ cov_a @ q + (cov_a * cov_b).sum()
+    return variance
+
+
+def factor_facts(scorer: Scorer) -> dict[str, Any]:
+    """JSON-able: `spread`, the standard deviation over all pairs of the factor part of the logits; {} without factors.
+
+    `features`: whether side features or exposure tell pairs apart besides.
+    """
+    tables = scorer.factors()
+    if tables is None:
+        return {}
+    names = [name.rpartition(".")[2] for name, _ in scorer.named_parameters()]
+    spread = float(inner_product_variance(*(table.detach().double() for table in tables)).clamp(min=0).sqrt())
+    return {"spread": spread, "features": bool({"feature_weights", "exposure_coefficients"} & set(names))}
+
+
+def factor_sentence(facts: Mapping[str, Any]) -> str:
+    """What factors add to the prediction, and plainly where they add nothing; from `factor_facts`."""
+    if facts["spread"] < MIN_FACTOR_SPREAD:
+        return f"No factors were learned: a model of biases {'and features ' if facts['features'] else ''}only."
+    return f"Factors: their part of the log odds has a standard deviation of {facts['spread']:.2g} over all pairs."
 
 
 def zero_table(rows: int, columns: int) -> nn.Embedding:

@@ -36,7 +36,7 @@ class MatrixFactorization(Backbone):
     parameters over the number of observed rows, so that they mean the same for a log of any size. `l2`, that of the
     factors, is raised where it is below the noise that they would otherwise learn (`noise_growth`). `l2_features` is
     that of x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
-    `side_features`: "auto" uses those of the log if it has any.
+    `side_features`: "auto" uses those of the log if it has any. `dim` 0 leaves the factors out: an additive model.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
     """
 
@@ -48,8 +48,10 @@ class MatrixFactorization(Backbone):
     l2_features: float = 6.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
-        check_number("dim", self.dim, at_least=1, integer=True)
+        check_number("dim", self.dim, at_least=0, integer=True)
         check_flag("biases", self.biases)
+        if self.dim == 0 and not self.biases and not self.side_features:
+            raise ConfigError("`dim` must be at least 1 without biases and side features, got 0.")
         if self.side_features != "auto":
             check_flag("side_features", self.side_features, advice='Or "auto": where the log has any.')
         for name in ("l2", "l2_biases", "l2_features"):
@@ -116,9 +118,9 @@ class _Factors(Scorer):
             items.append(self.item_features)
             user_bias = None
         if user_bias is not None:
-            users, items = [*users, user_bias], [*items, torch.ones_like(items[0][:, :1])]
+            users, items = [*users, user_bias], [*items, torch.ones_like(self.item_bias.weight)]
         if item_bias is not None:
-            users, items = [*users, torch.ones_like(users[0][:, :1])], [*items, item_bias]
+            users, items = [*users, torch.ones_like(self.user_bias.weight)], [*items, item_bias]
         return torch.cat(users, dim=1), torch.cat(items, dim=1)
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
@@ -161,6 +163,9 @@ class _Factors(Scorer):
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight
+
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        return self.embeddings() if self.part.dim else None
 
     def features(self) -> tuple[Tensor, Tensor]:
         users, items = self.embeddings()

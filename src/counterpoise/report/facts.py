@@ -318,6 +318,7 @@ def model_facts(context: ReportContext, fit: Mapping[str, Any]) -> dict[str, Any
         "imputation": {key: value for key, value in fit["imputation"].items() if isinstance(value, int | float | str)},
         "exposure_coefficients": exposure,
         "ordinal": fit.get("ordinal"),
+        "factors": fit.get("factors"),
         "inactive": fit.get("inactive", {}),
         "truth": context.manifest.get("truth"),
         "demo": context.manifest.get("demo"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
+from counterpoise.models.base import factor_sentence
 
 Facts = Mapping[str, Any]
 HEADLINE_METRICS = ("auc", "ndcg", "log_loss")
@@ -160,6 +161,8 @@ def _corrections(model: Facts) -> list[str]:
         sentences.append(f"Ensemble: inactive, {inactive['ensemble']}.")
     if model["exposure_coefficients"]:
         sentences.append("Exposure of user, item and pair is a covariate of the prediction.")
+    if model["factors"]:
+        sentences.append(factor_sentence(model["factors"]))
     if model["ordinal"]:
         weight = model["ordinal"]["weight"]
         sentences.append(

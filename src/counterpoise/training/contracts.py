@@ -155,6 +155,14 @@ class StepInputs(NamedTuple):
     errors: Tensor  # (rows,)
 
 
+class LogErrors(NamedTuple):
+    """The predictor on the whole log, detached."""
+
+    batch: Batch  # all rows, and no pairs of D
+    logits: Tensor
+    errors: Tensor
+
+
 class FittedWeights:
     """Weights during one fit. Those that never change set `ratio` and answer `at`; others learn in training."""
 
@@ -206,6 +214,9 @@ class FittedImputation:
     offset: float = (
         0.0  # the log odds ratio c of labels, log against all pairs: P(label | observed) = sigmoid(logit + c)
     )
+
+    def refresh(self, on_log: Callable[[], LogErrors]) -> None:
+        """At the start of an epoch, after the weights; `on_log()`: the predictor on the whole log."""
 
     def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.

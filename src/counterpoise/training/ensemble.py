@@ -83,6 +83,12 @@ class EnsembleScorer(Scorer):
         users, items = (torch.cat(tables, 1) for tables in pairs)
         return users, items
 
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        first, second = self.with_imputation.factors(), self.without_imputation.factors()
+        if first is None or second is None:
+            return None
+        return torch.cat([first[0] / 2, second[0] / 2], 1), torch.cat([first[1], second[1]], 1)
+
     def vectors(self) -> tuple[Tensor, Tensor] | None:
         """The vectors of both scorers, concatenated, the users' halved, and the intercept beside a column of ones."""
         first, second = self.with_imputation.vectors(), self.without_imputation.vectors()

@@ -13,7 +13,15 @@ from counterpoise import risks
 from counterpoise.balance.diagnostics import weight_facts
 from counterpoise.data.batches import Batch, Batches
 from counterpoise.models.base import Scorer
-from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs, Weights
+from counterpoise.training.contracts import (
+    FitContext,
+    FittedImputation,
+    FittedWeights,
+    Imputation,
+    LogErrors,
+    StepInputs,
+    Weights,
+)
 from counterpoise.training.optimizer import Adam, Rate
 
 if TYPE_CHECKING:
@@ -70,8 +78,9 @@ class Learner:
         return self.risk_name in risks.NEED_IMPUTATION or (weights.needs_pairs and weights.needs_pair_logits)
 
     def start_epoch(self, epoch: int) -> None:
-        """Let the weights look at the whole log."""
+        """Let weights and imputation look at the whole log."""
         self.weights.refresh(epoch, self._residuals)
+        self.imputation.refresh(self._on_log)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
@@ -169,9 +178,14 @@ class Learner:
         return self._weighted_mean(batch, self.ordinal.losses(batch, logits.rows + self.imputation.offset), ratio)
 
     @torch.no_grad()
+    def _on_log(self) -> LogErrors:
+        """The logits and the errors of every row of the log."""
+        batch = self.log.whole().without_pairs()
+        logits = self.scorer(batch.users, batch.items)
+        return LogErrors(batch, logits, self._errors(batch, logits))
+
+    @torch.no_grad()
     def _residuals(self) -> Tensor:
         """Error minus imputed error of every row of the log."""
-        batch = self.log.whole()
-        logits = self.scorer(batch.users, batch.items)
-        errors = self._errors(batch, logits)
+        batch, logits, errors = self._on_log()
         return errors - self.imputation.errors(batch, logits, logits[:0], errors)[0]

@@ -18,7 +18,7 @@ from counterpoise.risks import exposure_cross_entropy, negative_log_complement
 from counterpoise.training.contracts import FitContext, FittedWeights, StepInputs, Weights
 from counterpoise.training.optimizer import Rate
 from counterpoise.weights.base import CLIP, check_clip, inverse_propensity, propensity_facts
-from counterpoise.weights.propensity import default_model
+from counterpoise.weights.propensity import exposure_model
 
 MAX_BALANCED_PROPENSITY = 1 - 1e-3  # the largest propensity whose 1 / (1 - p) is balanced
 
@@ -74,7 +74,7 @@ class _JointPropensity(FittedWeights):
     def __init__(self, part: BalancedPropensity | StabilizedPropensity, context: FitContext) -> None:
         check_clip(part.clip)
         self.part, self.clip, self.density, self.rows = part, part.clip, context.log.density, len(context.log)
-        self.scorer = context.build(default_model(part.backbone), self.density)
+        self.scorer = context.build(exposure_model(part.backbone, dim=0), self.density)
         self.optimizer = context.optimizer(self.scorer)
         self.whole = context.batches().whole()
         self.ratio = self.at(self.whole.users, self.whole.items)
@@ -134,6 +134,8 @@ class BalancedPropensity(Weights):
     besides its risk, p held fixed. (Li, Xiao, Zheng, Wu and Cui 2023, Propensity Matters.) Unlike the released
     code: no gradient of the risk reaches p, where it would push p to 1 on observed pairs; the third term does not move
     the predictor; all terms are means; `clip` (see `inverse_propensity`) is relative to the density.
+    `backbone`: the model of o; None for an additive one, logit p = mean + user bias + item bias, as in the released
+    code. A factorisation is fitted to the very rows that it weighs, finds them likely, and leaves few that count.
     """
 
     observation: float = 1.0
@@ -186,6 +188,7 @@ class StabilizedPropensity(Weights):
     c is 0 from the start. (Li, Zheng and Wu 2023, StableDR.) The released code has one scalar to learn here; we take
     a model of o, and c normalised, so that `stability` means the same for any size of log. A strong one is met by a few
     rows of tiny propensity rather than by a better model: look at `clipped_share` and at the mean ratio.
+    `backbone` as in `BalancedPropensity`.
     """
 
     stability: float = 1.0

@@ -33,9 +33,12 @@ NEWTON_STEPS = 50
 MIN_PAIRS_FOR_THREADS = 1 << 22  # pairs of D from which a second thread is faster
 
 
-def default_model(backbone: Backbone | None) -> Backbone:
-    """The model of o: small, with biases. A fresh copy, so that settings changed later do not reach a fit."""
-    return MatrixFactorization(dim=4) if backbone is None else deepcopy(as_backbone(backbone))
+def exposure_model(backbone: Backbone | None, dim: int) -> Backbone:
+    """The model of o: `backbone`, or a factorisation of `dim` dimensions with biases; 0 for biases alone.
+
+    A fresh copy, so that settings changed later do not reach a fit.
+    """
+    return MatrixFactorization(dim=dim) if backbone is None else deepcopy(as_backbone(backbone))
 
 
 @dataclass
@@ -51,7 +54,7 @@ class Propensity(Weights):
     clip: float = CLIP
 
     def init(self, context: FitContext) -> FittedWeights:
-        scorer = context.fit_exposure(default_model(self.backbone))
+        scorer = context.fit_exposure(exposure_model(self.backbone, dim=4))
         return InversePropensity(context, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
 
 
