@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
     from counterpoise.imputation.base import Constant, Learned, NoImputation
+    from counterpoise.imputation.outcome import OutcomeModel
     from counterpoise.imputation.mnar import MNARLikelihood
     from counterpoise.imputation.multiply_robust import MultiplyRobust
     from counterpoise.imputation.targeted import Targeted
@@ -95,6 +96,7 @@ _HOMES = {
     "imputation.multiply_robust": ("MultiplyRobust",),
     "imputation.targeted": ("Targeted",),
     "imputation.mnar": ("MNARLikelihood",),
+    "imputation.outcome": ("OutcomeModel",),
     "imputation.tri_training": ("TriTraining",),
     "methods": (
         "METHODS",
@@ -177,6 +179,7 @@ __all__ = [
     "NeuralCF",
     "NoImputation",
     "OrdinalLoss",
+    "OutcomeModel",
     "Popularity",
     "Propensity",
     "SimulatedData",

@@ -17,6 +17,7 @@ from torch import Tensor
 from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import ConstantLabel, LearnedLabel
 from counterpoise.imputation.mnar import FittedMNAR
+from counterpoise.imputation.outcome import OutcomeLabel
 from counterpoise.training.contracts import FittedImputation
 from counterpoise.training.ensemble import EnsembleLearner
 from counterpoise.training.learner import Learner
@@ -29,7 +30,7 @@ from counterpoise.weights.base import ConstantWeights, InversePropensity, LabelW
 WARM_UP_STEPS = 3  # before the first step is recorded: libraries allocate their workspaces in them
 # Parts whose steps change nothing but tensors in place, and ask nothing of the host.
 REPLAYABLE_WEIGHTS = (ConstantWeights, LabelWeights, InversePropensity, BalancedWeights)
-REPLAYABLE_IMPUTATIONS = (FittedImputation, ConstantLabel, LearnedLabel, FittedMNAR)
+REPLAYABLE_IMPUTATIONS = (FittedImputation, ConstantLabel, LearnedLabel, FittedMNAR, OutcomeLabel)
 
 
 def with_cuda_graphs(learner: Any, training: Training) -> Any:

@@ -95,6 +95,7 @@ Select = Literal["random", "worst_case", "greedy", "adaptive", "spectral"]
 SelectForSamples = Literal["random", "worst_case", "greedy", "spectral"]  # rules that need no error
 Weighting = Literal["error", "variance", "bias", "mse"]  # what an imputation is trained for: see `residual_weights`
 Solver = Literal["dual", "gradient"]  # exact over the whole log, or the paper's Algorithm 1
+StrengthName = Literal["auto", "exact"]  # of balancing: for training, or for estimates
 Units = Literal["sd", "raw"]  # of tolerance and strength: population SDs of each function, or its own values
 Prior = Literal["uniform", "naive-bayes"]  # the weights that balancing starts from
 Covariate = Literal["odds", "weight"]  # what an imputation is targeted along: 1 / propensity - 1, or 1 / propensity

@@ -41,7 +41,8 @@ MARLIN = "Marlin and Zemel 2009, Collaborative Prediction and Ranking with Non-R
 LOG, PROBE, LABEL = "the log alone", "a probe (or other weights)", "a probe (or a label)"
 SIDE = "the log alone; side features help"
 DR = "risk = mean over D of e^ + (1/|D|) sum over O of w (e - e^)"
-KB_IPS, KB_DR = "risk = sum over O of w e", "risk = mean over D of e^ + sum over O of w (e - e^)"
+KB_IPS = "risk = sum over O of w e"
+KB_DR = "risk = mean over D of e^ + sum over O of w (e - e^),   e^ by a model trained with the same weights"
 BALANCE = "w = argmin KL(w || uniform) + gamma sum_j [|sum over O of w h_j - mean over D of h_j| - C]+"
 WORST = "w = argmin KL(w || uniform) + gamma sup over unit f of (sum over O of w f - mean over D of f)^2"
 OBSERVED = "risk = mean over O of CE(r -> sigmoid(s + c)),   c = log odds ratio of the labels, log against all pairs"
@@ -329,7 +330,7 @@ def rkb_ips() -> DebiasedRecommender:
 )
 def rkb_dr() -> DebiasedRecommender:
     """Kernels at random pairs: the plain version of the paper's idea."""
-    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="random")), "dr", cp.Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="random")), "dr", cp.OutcomeModel())
 
 
 @method(
@@ -357,7 +358,7 @@ def wkb_dr() -> DebiasedRecommender:
     """The weights whose worst bias over all functions of unit norm is least, solved exactly. As printed in the paper
     the norm makes the kernel cancel; here it is the norm over D plus a penalty in the kernel's own space.
     """
-    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="worst_case")), "dr", cp.Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="worst_case")), "dr", cp.OutcomeModel())
 
 
 @method(
@@ -381,7 +382,7 @@ def akb_ips() -> DebiasedRecommender:
 )
 def akb_dr() -> DebiasedRecommender:
     """The paper's adaptive rule: the kernels with the largest coefficients in a regression of the current error."""
-    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="adaptive")), "dr", cp.Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="adaptive")), "dr", cp.OutcomeModel())
 
 
 @method(
@@ -409,7 +410,7 @@ def skb_dr() -> DebiasedRecommender:
     """An orthonormal basis of the kernel over D, leading functions first: few functions, any smooth error. Our
     recommendation.
     """
-    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="spectral")), "dr", cp.Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.KernelFunctions(select="spectral")), "dr", cp.OutcomeModel())
 
 
 @method(
@@ -433,7 +434,7 @@ def mb_ips() -> DebiasedRecommender:
 )
 def mb_dr() -> DebiasedRecommender:
     """The moments of the features instead of kernels: the paper's Figure 1 compares with it."""
-    return cp.DebiasedRecommender(cp.Balancing(cp.Moments(2)), "dr", cp.Learned())
+    return cp.DebiasedRecommender(cp.Balancing(cp.Moments(2)), "dr", cp.OutcomeModel())
 
 
 @method(
@@ -503,6 +504,7 @@ IMPUTATIONS = {
     "mr": "MultiplyRobust",
     "tri-training": "TriTraining",
     "mnar": "MNARLikelihood",
+    "outcome": "OutcomeModel",
 }
 
 # Settings that are parts: of what kind, and the names of the classes that are one, by their own short names.

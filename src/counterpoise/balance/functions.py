@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, get_args
 
 import numpy as np
@@ -20,7 +20,7 @@ from counterpoise.balance.exponential_family import FunctionRows, Rows, matrix_r
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import HINGE_STRENGTH, WORST_CASE_STRENGTH
 from counterpoise.balance.population import Pairs, Points, Population, Sample, kernel_rows
-from counterpoise.balance.selection import adaptive, draw_rows, greedy_worst_case, spectral, worst_case_matrix
+from counterpoise.balance.selection import adaptive, draw_rows, greedy_worst_case, spectral, worst_case_matrix, worst_case_variance
 from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
 from counterpoise.config import Configurable, Select, Units
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
@@ -40,6 +40,7 @@ class FittedFunctions:
     scale: Tensor  # (functions,) population standard deviations
     names: list[str]
     matrix: Tensor | None = None  # of the worst-case problem; None for the hinge
+    worst_case_variance: float | None = None  # of the worst function's squared bias: what one random row has on average
     relative_strength: Tensor | None = None  # (functions,) at most 1: shares of `strength`, where functions differ
     known: Tensor | None = None  # (rows, functions) at the observed points they were fitted to, where those are few
 
@@ -243,7 +244,8 @@ class KernelFunctions(Configurable):
         gram = _gram(kernel, centres, population, mean, generator)
         if self.select == "worst_case":
             matrix = worst_case_matrix(gram, kernel(centres.double(), centres.double()), self.ridge)
-            return FittedKernels.at_centres(kernel, centres, population, matrix)
+            variance = float(worst_case_variance(gram - torch.outer(mean, mean), matrix))
+            return replace(FittedKernels.at_centres(kernel, centres, population, matrix), worst_case_variance=variance)
         if self.select == "spectral":
             name, chosen = "eigenfunction", spectral(gram, mean, self.n)
         else:

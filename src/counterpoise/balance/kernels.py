@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Literal, Self
 
 import torch
@@ -126,22 +126,38 @@ def _sides(centres: Tensor, users: Tensor, items: Tensor) -> tuple[tuple[Tensor,
     return (users, centres[:, :width]), (items, centres[:, width:])
 
 
-def pair_means(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
-    """The mean over all pairs of k(x_ui, c), (M,): sum over the mixture of mean_u k(a_u, s) * mean_i k(b_i, t)."""
+def pair_means(
+    kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor, user_shares: Tensor | None = None
+) -> Tensor:
+    """The mean over all pairs of k(x_ui, c), (M,): sum over the mixture of mean_u k(a_u, s) * mean_i k(b_i, t).
+
+    `user_shares` (|U|,), here and below: the share of each user in the mean over users, by default equal ones.
+    """
     weights, bandwidths = (values.to(centres.device) for values in kernel.mixture(_distance(users, items)))
-    sides = _sides(centres.double(), users, items)
-    of_users, of_items = (_gaussian_means(table, side, bandwidths.tolist()) for table, side in sides)
+    of_users, of_items = (
+        _gaussian_means(table, side, bandwidths.tolist(), shares)
+        for (table, side), shares in zip(_sides(centres.double(), users, items), (user_shares, None), strict=True)
+    )
     return weights @ (of_users * of_items)
 
 
-def _gaussian_means(table: Tensor, centres: Tensor, bandwidths: list[float]) -> Tensor:
+def _shared_blocks(table: Tensor, shares: Tensor | None, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """(rows of a table in float64, their shares), of which `width` values a row fit into a block."""
+    if shares is None:
+        shares = torch.full((len(table),), 1 / len(table), dtype=torch.float64, device=table.device)
+    step = max(1, BLOCK_VALUES // width)
+    for block, share in zip(torch.split(table, step), torch.split(shares.double(), step), strict=True):
+        yield block.double(), share
+
+
+def _gaussian_means(table: Tensor, centres: Tensor, bandwidths: list[float], shares: Tensor | None = None) -> Tensor:
     """The mean over the rows of a table of the Gaussian kernel at each centre, (bandwidths, M); in blocks of rows."""
     total = torch.zeros(len(bandwidths), len(centres), dtype=torch.float64, device=centres.device)
-    for block in torch.split(table, max(1, BLOCK_VALUES // len(centres))):
-        squares = squared_distances(block.double(), centres)
+    for block, share in _shared_blocks(table, shares, len(centres)):
+        squares = squared_distances(block, centres)
         for node, bandwidth in enumerate(bandwidths):
-            total[node] += (squares * (-0.5 / bandwidth)).clamp_(min=MIN_EXPONENT).exp_().sum(0)
-    return total / len(table)
+            total[node] += share @ (squares * (-0.5 / bandwidth)).clamp_(min=MIN_EXPONENT).exp_()
+    return total
 
 
 def _distance(*tables: Tensor) -> float:
@@ -150,7 +166,9 @@ def _distance(*tables: Tensor) -> float:
     return math.sqrt(2 * variance) if variance > 0 else math.inf
 
 
-def pair_moments(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+def pair_moments(
+    kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor, user_shares: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The mean and the standard deviation over all pairs of k(x_ui, c), (M,) each, for a kernel of any width.
 
     For k = sum_j w_j s_j t_j, s_j a function of the user and t_j of the item, the variance is
@@ -158,31 +176,38 @@ def pair_moments(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) 
     No term is negative, and all come from 1 - s_j and 1 - t_j: nothing cancels where the kernel is nearly constant.
     """
     weights, bandwidths = (values.to(centres.device) for values in kernel.mixture(_distance(users, items)))
-    sides = _sides(centres.double(), users, items)
-    (p, pp), (q, qq) = (_complement_moments(table, side, bandwidths) for table, side in sides)
+    (p, pp), (q, qq) = (
+        _complement_moments(table, side, bandwidths, shares)
+        for (table, side), shares in zip(_sides(centres.double(), users, items), (user_shares, None), strict=True)
+    )
     mean = 1 - (p + q - p * q) @ weights
     of_user, product = pp - _outer(p), 1 - q[:, :, None] - q[:, None, :] + qq
     variance = of_user * product + _outer(1 - p) * (qq - _outer(q))
     return mean, ((variance @ weights) @ weights).clamp(min=0).sqrt()
 
 
-def _complement_moments(table: Tensor, centres: Tensor, bandwidths: Tensor) -> tuple[Tensor, Tensor]:
+def _complement_moments(
+    table: Tensor, centres: Tensor, bandwidths: Tensor, shares: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """For 1 - k of Gaussian kernels at each centre: the means over rows (M, bandwidths), and those of products."""
     size = len(centres), len(bandwidths)
     first, second = (torch.zeros(*size, *more, dtype=torch.float64, device=centres.device) for more in ((), size[1:]))
-    for block in torch.split(table, max(1, BLOCK_VALUES // math.prod(size))):
-        squares = squared_distances(block.double(), centres).T  # (M, rows)
+    for block, share in _shared_blocks(table, shares, math.prod(size)):
+        squares = squared_distances(block, centres).T  # (M, rows)
         values = torch.expm1(squares[:, :, None] * (-0.5 / bandwidths)).neg_()  # (M, rows, bandwidths)
-        first += values.sum(1)
-        second += values.mT @ values
-    return first / len(table), second / len(table)
+        weighted = values * share[:, None]
+        first += weighted.sum(1)
+        second += weighted.mT @ values
+    return first, second
 
 
 def _outer(values: Tensor) -> Tensor:
     return values[:, :, None] * values[:, None, :]
 
 
-def pair_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
+def pair_gram(
+    kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor, user_shares: Tensor | None = None
+) -> Tensor:
     """The mean over all pairs of k(x_ui, c) k(x_ui, c'), (M, M).
 
     For a Gaussian mean_u[k k'] * mean_i[k k'], exact in O((|U| + |I|) M^2). For a mixture of P Gaussians the
@@ -191,37 +216,49 @@ def pair_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> 
     nodes = len(kernel.mixture()[0])
     by_mixture = nodes == 1 or nodes**2 * (len(users) + len(items)) <= len(users) * len(items)
     method = mixture_gram if by_mixture else enumerated_gram
-    return method(kernel, centres.double(), users.double(), items.double())
+    return method(kernel, centres.double(), users.double(), items.double(), user_shares)
 
 
-def mixture_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
+def mixture_gram(
+    kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor, user_shares: Tensor | None = None
+) -> Tensor:
     """The Gram over all pairs from the tables of the kernel's Gaussians."""
     weights, bandwidths = kernel.mixture(_distance(users, items))
     kernels = [Gaussian(float(bandwidth)) for bandwidth in bandwidths]
     if len(kernels) == 1:
-        step = max(1, BLOCK_VALUES // len(centres))
-        sides = _sides(centres, users, items)
-        of_users, of_items = (_gram(kernels[0], side, torch.split(table, step)) / len(table) for table, side in sides)
+        of_users, of_items = (
+            _gram(kernels[0], side, _shared_blocks(table, shares, len(centres)))
+            for (table, side), shares in zip(_sides(centres, users, items), (user_shares, None), strict=True)
+        )
         return of_users * of_items
     tables = [pair_tables(gaussian, centres, users, items) for gaussian in kernels]
+    shares = torch.full_like(users[:, 0], 1 / len(users)) if user_shares is None else user_shares.to(users)
     total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
     for weight, (user_table, item_table) in zip(weights.tolist(), tables, strict=True):
+        weighted = (user_table * shares[:, None]).T
         for other, (other_users, other_items) in zip(weights.tolist(), tables, strict=True):
-            total += weight * other * (user_table.T @ other_users) * (item_table.T @ other_items)
-    return total / (len(users) * len(items))
+            total += weight * other * (weighted @ other_users) * (item_table.T @ other_items)
+    return total / len(items)
 
 
-def enumerated_gram(kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor) -> Tensor:
+def enumerated_gram(
+    kernel: Kernel, centres: Tensor, users: Tensor, items: Tensor, user_shares: Tensor | None = None
+) -> Tensor:
     """The Gram over all pairs, in blocks of users."""
-    parts = torch.split(users, max(1, BLOCK_VALUES // (len(items) * len(centres))))
-    blocks = (torch.cat([part.repeat_interleave(len(items), 0), items.repeat(len(part), 1)], 1) for part in parts)
-    return _gram(kernel, centres, blocks) / (len(users) * len(items))
+    blocks = (
+        (
+            torch.cat([part.repeat_interleave(len(items), 0), items.repeat(len(part), 1)], 1),
+            share.repeat_interleave(len(items)) / len(items),
+        )
+        for part, share in _shared_blocks(users, user_shares, len(items) * len(centres))
+    )
+    return _gram(kernel, centres, blocks)
 
 
-def _gram(kernel: Kernel, centres: Tensor, blocks: Iterable[Tensor]) -> Tensor:
-    """The sum over all rows of k(x, c) k(x, c'), (M, M)."""
+def _gram(kernel: Kernel, centres: Tensor, blocks: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+    """The mean over all rows, by their shares, of k(x, c) k(x, c'), (M, M)."""
     total = torch.zeros(len(centres), len(centres), dtype=torch.float64, device=centres.device)
-    for block in blocks:
+    for block, share in blocks:
         values = kernel(block, centres)
-        total.addmm_(values.T, values)
+        total.addmm_((values * share[:, None]).T, values)
     return total

@@ -117,6 +117,7 @@ class Pairs:
 
     users: Tensor  # (|U|, user columns)
     items: Tensor  # (|I|, item columns)
+    user_shares: Tensor | None = None  # (|U|,) with sum 1: how much each user's pairs count; None: all the same
 
     @property
     def n_columns(self) -> int:
@@ -130,8 +131,12 @@ class Pairs:
         return torch.cat([self.users.index_select(0, users), self.items.index_select(0, items)], 1)
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Pairs drawn uniformly from D; without repetition, so at most |D|."""
+        """Pairs drawn from D, uniformly and without repetition, so at most |D|; or users by their shares."""
         total = len(self.users) * len(self.items)
+        if self.user_shares is not None:
+            users = torch.multinomial(self.user_shares.cpu(), count, replacement=True, generator=generator)
+            items = torch.randint(len(self.items), (count,), generator=generator)
+            return self.features(users.to(self.users.device), items.to(self.users.device))
         if count * 20 >= total:
             chosen = torch.randperm(total, generator=generator)[:count]
         else:
@@ -145,24 +150,27 @@ class Pairs:
         """Over all pairs, a few users at a time."""
         step = max(1, BLOCK_VALUES // max(1, width * len(self.items)))
         total = torch.zeros((), dtype=torch.float64, device=self.users.device)
+        shares = self.users.new_full((len(self.users),), 1 / len(self.users), dtype=torch.float64)
+        shares = shares if self.user_shares is None else self.user_shares
         for start in range(0, len(self.users), step):
-            part = self.users[start : start + step].double()
+            part, share = self.users[start : start + step].double(), shares[start : start + step]
             users = part.repeat_interleave(len(self.items), 0)
-            total = total + function(torch.cat([users, self.items.double().repeat(len(part), 1)], 1)).sum(0)
-        return total / (len(self.users) * len(self.items))
+            values = function(torch.cat([users, self.items.double().repeat(len(part), 1)], 1))
+            total = total + share.repeat_interleave(len(self.items)) @ values
+        return total / len(self.items)
 
     def marginals(self) -> list[Sample]:
         """A column of users averages over D as it does over users."""
-        return [Sample(self.users), Sample(self.items)]
+        return [Sample(self.users, self.user_shares), Sample(self.items)]
 
     def kernel_mean(self, kernel: Kernel, centres: Tensor) -> Tensor:
-        return pair_means(kernel, centres, self.users, self.items)
+        return pair_means(kernel, centres, self.users, self.items, self.user_shares)
 
     def kernel_moments(self, kernel: Kernel, centres: Tensor) -> tuple[Tensor, Tensor]:
-        return pair_moments(kernel, centres, self.users, self.items)
+        return pair_moments(kernel, centres, self.users, self.items, self.user_shares)
 
     def kernel_gram(self, kernel: Kernel, centres: Tensor) -> Tensor:
-        return pair_gram(kernel, centres, self.users, self.items)
+        return pair_gram(kernel, centres, self.users, self.items, self.user_shares)
 
 
 Population = Sample | Pairs  # the rows that the weighted rows should resemble

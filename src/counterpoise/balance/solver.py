@@ -103,6 +103,7 @@ def entropy_balance(
     max_weight: float | None = None,
     *,
     scale: ArrayLike | Tensor | None = None,
+    start: ArrayLike | None = None,
     accuracy: float = 1e-8,
     max_passes: int = 200,
 ) -> BalanceResult:
@@ -113,6 +114,7 @@ def entropy_balance(
     and by how much. An infinite strength asks for hard constraints. The problem always has a solution.
     `base_weights` (n,) are where the weights start from (default: uniform); `max_weight` caps every weight.
     `scale` (J,): the standard deviations in which violations are reported; by default those under the base weights.
+    `start` (J,): dual values to begin from, as those of a neighbouring problem; the solution does not depend on them.
     Solved means a duality gap of at most `accuracy`. With hard constraints (infinite strengths only), these must hold
     to `accuracy` standard deviations, and the gap may be `accuracy` times 1 + the sum of their |l_j| (per standard
     deviation). Where steps no longer halve the gap, what float64 may leave of it counts as solved too: the sum over j
@@ -125,7 +127,7 @@ def entropy_balance(
     allowed = _of_each("tolerance", tolerance, count)
     limits = _of_each("strength", strength, count, infinite=True)
     with one_thread(family.rows.n_rows * count < MIN_THREADED_VALUES):
-        return _balance(H, family, allowed, limits, None, scale, accuracy, max_passes)
+        return _balance(H, family, allowed, limits, None, scale, start, accuracy, max_passes)
 
 
 def worst_case_balance(
@@ -137,6 +139,7 @@ def worst_case_balance(
     max_weight: float | None = None,
     *,
     scale: ArrayLike | Tensor | None = None,
+    start: ArrayLike | None = None,
     accuracy: float = 1e-8,
     max_passes: int = 200,
 ) -> BalanceResult:
@@ -157,7 +160,7 @@ def worst_case_balance(
     unused = np.zeros(count)
     quadratic = Quadratic(float(strength)), whitening(square)
     with one_thread(family.rows.n_rows * count < MIN_THREADED_VALUES):
-        return _balance(H, family, unused, unused, quadratic, scale, accuracy, max_passes)
+        return _balance(H, family, unused, unused, quadratic, scale, start, accuracy, max_passes)
 
 
 def _family(H: Any, targets: Any, base_weights: Any, max_weight: float | None) -> ExponentialFamily:
@@ -206,6 +209,7 @@ def _balance(
     strength: Vector,
     quadratic: tuple[Quadratic, Vector] | None,
     scale: Any,
+    start: Any,
     accuracy: float,
     max_passes: int,
 ) -> BalanceResult:
@@ -234,11 +238,14 @@ def _balance(
     else:
         penalty, transform = quadratic
     with one_blas_thread():
-        start, covariance = _warm_start(family, penalty, transform)
+        if start is None:
+            begin, covariance = _warm_start(family, penalty, transform)
+        else:
+            begin, covariance = _in_coordinates(_finite("start", start, len(before)), penalty, transform), None
         well_conditioned = covariance is not None and np.linalg.cond(covariance) < MAX_FLOAT32_CONDITION
         float32 = family.float32_covariance and well_conditioned
         problem = DualProblem(family, penalty, transform, passes=1, float32=float32)
-        solution = problem.solve(start, accuracy, max_passes, covariance)
+        solution = problem.solve(begin, accuracy, max_passes, covariance)
     point = solution.point
     weights, imbalance = point.final_weights, point.imbalance.numpy()
     divergence = -point.smooth - float(point.dual.numpy() @ imbalance)
@@ -272,6 +279,14 @@ def _balance(
     )
     _warn(result, accuracy)
     return result
+
+
+def _in_coordinates(dual: Vector, penalty: Penalty, transform: Vector) -> Vector:
+    """The problem's coordinates of dual values l = T dual, inside the box of the hinge."""
+    if transform.ndim == 2:
+        return np.linalg.lstsq(transform, dual, rcond=None)[0]
+    bound = penalty.bound if isinstance(penalty, Hinge) else np.inf
+    return np.clip(dual / transform, -bound, bound)
 
 
 def _warm_start(family: ExponentialFamily, penalty: Penalty, transform: Vector) -> tuple[Vector, Vector | None]:

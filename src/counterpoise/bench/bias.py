@@ -236,7 +236,7 @@ class RatingBayes(Weights):
 
 def _balancing(rule: str, features: str) -> Builder:
     """The weights of a named method on these features."""
-    return lambda known, rng: make(f"{rule}-ips", features=features).weights
+    return lambda known, rng: make(f"{rule}-ips", features=features, strength="exact").weights
 
 
 WEIGHTS: dict[str, Builder] = {

@@ -25,6 +25,8 @@ from counterpoise.balance.kernels import Exponential
 from counterpoise.bench.datasets import BenchDataset
 from counterpoise.config import BenchPreset
 from counterpoise.errors import check_choice
+from counterpoise.imputation.base import Learned
+from counterpoise.imputation.outcome import OutcomeModel
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.weights.balancing import Balancing
@@ -46,6 +48,8 @@ def preset_settings(preset: BenchPreset, dataset: BenchDataset, model: DebiasedR
         return {}
     settings = {"backbone": _factorization(), "training__epochs": 30, "training__learning_rate": 0.05}
     settings |= {"training__batch_size": dataset.batch_size, "training__pairs": dataset.pairs}
+    if isinstance(model.imputation, OutcomeModel):
+        settings["imputation"] = Learned()  # beside the predictor, as in the paper
     return settings | (_balancing(model, dataset) if isinstance(model.weights, Balancing) else {})
 
 

@@ -59,6 +59,10 @@ class Batches:
         """Batches an epoch."""
         return math.ceil(len(self.labels) / self.batch_size)
 
+    def codes(self) -> tuple[Tensor, Tensor] | None:
+        """The users and the items of all rows, in the order of the log; None where they are not in memory."""
+        return self.users, self.items
+
     def whole(self) -> Batch:
         """All rows, in the order of the log."""
         return self._whole(len(self.labels) * (self.pairs_per_row or 0))

@@ -142,7 +142,7 @@ class Validation:
         if probe is not None:
             drawn = rng.permutation(len(probe)) % folds
             fold_of_probe_row = np.where(np.isin(probe.pairs, log.pairs) | (not hold_out_probe), -1, drawn)
-        ratio = solve_ratio(log, probe, Balancing() if weights is None else weights, seed)
+        ratio = solve_ratio(log, probe, Balancing(strength="exact") if weights is None else weights, seed)
         return cls(log, probe, ratio, fold_of_row, fold_of_probe_row, eval_folds)
 
     @cached_property

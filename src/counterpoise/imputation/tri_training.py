@@ -74,6 +74,7 @@ class _FittedTriTraining(FittedImputation):
 
     def measure(self, context: FitContext) -> None:
         """The share of D that agrees: of all pairs, or of a uniform sample of those of a large D."""
+        self.prior_scale = context.log.density  # its risk is a mean over D
         everywhere = context.log.n_pairs <= MAX_EXACT_PAIRS
         users, items = (None, None) if everywhere else _sample(context)
         self.share = float(agree(*self._probabilities(users, items), self.threshold).float().mean())

@@ -40,6 +40,15 @@ class Scorer(nn.Module):
             "of this name, 0 for none. Its `penalty` is made of it."
         )
 
+    def side(self, name: str) -> str | None:
+        """"user" or "item" for a table with a row for each, by its name: `user_...` or `item_...`; else None."""
+        own = name.rpartition(".weight")[0].rpartition(".")[2]
+        return next((side for side in ("user", "item") if own.startswith(f"{side}_")), None)
+
+    def shift(self, logit: float) -> bool:
+        """Add a number to all logits, if the scorer has an intercept; whether it has."""
+        return False
+
     def precisions(self) -> list[float]:
         return [self.precision(name) for name, _ in self.named_parameters()]
 

@@ -113,6 +113,9 @@ class _ExposureScorer(Scorer):
         of_users, of_items = self._tables()
         return self.inner.grid(users) + (of_users if users is None else of_users[users]) @ of_items.T
 
+    def shift(self, logit: float) -> bool:
+        return self.inner.shift(logit)
+
     def precision(self, name: str) -> float:
         if name == "exposure_coefficients":
             return self.part.l2_exposure

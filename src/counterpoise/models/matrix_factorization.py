@@ -153,6 +153,11 @@ class _Factors(Scorer):
         positions: GridPositions | None = self.cache.get(compute, users, items)
         return positions
 
+    def shift(self, logit: float) -> bool:
+        if self.part.biases:
+            self.mean.data += logit
+        return self.part.biases
+
     def precision(self, name: str) -> float:
         if name == "mean":
             return 0.0

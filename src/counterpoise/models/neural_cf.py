@@ -84,6 +84,10 @@ class _Network(Scorer):
         logits: Tensor = self.output(torch.cat([user_product * item_product, hidden], dim=1))
         return logits.squeeze(1)
 
+    def shift(self, logit: float) -> bool:
+        self.output.bias.data += logit
+        return True
+
     def precision(self, name: str) -> float:
         if name.endswith("bias"):
             return 0.0

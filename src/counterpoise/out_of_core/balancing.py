@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from counterpoise.balance.functions import (
     KernelFunctions,
 )
 from counterpoise.balance.kernels import Gaussian, pair_tables
+from counterpoise.balance.path import balance_keeping
 from counterpoise.balance.population import ObservedPairs, Pairs
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.config import Units
@@ -124,6 +125,7 @@ def balance_shards(
     *,
     tolerance: float = 0.0,
     strength: float | None = None,
+    kept: float | None = None,
     units: Units = "sd",
     engine: Engine | None = None,
     memory: str | float = "4GB",
@@ -136,6 +138,8 @@ def balance_shards(
     functions; the rule "adaptive" does not apply, "greedy" looks at a sample of the rows (`sample_pairs`).
     `engine`: where the passes over shards run, by default in threads.
     `tolerance`, `strength`, `units` and `options` (`accuracy`, `max_passes`) as in `FittedFunctions.balance`.
+    `kept`: in place of `strength`, the share of the effective sample to keep: the strength is then found on a draw of
+    the rows, and the population is that of the log's users, each as often as in the log (`Balancing`).
     The weights of the result are a `ShardColumn`: a file beside each shard, and `numpy.asarray` of it where they fit.
     """
     shape = len(pairs.users), len(pairs.items)
@@ -151,13 +155,25 @@ def balance_shards(
 
     def fitted_tables() -> ShardFunctions:
         observed = sample_pairs(shards, pairs, generator) if select in RULES_BY_OBSERVED else None
+        population = pairs if kept is None else replace(pairs, user_shares=_user_shares(shards))
         with one_thread():  # blocks of a few rows
-            return ShardFunctions.of(recipe.fit(pairs, observed, generator=generator), pairs, budget)
+            return ShardFunctions.of(recipe.fit(population, observed, generator=generator), pairs, budget)
 
     with (engine or ThreadEngine()).over(shards, fitted_tables) as (each, source):
         fitted = source.fitted
         rows = ShardedRows(shards.n_rows, len(fitted.targets), each, lambda name: ShardColumn(shards, name))
+        if kept is not None:
+            drawn = sample_pairs(shards, pairs, generator)
+            path = balance_keeping(fitted, drawn, kept, tolerance or None, None, generator, shards.n_rows)
+            tolerance, strength = path.tolerance, path.strength
+            options |= {"start": path.result.dual}
         return fitted.balance(rows, tolerance, strength, units=units, **options)
+
+
+def _user_shares(shards: Shards) -> Tensor:
+    """How often each user is in the log, as shares."""
+    counts = sum(np.bincount(shard.column("users"), minlength=shards.shape[0]) for shard in shards)
+    return torch.from_numpy(np.asarray(counts, dtype=np.float64) / shards.n_rows)
 
 
 def sample_pairs(shards: Shards, pairs: Pairs, generator: torch.Generator) -> ObservedPairs:

@@ -21,7 +21,7 @@ from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.contracts import FitContext, FittedWeights, Imputation, Weights
 from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, DivergenceError, History, Interrupted, Progress, train
-from counterpoise.weights.balancing import Balancing, solution_facts
+from counterpoise.weights.balancing import Balancing, share_to_keep, solution_facts
 from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
 from counterpoise.weights.propensity import Popularity
 
@@ -113,6 +113,10 @@ class ShardedBalancing(Weights):
         return _ShardedWeights(part, context, log)
 
 
+def _kept(part: Balancing, log: StreamedLog) -> float:
+    return share_to_keep(len(log), *log.shape) if part.kept is None else part.kept
+
+
 class _ShardedWeights(FittedWeights):
     def __init__(self, part: Balancing, context: FitContext, log: StreamedLog) -> None:
         self.result = balance_shards(
@@ -120,7 +124,8 @@ class _ShardedWeights(FittedWeights):
             part.pairs(context),
             part.functions,
             tolerance=part.tolerance or 0.0,
-            strength=part.strength,
+            strength=part.fixed_strength,
+            kept=_kept(part, log) if part.strength == "auto" else None,
             units=part.units,
             engine=log.engine,
             memory=log.memory,

@@ -171,8 +171,12 @@ class FittedWeights:
     needs_pair_logits: ClassVar[bool] = True  # and at what is predicted there
     ratio: Tensor  # (rows,) of the log that is trained on, on the device of the fit
 
-    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> None:
-        """At the start of an epoch, counted from 1; `residuals()`: error - imputed error of every row of the log."""
+    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> bool:
+        """At the start of an epoch, counted from 1; whether the ratios changed.
+
+        `residuals()`: error - imputed error of every row of the log.
+        """
+        return False
 
     def step(self, inputs: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         """Learn from a batch, at `rate` times the learning rate; imputed errors of its rows and of its pairs of D."""
@@ -187,6 +191,13 @@ class FittedWeights:
 
     def finalize(self) -> None:
         """After training: the ratio of all rows, where it was learned batch by batch."""
+
+    def level(self, backbone: Backbone | None = None) -> float:
+        """After training: what to add to all logits, where weights know better than training with them.
+
+        `backbone`: of a model like the one that was trained; None for the predictor's.
+        """
+        return 0.0
 
     def state(self) -> list[Tensor]:
         """The tensors that change in training, to keep a copy of the best epoch."""
@@ -211,6 +222,8 @@ class FittedImputation:
 
     active: bool = True  # whether it acts on this fit at all
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
+    backbone: Backbone | None = None  # of the model that the predictor learns from, where there is one
+    prior_scale: float = 1.0  # what the risk counts a row of the log for, where it is not the weight
     offset: float = (
         0.0  # the log odds ratio c of labels, log against all pairs: P(label | observed) = sigmoid(logit + c)
     )
@@ -227,6 +240,9 @@ class FittedImputation:
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         """(imputed errors on the batch's rows, and on its pairs of D); gradients reach the predictor's logits alone."""
         return torch.zeros_like(logits), torch.zeros_like(pair_logits)
+
+    def start(self, scorer: Scorer) -> None:
+        """Give a fresh predictor what this imputation has learned, if it has learned one like it."""
 
     def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone.

@@ -121,6 +121,8 @@ class EnsembleLearner:
     def start_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
         self.first.start_epoch(epoch)
+        if self.first.optimizer.row_precisions:
+            self.second.scale_prior()
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of each; the mean of their losses."""
@@ -138,6 +140,7 @@ class EnsembleLearner:
     def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
         """JSON-able: the facts of the first, and the intercept."""
         facts = self.first.facts(log)
+        self.second.scorer.shift(self.first.level)
         return facts | {"imputation": facts["imputation"] | {"intercept": self._fit_intercept()}}
 
     def _fit_intercept(self) -> float:

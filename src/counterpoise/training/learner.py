@@ -48,6 +48,8 @@ class Learner:
     optimizer: Adam
     log: Batches  # the whole log as one batch, for the residuals of all rows
     ordinal: FittedOrdinal | None = None
+    prior_is_scaled: bool = False
+    level: float = 0.0  # what was added to all logits after training
 
     @classmethod
     def init(
@@ -62,6 +64,7 @@ class Learner:
         scorer = context.build(context.backbone)  # first, so that all methods start from the same draw
         fitted_weights = weights.init(context)
         fitted_imputation = imputation.init(context, fitted_weights)
+        fitted_imputation.start(scorer)
         fitted_ordinal = None if ordinal is None else ordinal.init(context)
         optimizer = context.optimizer(*(model for model in (scorer, fitted_ordinal) if model is not None))
         return cls(scorer, fitted_weights, fitted_imputation, risk, optimizer, context.batches(), fitted_ordinal)
@@ -79,8 +82,31 @@ class Learner:
 
     def start_epoch(self, epoch: int) -> None:
         """Let weights and imputation look at the whole log."""
-        self.weights.refresh(epoch, self._residuals)
+        if self.weights.refresh(epoch, self._residuals) or not self.prior_is_scaled:
+            self.scale_prior()
         self.imputation.refresh(self._on_log)
+
+    def scale_prior(self) -> None:
+        """Let the prior of a user or item count by what its rows count in the risk, at most as with equal weights.
+
+        The mean over rows r of a user, w_r times a label of variance v, is best shrunken by a precision of v times
+        (sum w_r^2 / sum w_r): weights below 1 leave less to shrink, and the prior must not outgrow the rows. It is not
+        raised where weights are above 1: these are users and items of which little was seen.
+        """
+        self.prior_is_scaled = True
+        rows = self.log.codes()
+        if rows is None:
+            return
+        ratio = self.weights.ratio.double() * self.imputation.prior_scale
+        if bool((ratio - 1).abs().max() < 1e-6):
+            return
+        scorer, scales = self.scorer, {}
+        shares = {"user": _count_of(ratio, rows[0], scorer.n_users), "item": _count_of(ratio, rows[1], scorer.n_items)}
+        for place, (name, parameter) in enumerate(scorer.named_parameters()):
+            side = scorer.side(name)
+            if side is not None and len(parameter) == len(shares[side]):
+                scales[place] = shares[side]
+        self.optimizer.scale_precisions(scales)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
@@ -125,9 +151,13 @@ class Learner:
     def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
         """JSON-able: what is known of the parts after training, and risk and mean error on the log, given in blocks."""
         self.weights.finalize()
+        self.level = self.weights.level(self.imputation.backbone)
+        if not self.scorer.shift(self.level):
+            self.level = 0.0
         facts: dict[str, Any] = {
             "weights": self.weights.facts() | weight_facts(self.weights.ratio.cpu().numpy()),
             "imputation": self.imputation.facts(),
+            "level": self.level,
         }
         if self.ordinal is not None:
             facts["ordinal"] = self.ordinal.facts()
@@ -189,3 +219,12 @@ class Learner:
         """Error minus imputed error of every row of the log."""
         batch, logits, errors = self._on_log()
         return errors - self.imputation.errors(batch, logits, logits[:0], errors)[0]
+
+
+def _count_of(ratio: Tensor, codes: Tensor, size: int) -> Tensor:
+    """min(1, sum w^2 / sum w) over the rows of each code; 1 for a code without rows. (size,)"""
+    codes = codes.long()
+    sums = [torch.zeros(size, dtype=ratio.dtype, device=ratio.device) for _ in range(2)]
+    for total, values in zip(sums, (ratio, ratio.square()), strict=True):
+        total.index_add_(0, codes, values)
+    return torch.where(sums[0] > 0, sums[1] / sums[0].clamp(min=1e-12), 1.0).clamp(max=1.0)

@@ -5,7 +5,7 @@ The same arithmetic as torch.optim.Adam, whose construction imports torch's comp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import torch
@@ -44,10 +44,28 @@ class Adam:
         self.gradients: Gradients = gradients_of
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.row_precisions: dict[int, Tensor] = {}  # (rows, 1) of the parameters whose rows have their own
+        self._group()
+
+    def _group(self) -> None:
         self._places: dict[float, list[int]] = {}  # of the parameters of each precision
-        for place, precision in enumerate(self.precisions):
+        whole = [0.0 if place in self.row_precisions else value for place, value in enumerate(self.precisions)]
+        for place, precision in enumerate(whole):
             self._places.setdefault(precision, []).append(place)
-        self._halves = self.first[0].new_tensor(self.precisions) / 2
+        self._halves = self.first[0].new_tensor(whole) / 2
+
+    def scale_precisions(self, scales: Mapping[int, Tensor]) -> None:
+        """Count the prior of each row of some parameters, given by their places, so many times; (rows,) each.
+
+        Later scales take the place of those before, in the same memory.
+        """
+        for place, scale in scales.items():
+            precision = self.precisions[place] * scale.to(self.parameters[place])[:, None]
+            if place in self.row_precisions:
+                self.row_precisions[place].copy_(precision)
+            else:
+                self.row_precisions[place] = precision
+        self._group()
 
     @classmethod
     def of(cls, models: Sequence[Model], learning_rate: float, rows: int) -> Self:
@@ -58,14 +76,19 @@ class Adam:
 
     def step(self, loss: Tensor, rate: Rate = 1.0) -> None:
         """One step against the gradient of `loss` in these parameters alone, at `rate` times the learning rate."""
-        gradients = self.gradients(loss, self.parameters)
+        gradients = list(self.gradients(loss, self.parameters))
         with torch.no_grad():
+            for place, precision in self.row_precisions.items():
+                gradients[place] = torch.addcmul(gradients[place], precision, self.parameters[place])
             self._move(gradients, rate * self.learning_rate)
 
     @torch.no_grad()
     def penalty(self) -> Tensor:
         """The sum of 1/2 precision |parameter|^2."""
-        return torch.stack(torch._foreach_norm(self.parameters)).square() @ self._halves
+        total = torch.stack(torch._foreach_norm(self.parameters)).square() @ self._halves
+        for place, precision in self.row_precisions.items():
+            total = total + (precision * self.parameters[place].square()).sum() / 2
+        return total
 
     def _move(self, gradients: Sequence[Tensor], rate: Rate) -> None:
         """By torch's fused kernel, one pass over each parameter; it needs contiguous gradients."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -14,39 +15,54 @@ from torch import Tensor
 from counterpoise.balance.diagnostics import held_out_imbalance, warn_of_collapse
 from counterpoise.balance.features import Source, observed_pairs, pair_features
 from counterpoise.balance.functions import FittedFunctions, FittedKernels, Functions, KernelFunctions, check_penalty
+from counterpoise.balance.path import Path, balance_keeping
 from counterpoise.balance.population import Pairs
 from counterpoise.balance.solver import BalanceResult
-from counterpoise.config import Prior, Solver, Units
-from counterpoise.errors import ConfigError, check_choice, check_number
+from counterpoise.config import Prior, Solver, StrengthName, Units
+from counterpoise.errors import ConfigError, ConvergenceWarning, check_choice, check_flag, check_number
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
+from counterpoise.probability import shrink_by_error
 from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 from counterpoise.weights.base import NaiveBayes, Uniform
 
 ROWS_PER_CANDIDATE = 50  # rows of the log, for each candidate kernel, that the adaptive rule's regression uses
+MAX_VARIANCE_COST = 0.001  # log loss that weights may cost in variance (`share_to_keep`): of 0.0005, 0.001 and 0.0025
+# the largest that ranks no kind of simulated log worse than equal weights (benchmarks/kinds.py)
+NEWTON_STEPS = 30  # for an intercept: one number
 
 
 @dataclass
 class Balancing(Weights):
     """w = argmin KL(w || prior) + strength x sum_j [|tau_j(w)| - tolerance]+ over all weights on the log that sum to 1.
 
-    tau_j = weighted mean over the log minus mean over D of function j. `tolerance` (the paper's C) and `strength`
+    tau_j = weighted mean over the log minus population mean of function j. `tolerance` (the paper's C) and `strength`
     (gamma) are in population standard deviations of each function, or in its own units with `units="raw"`, which are
     the paper's (see `FittedFunctions.balance`).
+    `strength`: a number; "exact", which balances all that can be balanced, for estimates; or "auto", for training, which
+    is the largest that keeps a share `kept` of the effective sample (`share_to_keep`), where
+
+    - the population is that of the log's users, each as often as in the log, with all items. Which items a user chose
+      biases what is learned; how often users rate does not, and balancing it would cost sample;
+    - imbalance that a random sample has by chance is left (`chance_tolerance`), unless a `tolerance` is given;
+    - `level`: after training the intercept is moved to where exact weights, with D as population, put it: a mean over D
+      needs the bias of exact weights, what is learned of each user and item the variance of soft ones.
+
+    With other strengths the population is D, the default of `tolerance` 0, and there is no `level`.
     `features`: what the functions are functions of, one or more of "embeddings" (of a first fit of `embedder` to the
     labels, the paper's choice), "exposure" (the same, fitted to what was observed), "side" (those of the log) and
     "activity" (how much users rate and items are rated). Learned features are cross-fitted: each of `folds` is balanced
     in features that were learned from the other rows. Features that have seen the rows they describe find a selection
     even where there is none.
     `solver`: "dual" solves over the whole log, exactly; rules that look at the errors choose again every `refresh`
-    epochs. "gradient" is the paper's Algorithm 1: a weight model of `embedder`'s kind, and a step for each batch.
-    It has no use for `folds` and `refresh`: its features are learned from the whole log, as in the paper. Its default
-    tolerance is the standard error of a batch's imbalance; that of the exact solution, which has no batches, is 0.
+    epochs, and "auto" follows a path again for them. "gradient" is the paper's Algorithm 1: a weight model of
+    `embedder`'s kind, and a step for each batch. It has no use for `folds`, `refresh`, `kept` and `level`: its features
+    are learned from the whole log, as in the paper. Its default tolerance is the standard error of a batch's imbalance.
     """
 
     functions: Functions = field(default_factory=KernelFunctions)
     tolerance: float | None = None
-    strength: float | None = None
+    strength: float | str = "auto"
     prior: Prior = "uniform"
     features: tuple[Source, ...] | Source = "exposure"
     embedder: Backbone = field(default_factory=lambda: MatrixFactorization(dim=4))
@@ -54,6 +70,8 @@ class Balancing(Weights):
     solver: Solver = "dual"
     refresh: int = 30  # 10 to 150 change AUC by 0.0001 (benchmarks/constants.py)
     units: Units = "sd"
+    kept: float | None = None
+    level: bool = True
 
     def init(self, context: FitContext) -> FittedWeights:
         self.check()
@@ -62,9 +80,14 @@ class Balancing(Weights):
             from counterpoise.weights.gradient import WeightModel
 
             pairs, model = self.pairs(context), deepcopy(self.embedder)
-            penalty = self.tolerance, self.strength, self.units
+            penalty = self.tolerance, self.fixed_strength, self.units
             return WeightModel(context, pairs, prior, self.functions, *penalty, model)
         return BalancedWeights(self, context, prior)
+
+    @property
+    def fixed_strength(self) -> float | None:
+        """The strength as a number; None where it is chosen, or that of exact weights."""
+        return None if isinstance(self.strength, str) else self.strength
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -81,19 +104,35 @@ class Balancing(Weights):
 
     def check(self) -> None:
         """Raise `ConfigError` for the first setting that breaks its rule."""
-        check_penalty(0.0 if self.tolerance is None else self.tolerance, self.strength, self.units)
+        if isinstance(self.strength, str):
+            check_choice("strength", self.strength, get_args(StrengthName))
+        check_penalty(0.0 if self.tolerance is None else self.tolerance, self.fixed_strength, self.units)
+        if self.kept is not None:
+            check_number("kept", self.kept, above=0, at_most=1, advice="It is a share of the effective sample.")
+        check_flag("level", self.level)
         for source in self.sources:
             check_choice("features", source, get_args(Source))
         check_choice("prior", self.prior, get_args(Prior))
         check_choice("solver", self.solver, get_args(Solver))
         check_number("refresh", self.refresh, at_least=1, integer=True)
         check_number("folds", self.folds, at_least=1, integer=True, advice="1 learns features on the rows themselves.")
-        if self.solver == "gradient" and self.strength == float("inf"):
-            raise ConfigError("`solver` must be 'dual' for an infinite `strength`.")
+        if self.solver == "gradient" and self.strength in ("exact", float("inf")):
+            raise ConfigError(f"`solver` must be 'dual' for strength={self.strength!r}. Or give a number, or \"auto\".")
+        if self.strength == "auto" and self.units == "raw" and self.solver == "dual":
+            raise ConfigError("`strength` must be a number for units='raw', got \"auto\", which is in standard deviations.")
         if not isinstance(self.embedder, Backbone):
             raise ConfigError(f"`embedder` must be a Backbone, got {self.embedder!r}.")
         if not hasattr(self.functions, "fit"):
             raise ConfigError(f"`functions` must be Moments, KernelFunctions or their like, got {self.functions!r}.")
+
+
+def share_to_keep(rows: int, n_users: int, n_items: int) -> float:
+    """1 / (1 + 2 x 0.001 x rows / (|U| + |I|)): the least share of the sample that weights for training should keep.
+
+    p parameters learned from an effective sample of kept x rows have an expected log loss of p / (2 kept rows) above the
+    best. With a parameter for each user and item, these weights add at most 0.001 to that of equal ones.
+    """
+    return 1 / (1 + 2 * MAX_VARIANCE_COST * rows / (n_users + n_items))
 
 
 class BalancedWeights(FittedWeights):
@@ -104,17 +143,39 @@ class BalancedWeights(FittedWeights):
     def __init__(self, part: Balancing, context: FitContext, prior: FittedWeights) -> None:
         self.part, self.context, self.prior = part, context, prior
         self.ratio, self.solved_at = prior.ratio.clone(), 0
+        self.errors: Tensor | None = None  # that the functions were last chosen by
+        self.levelled: Level | None = None
         folds = part.folds if {"embeddings", "exposure"} & set(part.sources) else 1
         self.folds = [_Fold(part, context, prior, rows, others) for rows, others in context.k_fold(folds)]
 
-    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> None:
+    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> bool:
         adaptive = self.part.functions.adaptive
         if self.solved_at and (not adaptive or epoch - self.solved_at < self.part.refresh):
-            return
-        errors = residuals() if adaptive else None
+            return False
+        self.errors = residuals() if adaptive else None
         for fold in self.folds:
-            self.ratio[fold.rows] = fold.solve(None if errors is None else errors[fold.rows], self.ratio[fold.rows])
+            self.ratio[fold.rows] = fold.solve(self._errors_of(fold), self.ratio[fold.rows])
         self.solved_at = epoch
+        return True
+
+    def _errors_of(self, fold: _Fold) -> Tensor | None:
+        return None if self.errors is None else self.errors[fold.rows]
+
+    @torch.enable_grad()
+    def level(self, backbone: Backbone | None = None) -> float:
+        """Where exact weights put the intercept less where these do, by the errors of models of the other folds.
+
+        c(w) solves sum w (label - sigmoid(logit + c)) = 0. The difference is shrunken by its standard error.
+        """
+        if self.part.strength != "auto" or not self.part.level or self.solved_at == 0:
+            return 0.0
+        logits, exact = torch.zeros_like(self.ratio), torch.zeros_like(self.ratio)
+        for fold in self.folds:
+            logits[fold.rows] = fold.predicted(backbone or self.context.backbone)
+            exact[fold.rows] = fold.exact_ratio(self._errors_of(fold), self.ratio[fold.rows])
+        labels = torch.from_numpy(self.context.log.labels).to(logits)
+        self.levelled = Level.of(logits.double(), labels.double(), self.ratio.double(), exact.double())
+        return self.levelled.shift
 
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
@@ -135,7 +196,11 @@ class BalancedWeights(FittedWeights):
         return [self.ratio]
 
     def facts(self) -> dict[str, Any]:
-        return solution_facts([fold.result for fold in self.folds]) | {
+        chosen = [fold.path for fold in self.folds if fold.path is not None]
+        found = {"path": path_facts(chosen, self.folds[0].kept)} if chosen else {}
+        if self.levelled is not None:
+            found["level"] = asdict(self.levelled)
+        return solution_facts([fold.result for fold in self.folds]) | found | {
             "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
             "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
             "balanced": [fold.certificate() for fold in self.folds],
@@ -158,39 +223,106 @@ def solution_facts(results: list[BalanceResult]) -> dict[str, Any]:
     }
 
 
+def path_facts(paths: list[Path], kept: float) -> dict[str, Any]:
+    """JSON-able: the rule, what it chose, and the points of the path of every fold."""
+    return {
+        "rule": "the largest strength with effective sample size >= kept x rows",
+        "kept": kept,
+        "strength": float(np.mean([path.strength for path in paths])),
+        "tolerance": float(np.mean([path.tolerance for path in paths])),
+        "points": [[point.to_dict() for point in path.points] for path in paths],
+    }
+
+
+@dataclass(frozen=True)
+class Level:
+    """How far the intercept was moved, in log odds, and the standard error of the distance before it was shrunken."""
+
+    shift: float
+    standard_error: float
+
+    @classmethod
+    def of(cls, logits: Tensor, labels: Tensor, ratio: Tensor, exact: Tensor) -> Level:
+        """From c(`ratio`) to c(`exact`); the error is that of independent rows."""
+        own, wanted = (weighted_intercept(logits, labels, weights) for weights in (ratio, exact))
+        p = torch.sigmoid(logits + wanted)
+        residuals, information = labels - p, float((exact * p * (1 - p)).sum())
+        spread = (exact - ratio) * (residuals - residuals.mean())
+        variance = float(spread.square().sum()) / max(information, 1e-12) ** 2
+        return cls(shrink_by_error(wanted - own, variance), variance**0.5)
+
+
+def weighted_intercept(logits: Tensor, labels: Tensor, weights: Tensor) -> float:
+    """The c with sum of weights x (label - sigmoid(logit + c)) = 0, by Newton steps of at most 1."""
+    found = 0.0
+    for _ in range(NEWTON_STEPS):
+        p = torch.sigmoid(logits + found)
+        slope = float((weights * p * (1 - p)).sum())
+        found += min(max(float((weights * (labels - p)).sum()) / max(slope, 1e-12), -1.0), 1.0)
+    return found
+
+
 class _Fold:
     """Some rows of the log, in features that were learned without them."""
 
     fitted: FittedFunctions
     result: BalanceResult
+    path: Path | None = None
 
     def __init__(
         self, part: Balancing, context: FitContext, prior: FittedWeights, rows: Tensor, others: FitContext
     ) -> None:
-        self.part, self.rows, self.generator = part, rows, context.generator
+        self.part, self.rows, self.others, self.generator = part, rows, others, context.generator
         self.base = None if part.prior == "uniform" else prior.ratio[rows]
         self.base_mean = float(prior.ratio[rows].mean())
         self.pairs = part.pairs(others)
         self.observed = observed_pairs(context.log.take(rows.cpu().numpy()), self.pairs)
+        self.kept = share_to_keep(len(context.log), *context.log.shape) if part.kept is None else part.kept
 
     def solve(self, errors: Tensor | None, ratio: Tensor) -> Tensor:
         """Choose functions and balance them: the ratio of each row, 1 on average."""
-        self.fitted, penalty = self._choose(errors, ratio), (self.part.tolerance or 0.0, self.part.strength)
-        self.result = self.fitted.balance(self.observed, *penalty, units=self.part.units, base_weights=self.base)
+        part, base = self.part, self.base
+        if part.strength == "auto":
+            self.fitted = self._choose(self._own_users(), errors, ratio)
+            self.path = balance_keeping(self.fitted, self.observed, self.kept, part.tolerance, base, self.generator)
+            self.result = self.path.result
+        else:
+            self.fitted, penalty = self._choose(self.pairs, errors, ratio), (part.tolerance or 0.0, part.fixed_strength)
+            self.result = self.fitted.balance(self.observed, *penalty, units=part.units, base_weights=base)
         solved: Tensor = (len(ratio) * self.result.weights).to(ratio)
-        own = solved if self.base is None else solved * self.base_mean / self.base
+        own = solved if base is None else solved * self.base_mean / base
         self.max_log_factor = float(own.max().log())
         return solved
 
-    def _choose(self, errors: Tensor | None, ratio: Tensor) -> FittedFunctions:
+    def _own_users(self) -> Pairs:
+        """The pairs of these rows' users, each as often as in the rows, with all items."""
+        counts = torch.bincount(self.observed.users, minlength=len(self.pairs.users))
+        return replace(self.pairs, user_shares=counts.double() / counts.sum())
+
+    def exact_ratio(self, errors: Tensor | None, ratio: Tensor) -> Tensor:
+        """The ratio of each row under which these rows balance against D as well as they can."""
+        fitted = self._choose(self.pairs, errors, ratio)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            weights: Tensor = fitted.balance(self.observed, base_weights=self.base).weights
+        return (len(ratio) * weights).to(ratio)
+
+    def predicted(self, backbone: Backbone) -> Tensor:
+        """The logits of the rows by a first model of the labels of all other rows."""
+        scorer = self.others.fit_labels(deepcopy(backbone))
+        with torch.no_grad():
+            logits: Tensor = scorer(self.observed.users, self.observed.items)
+        return logits
+
+    def _choose(self, population: Pairs, errors: Tensor | None, ratio: Tensor) -> FittedFunctions:
         functions, generator, observed = self.part.functions, self.generator, self.observed
         if errors is None:
-            return functions.fit(self.pairs, observed, None, self.base, generator)
+            return functions.fit(population, observed, None, self.base, generator)
         most = ROWS_PER_CANDIDATE * getattr(functions, "n_candidates", 1)
         if observed.n_rows > most:
             drawn = torch.randint(observed.n_rows, (most,), generator=generator).to(errors.device)
             observed, errors, ratio = observed.take(drawn), errors[drawn], ratio[drawn]
-        return functions.fit(self.pairs, observed, errors, ratio, generator)
+        return functions.fit(population, observed, errors, ratio, generator)
 
     def factor(self, users: Tensor, items: Tensor) -> Tensor:
         """exp(-l'h(x) - offset): the weight of a pair over its prior.

@@ -80,10 +80,11 @@ class _JointPropensity(FittedWeights):
         self.ratio = self.at(self.whole.users, self.whole.items)
         self._gap, self._steps, self._whole_step = torch.zeros((), device=context.device), 0, False
 
-    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> None:
+    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> bool:
         if not self._whole_step:  # where the batch is the log, the ratios are the model's already
             self.finalize()
         self._gap, self._steps = torch.zeros_like(self._gap), 0
+        return True
 
     def step(self, inputs: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         batch = inputs.batch
