@@ -26,6 +26,7 @@ from counterpoise.probability import shrink_by_error
 from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 from counterpoise.weights.base import NaiveBayes, Uniform
 
+COLLAPSE_ADVICE = "Lower `strength` or raise `tolerance`."
 ROWS_PER_CANDIDATE = 50  # rows of the log, for each candidate kernel, that the adaptive rule's regression uses
 MAX_VARIANCE_COST = 0.001  # log loss that weights may cost in variance (`share_to_keep`): of 0.0005, 0.001 and 0.0025
 # the largest that ranks no kind of simulated log worse than equal weights (benchmarks/kinds.py)
@@ -204,7 +205,7 @@ class BalancedWeights(FittedWeights):
             "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
             "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
             "balanced": [fold.certificate() for fold in self.folds],
-            "warning": warn_of_collapse(self.ratio.cpu(), "Lower `strength` or raise `tolerance`."),
+            "warning": warn_of_collapse(self.ratio.cpu(), COLLAPSE_ADVICE),
         }
 
 
