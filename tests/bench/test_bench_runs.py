@@ -357,12 +357,12 @@ def test_changed_data_change_the_config_hash(small: str, tmp_path: Path, monkeyp
 def test_sweep_with_only_failures_gives_the_reason(
     small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["bench", "sweep", "--parameter", "dim", "--values", "0", "--datasets", small, "--methods", "mf"]
+    arguments = ["bench", "sweep", "--parameter", "dim", "--values", "0.5", "--datasets", small, "--methods", "mf"]
     assert main([*arguments, "--seeds", "1", "--out", str(tmp_path)]) == 2
-    assert "`dim` must be an integer >= 1" in capsys.readouterr().err
+    assert "`dim` must be an integer >= 0" in capsys.readouterr().err
     arguments.insert(6, "2")
     assert main([*arguments, "--seeds", "1", "--set", "epochs=2", "--out", str(tmp_path)]) == 0
-    assert "`dim` must be an integer >= 1" in capsys.readouterr().out
+    assert "`dim` must be an integer >= 0" in capsys.readouterr().out
 
 
 def test_missing_datasets_write_no_table(

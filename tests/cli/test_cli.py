@@ -499,7 +499,7 @@ def test_smd_of_constant_feature_is_dash_and_null(tmp_path: Path, capsys: pytest
         (["fit", "{files}/train.csv", "--set", "dimm=3"], "Did you mean 'dim'?"),
         (["fit", "{files}/train.csv", "--set", "dim"], "`--set` takes name=value"),
         (["fit", "{files}/train.csv", "--set", "depth=3"], "setting `depth` is unknown"),
-        (["fit", "{files}/train.csv", "--set", "dim=0"], "`dim` must be an integer >= 1, got 0"),
+        (["fit", "{files}/train.csv", "--set", "dim=-1"], "`dim` must be an integer >= 0, got -1"),
         (["fit", "{files}/train.csv", "--set", "seed=3"], "use --seed"),
         (["fit", "{files}/train.csv", "--set", "biases=no"], "`biases` must be true or false, got 'no'"),
         (["fit", "{files}/train.csv", "--set", "training=3"], "`training` must be a Training part"),
