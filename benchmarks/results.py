@@ -20,7 +20,7 @@ from counterpoise.cli.main import main as counterpoise
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAPER = "table --datasets coat --preset paper --methods rkb-ips akb-ips rkb-dr akb-dr"
-SWEPT = ("n_functions", "strength", "tolerance", "bandwidth")
+SWEPT = {"n_functions": "paper", "strength": "paper", "tolerance": "coat", "bandwidth": "coat"}  # on which datasets
 COMMANDS = (
     "table --datasets coat --methods all --seeds 10 --preset both",
     "table --datasets coat --methods all --seeds 10 --preset both --tune 20 --name tuned",
@@ -29,8 +29,11 @@ COMMANDS = (
     "bias --data coat --methods none",
     f"{PAPER} --seeds 10 --set solver=dual --name embeddings",
     f"{PAPER} --seeds 5 --name algorithm-1",
-    *(f"sweep --parameter {name} --seeds 3" for name in SWEPT),
-    *(f"sweep --parameter {name} --seeds 3 --preset paper --name sweep-{name}-paper" for name in SWEPT),
+    *(f"sweep --parameter {name} --datasets {data} --seeds 3" for name, data in SWEPT.items()),
+    *(
+        f"sweep --parameter {name} --datasets {data} --seeds 3 --preset paper --name sweep-{name}-paper"
+        for name, data in SWEPT.items()
+    ),
 )
 FIGURES = tuple(f"sweep-{name}{preset}.png" for name in SWEPT for preset in ("", "-paper"))
 MARK = re.compile(r"(<!-- (?P<file>\S+\.md)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
