@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
     from counterpoise.imputation.base import Constant, Learned, NoImputation
-    from counterpoise.imputation.outcome import OutcomeModel
     from counterpoise.imputation.mnar import MNARLikelihood
     from counterpoise.imputation.multiply_robust import MultiplyRobust
+    from counterpoise.imputation.outcome import OutcomeModel
     from counterpoise.imputation.targeted import Targeted
     from counterpoise.imputation.tri_training import TriTraining
     from counterpoise.methods import METHODS, make

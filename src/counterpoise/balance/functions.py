@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, get_args
 
 import numpy as np
@@ -20,7 +20,14 @@ from counterpoise.balance.exponential_family import FunctionRows, Rows, matrix_r
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import HINGE_STRENGTH, WORST_CASE_STRENGTH
 from counterpoise.balance.population import Pairs, Points, Population, Sample, kernel_rows
-from counterpoise.balance.selection import adaptive, draw_rows, greedy_worst_case, spectral, worst_case_matrix, worst_case_variance
+from counterpoise.balance.selection import (
+    adaptive,
+    draw_rows,
+    greedy_worst_case,
+    spectral,
+    worst_case_matrix,
+    worst_case_variance,
+)
 from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
 from counterpoise.config import Configurable, Select, Units
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
@@ -244,8 +251,9 @@ class KernelFunctions(Configurable):
         gram = _gram(kernel, centres, population, mean, generator)
         if self.select == "worst_case":
             matrix = worst_case_matrix(gram, kernel(centres.double(), centres.double()), self.ridge)
-            variance = float(worst_case_variance(gram - torch.outer(mean, mean), matrix))
-            return replace(FittedKernels.at_centres(kernel, centres, population, matrix), worst_case_variance=variance)
+            variance = worst_case_variance(gram - torch.outer(mean, mean), matrix)
+            fitted = FittedKernels.at_centres(kernel, centres, population, matrix)
+            return dataclasses.replace(fitted, worst_case_variance=variance)
         if self.select == "spectral":
             name, chosen = "eigenfunction", spectral(gram, mean, self.n)
         else:
@@ -318,9 +326,7 @@ class FittedKernels(FittedFunctions):
     mixing: Tensor | None = None  # (candidates, functions)
 
     @classmethod
-    def plain(
-        cls, kernel: Kernel, centres: Tensor, mean: Tensor, scale: Tensor, **others: Tensor | None
-    ) -> FittedKernels:
+    def plain(cls, kernel: Kernel, centres: Tensor, mean: Tensor, scale: Tensor, **others: Any) -> FittedKernels:
         """The kernels themselves, from their population means and standard deviations."""
         names = [f"kernel {j}" for j in range(len(centres))]
         return cls(targets=mean, scale=scale, names=names, kernel=kernel, centres=centres, **others)

@@ -83,7 +83,8 @@ def balance_keeping(
     allowed = chance_tolerance(size) if tolerance is None else tolerance
     search, search_base = rows, base
     if rows.n_rows > MAX_SEARCH_ROWS:
-        search, search_base = rows.at(draw_rows(rows, base, MAX_SEARCH_ROWS, generator or torch.Generator())).kept(), None
+        drawn = draw_rows(rows, base, MAX_SEARCH_ROWS, generator or torch.Generator())
+        search, search_base = rows.at(drawn).kept(), None
     path = _Search(fitted, search, search_base, allowed, kept, size)
     strength, result = path.run()
     if search is not rows:
@@ -111,9 +112,7 @@ class _Search:
 
     def solve(self, strength: float) -> tuple[BalanceResult, float]:
         """The solution, and log(1 / kept - 1) over that of the share to keep: above 0 it is too strong."""
-        result = self.fitted.balance(
-            self.rows, self.tolerance, strength, base_weights=self.base, start=self.start
-        )
+        result = self.fitted.balance(self.rows, self.tolerance, strength, base_weights=self.base, start=self.start)
         kept = effective_sample_size(np.asarray(result.weights.cpu())) / self.base_size
         imbalance = float(abs(result.imbalance / result.scale).max())
         self.points.append(PathPoint(strength, min(kept, 1.0), imbalance))
@@ -144,5 +143,3 @@ class _Search:
             if -excess < SHARE_ACCURACY or high - low < STRENGTH_ACCURACY:
                 break
         return math.exp(strength), best
-
-

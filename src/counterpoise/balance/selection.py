@@ -67,12 +67,12 @@ def worst_case_matrix(gram: Tensor, between: Tensor, ridge: float) -> Tensor:
     return gram + ridge * gram.diagonal().mean() * between
 
 
-def worst_case_variance(covariance: Tensor, matrix: Tensor) -> Tensor:
+def worst_case_variance(covariance: Tensor, matrix: Tensor) -> float:
     """trace(A^-1 C): n times the mean of v'A^-1 v, the squared bias of the worst function, over random samples of n."""
     values, vectors = torch.linalg.eigh(matrix)
     kept = values > MIN_EIGENVALUE_SHARE * values[-1]
     basis = vectors[:, kept]
-    return ((basis * (covariance @ basis)).sum(0) / values[kept]).sum()
+    return float(((basis * (covariance @ basis)).sum(0) / values[kept]).sum())
 
 
 def solve(matrix: Tensor, right: Tensor) -> Tensor:

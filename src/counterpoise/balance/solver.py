@@ -284,7 +284,7 @@ def _balance(
 def _in_coordinates(dual: Vector, penalty: Penalty, transform: Vector) -> Vector:
     """The problem's coordinates of dual values l = T dual, inside the box of the hinge."""
     if transform.ndim == 2:
-        return np.linalg.lstsq(transform, dual, rcond=None)[0]
+        return np.asarray(np.linalg.lstsq(transform, dual, rcond=None)[0], dtype=np.float64)
     bound = penalty.bound if isinstance(penalty, Hinge) else np.inf
     return np.clip(dual / transform, -bound, bound)
 

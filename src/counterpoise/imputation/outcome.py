@@ -18,17 +18,20 @@ from counterpoise.risks import error
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, Weights
 from counterpoise.training.learner import Learner
 
+MIN_EVIDENCE = 11.3  # the 99th percentile of chi-squared with 3 degrees of freedom
+
 
 @dataclass
 class OutcomeModel(Imputation):
     """The imputed label is what a model predicts that was trained by the risk `ips` with the weights of the fit.
 
-    `backbone`: the model; None for the predictor's with an exposure covariate. Doubly robust estimates let the outcome
-    depend on all that selection may depend on, and the predictor then learns it for every pair of D.
-
-    Where the model is the predictor's own, with its prior and weights, the risk `dr` has its minimum at the model
-    itself: there the corrections sum w (label - imputed) d logit are the slope of the prior. So imputing by a model
-    that predicts well costs nothing, while labels corrected from an imputation that is far off are mostly noise.
+    `backbone`: the model; None for the predictor's with an exposure covariate, where labels depend on it (p < 0.01).
+    Doubly robust estimates let the outcome depend on all that selection depends on, and the predictor then learns it
+    for every pair of D.
+    `correction`: the share of the correction w (error - imputed error), and of the predictor's prior, that counts.
+    Where the model is the predictor's own, with its prior and weights, any share gives the model itself: its slope,
+    sum w (label - imputed) d logit, is that of the prior. What the model knows besides, the prior would take from the
+    predictor; labels corrected in full are far outside of [0, 1] and mostly noise.
     """
 
     backbone: Backbone | str | None = None
@@ -37,14 +40,22 @@ class OutcomeModel(Imputation):
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Train the model; weights that choose by errors are solved on the way, by those of this model."""
         check_number("correction", self.correction, above=0, at_most=1, advice="1 is the doubly robust risk itself.")
-        own = context.backbone
-        if self.backbone is not None:
-            own = as_backbone(self.backbone)
-        elif not isinstance(own, ExposureCovariate):
-            own = ExposureCovariate(own)
-        learner = Learner.init(replace(context, backbone=deepcopy(own)), _Given(weights), "ips", NoImputation())
-        context.train(learner, learner.uses_pairs)
-        return OutcomeLabel(learner.scorer.requires_grad_(False), own, self.correction)
+        if self.backbone is not None or isinstance(context.backbone, ExposureCovariate):
+            own = context.backbone if self.backbone is None else as_backbone(self.backbone)
+            return OutcomeLabel(_trained(context, weights, own), own, self.correction)
+        own = ExposureCovariate(context.backbone)
+        scorer = _trained(context, weights, own)
+        information = len(context.log) * float(context.log.labels.var())
+        if scorer.exposure_evidence(information) < MIN_EVIDENCE:  # type: ignore[operator]
+            own, scorer = context.backbone, _trained(context, weights, context.backbone)
+        return OutcomeLabel(scorer, own, self.correction)
+
+
+def _trained(context: FitContext, weights: FittedWeights, backbone: Backbone) -> Scorer:
+    """A model trained by the risk `ips` with the weights of the fit."""
+    learner = Learner.init(replace(context, backbone=deepcopy(backbone)), _Given(weights), "ips", NoImputation())
+    context.train(learner, learner.uses_pairs)
+    return learner.scorer.requires_grad_(False)
 
 
 class _Given(Weights):

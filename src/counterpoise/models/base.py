@@ -41,7 +41,7 @@ class Scorer(nn.Module):
         )
 
     def side(self, name: str) -> str | None:
-        """"user" or "item" for a table with a row for each, by its name: `user_...` or `item_...`; else None."""
+        """Whose rows a table has, "user" or "item", by its name: `user_...` or `item_...`; None for others."""
         own = name.rpartition(".weight")[0].rpartition(".")[2]
         return next((side for side in ("user", "item") if own.startswith(f"{side}_")), None)
 

@@ -28,6 +28,7 @@ from counterpoise.models.base import Backbone, Scorer, as_backbone, inner_produc
 from counterpoise.models.embedding_ops import RepeatedInputCache
 from counterpoise.models.matrix_factorization import MatrixFactorization
 
+BIAS_VARIANCE = 0.5  # of users or items in log odds: that of the default prior, 1 / l2_biases
 MIN_SPREAD = 0.1  # log odds of being observed: parts that vary less, such as that of users who all rate equally often,
 # are not scaled up to 1. Simulated logs: 0.01 to 1 change no metric in the fourth digit (benchmarks/constants.py)
 
@@ -115,6 +116,15 @@ class _ExposureScorer(Scorer):
 
     def shift(self, logit: float) -> bool:
         return self.inner.shift(logit)
+
+    def exposure_evidence(self, information: float) -> float:
+        """Wald's statistic of the coefficients, chi-squared with 3 degrees of freedom where exposure says nothing.
+
+        A coefficient of a part of variance 1 has a variance of 1 / information, the rows times a label's variance;
+        those of users and items also that of what users and items differ by besides.
+        """
+        among = torch.tensor([BIAS_VARIANCE / self.n_users, BIAS_VARIANCE / self.n_items, 0.0])
+        return float((self.exposure_coefficients.detach().cpu().square() / (1 / information + among)).sum())
 
     def precision(self, name: str) -> float:
         if name == "exposure_coefficients":

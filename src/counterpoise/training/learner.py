@@ -97,15 +97,15 @@ class Learner:
         rows = self.log.codes()
         if rows is None:
             return
-        ratio = self.weights.ratio.double() * self.imputation.prior_scale
-        if bool((ratio - 1).abs().max() < 1e-6):
+        ratio, whole = self.weights.ratio.double(), self.imputation.prior_scale
+        if whole == 1 and bool((ratio - 1).abs().max() < 1e-6):
             return
         scorer, scales = self.scorer, {}
         shares = {"user": _count_of(ratio, rows[0], scorer.n_users), "item": _count_of(ratio, rows[1], scorer.n_items)}
         for place, (name, parameter) in enumerate(scorer.named_parameters()):
             side = scorer.side(name)
             if side is not None and len(parameter) == len(shares[side]):
-                scales[place] = shares[side]
+                scales[place] = whole * shares[side]
         self.optimizer.scale_precisions(scales)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:

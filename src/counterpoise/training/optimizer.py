@@ -59,13 +59,15 @@ class Adam:
 
         Later scales take the place of those before, in the same memory.
         """
+        known = set(self.row_precisions)
         for place, scale in scales.items():
             precision = self.precisions[place] * scale.to(self.parameters[place])[:, None]
             if place in self.row_precisions:
                 self.row_precisions[place].copy_(precision)
             else:
                 self.row_precisions[place] = precision
-        self._group()
+        if any(place not in known for place in scales):
+            self._group()
 
     @classmethod
     def of(cls, models: Sequence[Model], learning_rate: float, rows: int) -> Self:

@@ -28,8 +28,8 @@ from counterpoise.weights.base import NaiveBayes, Uniform
 
 COLLAPSE_ADVICE = "Lower `strength` or raise `tolerance`."
 ROWS_PER_CANDIDATE = 50  # rows of the log, for each candidate kernel, that the adaptive rule's regression uses
-MAX_VARIANCE_COST = 0.001  # log loss that weights may cost in variance (`share_to_keep`): of 0.0005, 0.001 and 0.0025
-# the largest that ranks no kind of simulated log worse than equal weights (benchmarks/kinds.py)
+MAX_VARIANCE_COST = 0.0005  # log loss that weights may cost in variance (`share_to_keep`): at 0.001 three of four
+# methods lose 0.0003 of log loss where items are popular for no reason (benchmarks/kinds.py, seeds 0 to 15)
 NEWTON_STEPS = 30  # for an intercept: one number
 
 
@@ -40,8 +40,8 @@ class Balancing(Weights):
     tau_j = weighted mean over the log minus population mean of function j. `tolerance` (the paper's C) and `strength`
     (gamma) are in population standard deviations of each function, or in its own units with `units="raw"`, which are
     the paper's (see `FittedFunctions.balance`).
-    `strength`: a number; "exact", which balances all that can be balanced, for estimates; or "auto", for training, which
-    is the largest that keeps a share `kept` of the effective sample (`share_to_keep`), where
+    `strength`: a number; "exact", which balances all that can be balanced, for estimates; or "auto", for training: the
+    largest that keeps a share `kept` of the effective sample (`share_to_keep`), where
 
     - the population is that of the log's users, each as often as in the log, with all items. Which items a user chose
       biases what is learned; how often users rate does not, and balancing it would cost sample;
@@ -120,7 +120,9 @@ class Balancing(Weights):
         if self.solver == "gradient" and self.strength in ("exact", float("inf")):
             raise ConfigError(f"`solver` must be 'dual' for strength={self.strength!r}. Or give a number, or \"auto\".")
         if self.strength == "auto" and self.units == "raw" and self.solver == "dual":
-            raise ConfigError("`strength` must be a number for units='raw', got \"auto\", which is in standard deviations.")
+            raise ConfigError(
+                "`strength` must be a number for units='raw', got 'auto', which is in standard deviations."
+            )
         if not isinstance(self.embedder, Backbone):
             raise ConfigError(f"`embedder` must be a Backbone, got {self.embedder!r}.")
         if not hasattr(self.functions, "fit"):
@@ -128,10 +130,10 @@ class Balancing(Weights):
 
 
 def share_to_keep(rows: int, n_users: int, n_items: int) -> float:
-    """1 / (1 + 2 x 0.001 x rows / (|U| + |I|)): the least share of the sample that weights for training should keep.
+    """1 / (1 + 2 x 0.0005 x rows / (|U| + |I|)): the least share of the sample that training weights should keep.
 
-    p parameters learned from an effective sample of kept x rows have an expected log loss of p / (2 kept rows) above the
-    best. With a parameter for each user and item, these weights add at most 0.001 to that of equal ones.
+    p parameters learned from an effective sample of kept x rows have an expected log loss of p / (2 kept rows) above
+    the best. With a parameter for each user and item, these weights add at most 0.0005 to that of equal ones.
     """
     return 1 / (1 + 2 * MAX_VARIANCE_COST * rows / (n_users + n_items))
 
@@ -201,12 +203,16 @@ class BalancedWeights(FittedWeights):
         found = {"path": path_facts(chosen, self.folds[0].kept)} if chosen else {}
         if self.levelled is not None:
             found["level"] = asdict(self.levelled)
-        return solution_facts([fold.result for fold in self.folds]) | found | {
-            "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
-            "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
-            "balanced": [fold.certificate() for fold in self.folds],
-            "warning": warn_of_collapse(self.ratio.cpu(), COLLAPSE_ADVICE),
-        }
+        return (
+            solution_facts([fold.result for fold in self.folds])
+            | found
+            | {
+                "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
+                "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
+                "balanced": [fold.certificate() for fold in self.folds],
+                "warning": warn_of_collapse(self.ratio.cpu(), COLLAPSE_ADVICE),
+            }
+        )
 
 
 def solution_facts(results: list[BalanceResult]) -> dict[str, Any]:
