@@ -19,12 +19,12 @@ from pathlib import Path
 from counterpoise.cli.main import main as counterpoise
 
 DOCS = Path(__file__).parents[1] / "docs"
-SWEEP = (
-    "--datasets product-like --seeds 2 --metrics auc ndcg_one mse --methods mf rkb-ips wkb-ips akb-ips skb-ips mb-ips"
-)
-PAPER = "table --datasets coat --preset paper --methods rkb-ips akb-ips rkb-dr akb-dr"
+SWEEP = "--datasets product-like --seeds 2 --metrics auc ndcg mse --methods mf rkb-ips wkb-ips akb-ips skb-ips mb-ips"
+PUBLISHED = "table --datasets coat --protocol paper"  # the test of the published numbers
+PAPER = f"{PUBLISHED} --preset paper --methods rkb-ips akb-ips rkb-dr akb-dr"
 COMMANDS = (
-    "table --datasets coat --methods all --seeds 10 --preset both",
+    "table --datasets coat --methods all --seeds 10",
+    f"{PUBLISHED} --methods all --seeds 10 --preset both --name published",
     "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",

@@ -31,7 +31,7 @@ import zstandard
 from mutations import json_bytes, mutate_bytes, mutate_text, mutate_tree, odd_frame, toml_bytes
 
 from counterpoise import CounterpoiseError, load_model, make, simulate
-from counterpoise.bench.jobs import Job, measure
+from counterpoise.bench.jobs import Job
 from counterpoise.bench.store import Store
 from counterpoise.bench.summary import summarise
 from counterpoise.cli.main import main
@@ -82,7 +82,7 @@ class Seeds:
         shutil.copy(self.train, store_data / "train.csv")
         shutil.copy(self.test, store_data / "test.csv")
         self.job = Job(str(store_data), "mf", 0, settings={"epochs": 1, "dim": 2})
-        self.row = json.loads(json.dumps(measure(self.job), default=str))
+        self.row = json.loads(json.dumps(self.job.measure(), default=str))
 
 
 def cases(seeds: Seeds) -> dict[str, tuple[int, Case]]:
