@@ -116,9 +116,9 @@ def test_the_weight_of_a_pair_is_the_mean_over_folds(dataset: Dataset) -> None:
 def test_before_the_first_solution_weights_are_the_prior(dataset: Dataset) -> None:
     fitted_weights = Balancing(**SIDE).init(context_of(dataset))
     assert torch.equal(fitted_weights.at(None, None), torch.ones(60 * 50))
-    DebiasedRecommender(Balancing(KernelFunctions(n=3, select="adaptive")), "dr", Targeted(), training=Training(2)).fit(
-        dataset.train
-    )
+    DebiasedRecommender(
+        Balancing(KernelFunctions(n=3, select="adaptive"), refresh=1), "dr", Targeted(), training=Training(3)
+    ).fit(dataset.train)
 
 
 def test_the_kept_weights_are_those_of_the_best_epoch(dataset: Dataset) -> None:

@@ -200,6 +200,9 @@ def test_the_loss_of_a_step_is_its_formula(part: Weights, dataset: Dataset) -> N
 def test_a_step_changes_the_ratios_of_its_batch_alone(part: Weights, dataset: Dataset) -> None:
     given = context(dataset.train, batch_size=50)
     fitted_weights = part.init(given)
+    for parameter in fitted_weights.scorer.parameters():  # at the start the mean is right, and would not move
+        parameter.data.normal_(-1, 0.3, generator=given.generator)
+    fitted_weights.finalize()
     batch = next(iter(given.batches(pairs=True).epoch()))
     before, ratio = [tensor.clone() for tensor in fitted_weights.state()], fitted_weights.ratio.clone()
     logits, pair_logits = torch.randn(len(batch.rows)), torch.randn(len(batch.pair_users))

@@ -162,6 +162,8 @@ class _FittedTargeted(FittedImputation):
 
     def _at(self, users: Tensor | None, items: Tensor | None) -> tuple[Tensor, Tensor]:
         """(1 / propensity, the covariate) of each pair."""
+        if users is not None and len(users) == 0:  # some weights cannot be asked for those of no pair
+            return self.weights.ratio[:0], self.weights.ratio[:0]
         weight = self.weights.at(users, items).detach() / self.density
         return weight, weight - 1 if self.covariate == "odds" else weight
 
