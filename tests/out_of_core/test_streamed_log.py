@@ -14,10 +14,11 @@ from hypothesis import given, strategies
 from scipy.stats import chisquare
 
 from counterpoise import Dataset, DebiasedRecommender, load_model, make, tune
+from counterpoise.balance import diagnostics
 from counterpoise.cli.main import main
 from counterpoise.data.datasets import load_dataset
 from counterpoise.data.files import title_of
-from counterpoise.errors import ConfigError, DataError
+from counterpoise.errors import ConfigError, ConvergenceWarning, DataError
 from counterpoise.out_of_core.engines import ThreadEngine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
@@ -115,7 +116,15 @@ def test_balancing_weights_of_a_streamed_fit_are_those_in_memory(log: StreamedLo
     found = fit_streamed(make("skb-ips", **settings), log)
     np.testing.assert_allclose(found.ratio_, memory.ratio_, rtol=1e-4)
     assert found.facts_["weights"]["status"] == "solved"
+    assert found.facts_["weights"]["warning"] is None
     assert not list(log.shards.folder.glob("weights-*"))
+
+
+def test_a_streamed_fit_warns_of_collapsed_weights(log: StreamedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnostics, "MIN_EFFECTIVE_SHARE", 1.0)
+    with pytest.warns(ConvergenceWarning, match="collapsed") as said:
+        model = fit_streamed(make("skb-ips", epochs=1, features="activity", strength=1.0), log)
+    assert model.facts_["weights"]["warning"] == str(said[0].message)
 
 
 @pytest.mark.parametrize(

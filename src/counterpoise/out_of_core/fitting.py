@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from counterpoise.balance.diagnostics import warn_of_collapse
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
 from counterpoise.imputation.base import Constant, Learned, NoImputation
@@ -21,7 +22,7 @@ from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.contracts import FitContext, FittedWeights, Imputation, Weights
 from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, DivergenceError, History, Interrupted, Progress, train
-from counterpoise.weights.balancing import Balancing, solution_facts
+from counterpoise.weights.balancing import COLLAPSE_ADVICE, Balancing, solution_facts
 from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
 from counterpoise.weights.propensity import Popularity
 
@@ -131,4 +132,5 @@ class _ShardedWeights(FittedWeights):
         self.result.weights.remove()
 
     def facts(self) -> dict[str, Any]:
-        return solution_facts([self.result]) | {"held_out_before": None, "held_out_after": None}
+        warning = warn_of_collapse(self.ratio.cpu(), COLLAPSE_ADVICE)
+        return solution_facts([self.result]) | {"held_out_before": None, "held_out_after": None, "warning": warning}

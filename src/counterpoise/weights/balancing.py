@@ -23,6 +23,7 @@ from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.training.contracts import FitContext, FittedWeights, Weights
 from counterpoise.weights.base import NaiveBayes, Uniform
 
+COLLAPSE_ADVICE = "Lower `strength` or raise `tolerance`."
 ROWS_PER_CANDIDATE = 50  # rows of the log, for each candidate kernel, that the adaptive rule's regression uses
 
 
@@ -139,7 +140,7 @@ class BalancedWeights(FittedWeights):
             "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
             "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
             "balanced": [fold.certificate() for fold in self.folds],
-            "warning": warn_of_collapse(self.ratio.cpu(), "Lower `strength` or raise `tolerance`."),
+            "warning": warn_of_collapse(self.ratio.cpu(), COLLAPSE_ADVICE),
         }
 
 
