@@ -19,21 +19,26 @@ from pathlib import Path
 from counterpoise.cli.main import main as counterpoise
 
 DOCS = Path(__file__).parents[1] / "docs"
-SWEEP = "--datasets product-like --seeds 2 --metrics auc ndcg mse --methods mf rkb-ips wkb-ips akb-ips skb-ips mb-ips"
 PUBLISHED = "table --datasets coat --protocol paper"  # the test of the published numbers
 PAPER = f"{PUBLISHED} --preset paper --methods rkb-ips akb-ips rkb-dr akb-dr"
+SWEPT = {"n_functions": "paper", "strength": "paper", "tolerance": "coat", "bandwidth": "coat"}  # on which datasets
 COMMANDS = (
     "table --datasets coat --methods all --seeds 10",
     f"{PUBLISHED} --methods all --seeds 10 --preset both --name published",
+    "table --datasets coat --methods all --seeds 10 --tune 20 --name tuned",
+    f"{PUBLISHED} --methods all --seeds 10 --preset paper --tune 20 --name published-tuned",
     "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",
     f"{PAPER} --seeds 10 --set solver=dual --name embeddings",
     f"{PAPER} --seeds 5 --name algorithm-1",
-    f"sweep --parameter n_functions --values 1 3 10 30 {SWEEP}",
-    f"sweep --parameter strength --values 1 5 50 {SWEEP}",
+    *(f"sweep --parameter {name} --datasets {data} --seeds 3" for name, data in SWEPT.items()),
+    *(
+        f"sweep --parameter {name} --datasets {data} --seeds 3 --preset paper --name sweep-{name}-paper"
+        for name, data in SWEPT.items()
+    ),
 )
-FIGURES = ("sweep-n_functions.png", "sweep-strength.png")
+FIGURES = tuple(f"sweep-{name}{preset}.png" for name in SWEPT for preset in ("", "-paper"))
 MARK = re.compile(r"(<!-- (?P<file>\S+\.md)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

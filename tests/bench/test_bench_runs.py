@@ -323,7 +323,7 @@ def test_sweep_writes_a_picture_and_tables(small: str, tmp_path: Path) -> None:
 
 def test_figures_have_defaults_in_the_units_of_the_preset(small: str, tmp_path: Path) -> None:
     settings = ["--seeds", "1", "--set", "epochs=1", "--datasets", small, "--quiet", "--out", str(tmp_path)]
-    for preset, words in (("default", "in SDs of a function"), ("paper", "in its own units")):
+    for preset, words in (("default", "SD units"), ("paper", "raw units")):
         command = ["bench", "sweep", "--parameter", "strength", "--preset", preset, "--name", preset, *settings]
         assert main([*command, "--methods", "mf", "akb-ips", "dr-jl", "akb-dr"]) == 0
         assert words in (tmp_path / f"{preset}.svg").read_text()

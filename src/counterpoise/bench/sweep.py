@@ -51,7 +51,7 @@ FIGURES = {
     ),
     "bandwidth": FigureDefaults("sigma^2 (bandwidth)", (0.5, 1, 2, 5, 10, 30), (0.5, 1, 5, 10, 30)),
 }
-UNITS = {"sd": "in SDs of a function", "raw": "in its own units"}
+UNITS = {"sd": "SD units", "raw": "raw units"}
 NOTE = "std: over seeds, after the level of each seed (its mean over all points) is taken out, where there is one."
 
 

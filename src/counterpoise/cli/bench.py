@@ -35,7 +35,7 @@ app = typer.Typer(help="The paper's table and figures, honest, with tests of sig
 LISTS = ("--datasets", "--methods", "--values", "--metrics", "--matrices", "--estimators")  # may be written with spaces
 PRESETS: dict[str, list[BenchPreset]] = {"default": ["default"], "paper": ["paper"], "both": ["default", "paper"]}
 Datasets = Annotated[
-    str, option("Names or paths: coat, yahoo-r3, kuairec, coat-like, ..., or paper for its three or their likes.")
+    str, option("Names or paths: coat, yahoo-r3, kuairec, music-like, ...; paper: its three, or their stand-ins.")
 ]
 Methods = Annotated[str, option("Names of methods, or all, paper, baselines, balancing, or module:function.")]
 Seeds = Annotated[int, option("Number of seeds; each draws probe, initial model and batches for all methods.")]
@@ -208,8 +208,8 @@ def sweep(
 ) -> None:
     """A setting swept over values, as a picture with bands and as a table.
 
-    The paper's Figure 1 is --parameter n_functions and its Figure 2 --parameter strength, IPS and DR panels side by
-    side for each dataset; with --preset paper in its units. Methods that do not have the setting are horizontal lines.
+    The paper's Figure 1 is --parameter n_functions, its Figure 2 --parameter strength; --preset paper has its units.
+    IPS and DR panels stand side by side for each dataset. A method without the setting is a horizontal line.
     """
     from counterpoise import plots  # raises without matplotlib, before any fit
     from counterpoise.bench.jobs import describe_failures
