@@ -26,6 +26,7 @@ from graded_world import graded
 
 FOLDS = 4
 METHODS = ("mf", "counterpoise")
+LOSSES = {False: "none", True: cp.OrdinalLoss()}
 
 
 def held_out(method: str, log: cp.FeedbackLog, ordinal: bool, repeats: int) -> np.ndarray:
@@ -35,9 +36,7 @@ def held_out(method: str, log: cp.FeedbackLog, ordinal: bool, repeats: int) -> n
         fold = np.random.default_rng(repeat).integers(0, FOLDS, len(log))
         for number in range(FOLDS):
             train, test = (log.take(np.flatnonzero(rows)) for rows in (fold != number, fold == number))
-            predicted = (
-                cp.make(method, seed=repeat, ordinal=cp.OrdinalLoss() if ordinal else None).fit(train).predict_log(test)
-            )
+            predicted = cp.make(method, seed=repeat, ordinal=LOSSES[ordinal]).fit(train).predict_log(test)
             score = cp.evaluate(predicted, test, bootstrap=0)
             found.append((recentred_loss(logit(predicted.astype(np.float64)), test.labels), score.auc))
     return np.array(found)
@@ -75,8 +74,7 @@ def denser(logs: int) -> None:
         losses = []
         for seed in range(logs):
             data = graded(seed, n_users=300, n_items=200, density=density)
-            losses_of = (None, cp.OrdinalLoss())
-            models = [cp.make("counterpoise", seed=seed, ordinal=loss).fit(data.train) for loss in losses_of]
+            models = [cp.make("counterpoise", seed=seed, ordinal=loss).fit(data.train) for loss in LOSSES.values()]
             losses.append([cp.evaluate(model, data.test, bootstrap=0).log_loss for model in models])
         print(f"| {density:.0%} | {' | '.join(f'{loss:.4f}' for loss in np.mean(losses, 0))} |", flush=True)
 

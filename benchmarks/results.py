@@ -19,11 +19,14 @@ from pathlib import Path
 from counterpoise.cli.main import main as counterpoise
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAPER = "table --datasets coat --preset paper --methods rkb-ips akb-ips rkb-dr akb-dr"
+PUBLISHED = "table --datasets coat --protocol paper"  # the test of the published numbers
+PAPER = f"{PUBLISHED} --preset paper --methods rkb-ips akb-ips rkb-dr akb-dr"
 SWEPT = {"n_functions": "paper", "strength": "paper", "tolerance": "coat", "bandwidth": "coat"}  # on which datasets
 COMMANDS = (
-    "table --datasets coat --methods all --seeds 10 --preset both",
-    "table --datasets coat --methods all --seeds 10 --preset both --tune 20 --name tuned",
+    "table --datasets coat --methods all --seeds 10",
+    f"{PUBLISHED} --methods all --seeds 10 --preset both --name published",
+    "table --datasets coat --methods all --seeds 10 --tune 20 --name tuned",
+    f"{PUBLISHED} --methods all --seeds 10 --preset paper --tune 20 --name published-tuned",
     "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",

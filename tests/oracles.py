@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -10,13 +11,15 @@ import numpy as np
 # ---- metrics ---------------------------------------------------------------------------------------------------------
 
 
-def ranked_labels(users, items, scores, labels) -> dict[int, list[float]]:
-    """Each user's labels, best score first, equal scores by item."""
-    rows = sorted(zip(users, -np.asarray(scores), items, labels, strict=True))
-    lists: dict[int, list[float]] = {}
-    for user, _, _, label in rows:
-        lists.setdefault(user, []).append(label)
-    return lists
+def rankings(users, scores, labels) -> dict[int, list[list[float]]]:
+    """For each user the labels of every ranking with descending scores: all orders of rows of equal score."""
+    found = {}
+    for user in sorted(set(users)):
+        own = sorted(((s, y) for u, s, y in zip(users, scores, labels, strict=True) if u == user), reverse=True)
+        tied = [[y for _, y in group] for _, group in itertools.groupby(own, key=lambda row: row[0])]
+        orders = itertools.product(*map(itertools.permutations, tied))
+        found[user] = [list(itertools.chain.from_iterable(order)) for order in orders]
+    return found
 
 
 def dcg(ranked: Sequence[float], k: int) -> float:
@@ -54,19 +57,30 @@ def log_loss(labels, probabilities) -> float:
     return mean([-math.log(p if label == 1 else 1 - p) for label, p in zip(labels, clipped, strict=True)])
 
 
-def all_metrics(users, items, scores, labels, k: int, empty_users: str) -> dict[str, float]:
-    """Every field of an `Evaluation` that is a metric."""
-    lists = list(ranked_labels(users, items, scores, labels).values())
-    counted = [ranked for ranked in lists if sum(ranked) > 0 or empty_users != "skip"]
-    p, r = mean([precision(ranked, k) for ranked in counted]), mean([recall(ranked, k) for ranked in counted])
+def all_metrics(users, scores, labels, k: int) -> dict[str, float]:
+    """Every metric: the fields of an `Evaluation`, and `ndcg_one` and `f1_one` with users without a positive."""
+    orders = rankings(users, scores, labels).values()
+    with_positive = [lists for lists in orders if sum(lists[0]) > 0]
+
+    def list_metrics(counted, empty: float) -> list[float]:
+        """NDCG and F1, precision, recall: means over users of the mean over orders of tied rows."""
+        n = mean([mean([ndcg(ranked, k, empty) for ranked in lists]) for lists in counted])
+        p = mean([mean([precision(ranked, k) for ranked in lists]) for lists in counted])
+        r = mean([mean([recall(ranked, k) for ranked in lists]) for lists in counted])
+        return [n, 2 * p * r / (p + r) if p + r != 0 else 0.0, p, r]
+
+    n, f, p, r = list_metrics(with_positive, math.nan)
+    ndcg_one, f1_one, _, _ = list_metrics(orders, 1.0)
     own = [auc(labels[users == user], scores[users == user]) for user in np.unique(users)]
     return {
         "auc": auc(labels, scores),
         "user_auc": mean([value for value in own if not math.isnan(value)]),
-        "ndcg": mean([ndcg(ranked, k, empty=float(empty_users == "one")) for ranked in counted]),
+        "ndcg": n,
         "precision": p,
         "recall": r,
-        "f1": 2 * p * r / (p + r) if p + r != 0 else 0.0,
+        "f1": f,
+        "ndcg_one": ndcg_one,
+        "f1_one": f1_one,
         "mse": mean([(label - score) ** 2 for label, score in zip(labels, scores, strict=True)]),
         "mae": mean([abs(label - score) for label, score in zip(labels, scores, strict=True)]),
         "log_loss": log_loss(labels, scores),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from counterpoise import Dataset, FeedbackLog
+from counterpoise import Dataset, FeedbackLog, ranking
 from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
 
 
@@ -41,6 +42,19 @@ def test_seen_items_are_hidden_and_no_others(dataset: Dataset) -> None:
         rated = set(log.items[log.users == user].tolist())
         assert set(torch.nonzero(scores[row] == -torch.inf).flatten().tolist()) == rated
         assert (scores[row] == 0).sum() == log.shape[1] - len(rated)
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**20])
+def test_seen_pairs_are_found_whatever_the_block(dataset: Dataset, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranking, "BLOCK_ROWS", block)
+    log = dataset.train.take(slice(0, 200))
+    users, items = (codes.ravel() - 1 for codes in np.indices((20, log.shape[1] + 3)))  # -1 and past the last: unknown
+    rated = set(zip(log.users.tolist(), log.items.tolist(), strict=True))
+    expected = [pair in rated for pair in zip(users.tolist(), items.tolist(), strict=True)]
+    known = (users >= 0) & (items >= 0)
+    assert (Seen.of(log).contains(users, items) & known).tolist() == expected
+    assert not Seen.of(log.take([])).contains(users, items).any()
+    assert Seen.of(log).contains(users[:0], items[:0]).tolist() == []
 
 
 def test_label_rates_are_shrunk_to_the_mean() -> None:

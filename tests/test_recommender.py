@@ -109,6 +109,15 @@ def test_a_model_knows_the_pairs_of_its_logs(dataset: Dataset, tmp_path: Path) -
     assert model.has_seen(elsewhere).tolist() == [True, False]
 
 
+def test_rows_of_the_training_log_are_no_test(dataset: Dataset) -> None:
+    model = cp.make("mf", **FAST).fit(dataset.train, probe=dataset.probe)
+    for seen in (dataset.train, dataset.probe):
+        with pytest.raises(cp.DataError, match=f"`log`: all {len(seen)} pairs were seen in training or in the probe"):
+            cp.evaluate(model, seen)
+    assert cp.evaluate(model, dataset.train, protocol="paper").n_seen == len(dataset.train)
+    assert cp.evaluate(model, dataset.test).n_seen == 0
+
+
 def test_numpy_numbers_are_settings_like_others(dataset: Dataset, tmp_path: Path) -> None:
     model = cp.make("mf", dim=np.int64(3), seed=np.int64(1), l2=np.float32(2), **FAST).fit(dataset.train)
     model.save(tmp_path)

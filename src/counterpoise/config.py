@@ -88,7 +88,6 @@ def _rich(value: Any) -> Any:
 
 Duplicates = Literal["error", "last", "mean"]  # a pair that occurs twice: refuse, keep the last row, average
 Protocol = Literal["honest", "paper"]  # how unbiased ratings become probe and test
-EmptyUsers = Literal["skip", "one", "zero"]  # a test user without a positive label: left out, NDCG 1, NDCG 0
 Unknown = Literal["error", "popular"]  # a user the log does not have: refuse, or score items by their label rate
 KernelName = Literal["gaussian", "exponential"]
 Select = Literal["random", "worst_case", "greedy", "adaptive", "spectral"]

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from counterpoise.data.log import FeedbackLog
 
+BLOCK_ROWS = 2**20  # of seen pairs that are looked up at a time
+
 
 def top_items(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest scores of each row and their columns, best first; equal scores in the order of columns."""
@@ -41,9 +43,18 @@ class Seen:
         return cls(torch.from_numpy(np.r_[0, np.cumsum(counts)]), torch.from_numpy(items.astype(np.int64)))
 
     def contains(self, users: NDArray[Any], items: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether each pair is one of these; the memory beyond the pairs asked for is bounded."""
         size = 1 + max(int(self.items.max()) if len(self.items) else 0, int(items.max(initial=0)))
-        owners = np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts.numpy()))
-        return np.isin(users.astype(np.int64) * size + items, owners * size + self.items.numpy())
+        asked, place = np.unique(users.astype(np.int64) * size + items, return_inverse=True)
+        found, starts = np.zeros(len(asked) + 1, bool), self.starts.numpy()
+        keys = np.append(asked, -1)  # the last is where pairs greater than all of those asked for fall
+        for first in range(0, len(self.items), BLOCK_ROWS):
+            block = self.items[first : first + BLOCK_ROWS].numpy()
+            owners = np.searchsorted(starts, np.arange(first, first + len(block)), side="right") - 1
+            pairs = owners * size + block
+            nearest = np.searchsorted(asked, pairs)
+            found[nearest[keys[nearest] == pairs]] = True
+        return found[place]
 
     def hide(self, scores: Tensor, users: Tensor) -> None:
         """Set the scores of seen items to minus infinity, in place; row r belongs to users[r], -1 has seen nothing."""

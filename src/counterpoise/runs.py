@@ -8,19 +8,19 @@ import re
 import time
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterpoise import __version__
-from counterpoise.config import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
+from counterpoise.config import Duplicates, EngineName, Protocol, Unknown
 from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
 from counterpoise.data.reading import header_of, read_log
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, did_you_mean, short_repr
-from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
+from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate, unseen_rows
 from counterpoise.methods import make
 from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.storage import CHECKPOINT, read_manifest, remove_folder
@@ -61,7 +61,6 @@ class FitConfig(BaseModel):
     seed: int = 0
     settings: dict[str, Any] = Field(default_factory=dict)
     k: int = Field(default=5, ge=1)
-    empty_users: EmptyUsers = "skip"
     memory: str = "4GB"
     engine: EngineName = "local"
     workers: int | None = None
@@ -217,7 +216,7 @@ def fit_and_evaluate(
     seconds = time.perf_counter() - started
     evaluation = None
     if dataset.test is not None:
-        evaluation = evaluate(model, dataset.test, k=configuration.k, empty_users=configuration.empty_users)
+        evaluation = evaluate(model, dataset.test, configuration.k, configuration.protocol)
     truth = _truth(configuration, model) if configuration.data == "simulated" else None
     return Fitted(configuration, dataset, model, evaluation, seconds, truth)
 
@@ -342,14 +341,13 @@ def evaluate_run(
     data: EvaluationData,
     *,
     k: int = 5,
-    empty_users: EmptyUsers = "skip",
     unknown_users: Unknown = "error",
-) -> tuple[Evaluation, int, Protocol]:
-    """(the evaluation of a saved run, the number of test rows that were seen in training, the protocol)."""
+) -> Evaluation:
+    """The evaluation of a saved run."""
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
     log, seen, protocol = read_test(model, fitted, data)
     scores = model.predict_log(log, unknown=unknown_users)
-    return evaluate(scores, log, k=k, empty_users=empty_users), seen, protocol
+    return replace(evaluate(scores, log, k), protocol=protocol, n_seen=seen)
 
 
 def read_test(
@@ -357,8 +355,8 @@ def read_test(
 ) -> tuple[FeedbackLog, int, Protocol]:
     """(the test log, how many of its pairs were seen in training, the protocol); `fitted`: the run's configuration.
 
-    In the honest protocol the pairs of the training log and of the probe are left out. Users whom the model does not
-    know are kept: `predict_log` and `unknown_users` decide about them.
+    Seen pairs are left out or counted as in `evaluate`. Users whom the model does not know are kept: `predict_log` and
+    `unknown_users` decide about them.
     """
     test = data.test
     protocol = data.protocol or fitted.get("protocol", "honest")
@@ -372,12 +370,7 @@ def read_test(
         _check_memory(test, data.memory)
         ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": True}
         log = read_log(test, threshold=threshold, **ids, **columns_as_fitted(fitted, test, dict(data.reading)))
-    seen = model.has_seen(log)
-    if protocol == "honest":
-        if seen.all():
-            raise DataError(f"{test}: all {len(seen)} pairs were seen in training. Use --protocol paper to count them.")
-        log = log.take(~seen)
-    return log, int(seen.sum()), protocol
+    return *unseen_rows(model, log, protocol, test), protocol
 
 
 def _check_memory(test: str, memory: str) -> None:

@@ -33,7 +33,8 @@ from counterpoise.bench.tuning import settings_sheets, tuned_jobs, tuning_jobs
 from counterpoise.cli.bench import join_lists, numbers
 from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError
-from counterpoise.evaluation.evaluate import metrics_by_rule
+from counterpoise.evaluation.evaluate import metrics_and_replicates
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.tuning.study import Study
 
 QUICK = {"epochs": 3, "dim": 2}
@@ -103,25 +104,45 @@ def test_a_row_has_the_metrics_of_evaluate(small: str) -> None:
     job = Job(small, "mf", 1, settings=QUICK)
     row, dataset = job.measure(), find_dataset(small).load("honest", 1)
     model = make("mf", seed=1, **QUICK).fit(dataset.train, probe=dataset.probe)
-    for rule in ("one", "skip", "zero"):
-        expected = evaluate(model, dataset.test, empty_users=rule, bootstrap=0)  # type: ignore[arg-type]
-        assert row["metrics"][f"ndcg_{rule}"] == expected.ndcg
-        assert row["metrics"][f"f1_{rule}"] == expected.f1
-        assert row["metrics"]["auc"] == expected.auc
+    assert dataset.test is not None
+    expected, empty = evaluate(model, dataset.test, bootstrap=0), np.bincount(dataset.test.users, dataset.test.labels)
+    assert {name: row["metrics"][name] for name in METRIC_NAMES} == {n: getattr(expected, n) for n in METRIC_NAMES}
+    share = float((empty[np.unique(dataset.test.users)] == 0).mean())
+    assert share > 0
+    assert row["metrics"]["ndcg_one"] == pytest.approx((1 - share) * expected.ndcg + share)
+    assert row["metrics"]["f1_one"] == pytest.approx((1 - share) * expected.f1)
     assert json.loads(json.dumps(row)) == row
     assert len(row["replicates"]["auc"]) == 200
+
+
+def test_fit_evaluate_and_bench_show_the_same_numbers(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, run = ["--set", "epochs=5", "--set", "device=cpu"], str(tmp_path / "run")
+    shown = []
+    for command in (
+        ["fit", small, "--method", "mf", *settings, "--out", run],
+        ["evaluate", run, f"{small}/test.csv"],
+        ["bench", "table", "--datasets", small, "--methods", "mf", "--seeds", "1", *settings, "--out", str(tmp_path)],
+    ):
+        assert main([*command, "--json"]) == 0
+        shown.append(json.loads(capsys.readouterr().out))
+    cells = shown[2]["sections"][0]["lines"][0]["cells"]
+    assert list(cells) == ["auc", "ndcg", "f1"]
+    for name, cell in cells.items():
+        assert shown[0]["evaluation"][name] == pytest.approx(cell["mean"])
+        assert shown[1][name] == pytest.approx(cell["mean"])
 
 
 def test_resampled_users_are_those_of_evaluate(small: str) -> None:
     test = find_dataset(small).load("honest", 0).test
     assert test is not None
     scores = np.random.default_rng(0).random(len(test))
-    _, resampled = metrics_by_rule(scores, test, 5, replicates=200)
-    for rule in ("one", "skip"):
-        expected = evaluate(scores, test, empty_users=rule).intervals["ndcg"]  # type: ignore[arg-type]
-        assert tuple(np.nanquantile(resampled[f"ndcg_{rule}"], [0.025, 0.975])) == pytest.approx(expected)
-    _, perfect = metrics_by_rule(test.labels, test, 5, replicates=200)
-    assert (perfect["ndcg_skip"] == 1).all()
+    _, resampled = metrics_and_replicates(scores, test, 5, replicates=200)
+    for name, expected in evaluate(scores, test).intervals.items():
+        assert tuple(np.nanquantile(resampled[name], [0.025, 0.975])) == pytest.approx(expected)
+    _, perfect = metrics_and_replicates(test.labels, test, 5, replicates=200)
+    assert perfect["ndcg"] == pytest.approx(np.ones(200))
     assert np.array_equal(np.isnan(perfect["auc"]), np.isnan(resampled["auc"]))
 
 
@@ -240,7 +261,7 @@ def test_failed_fit_gives_its_reason_and_can_be_retried(
         (["table", "--datasets", "coat-like", "--seeds", "0"], "`seeds` must be an integer >= 1"),
         (["table", "--datasets", "coat-like", "--set", "dims=3"], "`dims` is unknown"),
         (["table", "--datasets", "coat-like", "--preset", "big"], "`preset` must be one of"),
-        (["table", "--datasets", "coat-like", "--metrics", "ndcg"], "`metrics` must be one of"),
+        (["table", "--datasets", "coat-like", "--metrics", "ndcg_zero"], "`metrics` must be one of"),
         (["sweep", "--parameter", "dim", "--datasets", "coat-like"], "`values` must be given"),
         (["sweep", "--parameter", "n_functions", "--values", "1,x", "--datasets", "coat-like"], "must be numbers"),
         (["sweep", "--parameter", "depth", "--values", "1", "--datasets", "coat-like"], "a setting of one of"),

@@ -23,10 +23,12 @@ NAN = math.nan
 
 
 def fit(title, values, seed, group="baseline", family="ips", **changes):
-    """One row of results; `values` are the paper's three metrics, or None for a fit that is still to come."""
-    metrics = None if values is None else dict(zip(METRICS, values, strict=True))
+    """One row of results; `values` are AUC, NDCG and F1 by both rules, or None for a fit that is still to come."""
+    metrics = (
+        None if values is None else {m: v for names in METRICS.values() for m, v in zip(names, values, strict=True)}
+    )
     row = {"dataset": "coat", "method": title.lower(), "title": title, "group": group, "family": family}
-    row |= {"preset": "default", "protocol": "honest", "seed": seed, "k": 5, "seconds": 2.0, "failed": None}
+    row |= {"preset": "default", "protocol": "paper", "seed": seed, "k": 5, "seconds": 2.0, "failed": None}
     return row | {"metrics": metrics, "replicates": {}} | changes
 
 
@@ -35,16 +37,22 @@ def several(title, aucs, group="baseline", family="ips", **changes):
     return [fit(title, (auc, auc - 0.1, auc - 0.2), seed, group, family, **changes) for seed, auc in enumerate(aucs)]
 
 
+def paper_table(rows, *args, **options):
+    """The table of the paper's protocol and metrics."""
+    return summarise(rows, *args, **{"metrics": METRICS["paper"]} | options)
+
+
 def cells(table, metric="auc", section=0):
     return {line.title: line.cells[metric] for line in table.sections[section].lines}
 
 
 SMALL = [
-    *several("IPS", [0.70, 0.72]),
-    *several("AKBIPS-Gau", [0.73, 0.752], "ours"),
-    *several("DR", [0.70, 0.71], family="dr"),
-    *several("my_own|50%", [0.69], "own", "dr"),
-    fit("my_own|50%", None, 1, "own", "dr", failed="the loss\nis nan."),
+    *several("IPS", [0.70, 0.72, 0.70, 0.72, 0.71]),
+    *several("AKBIPS-Gau", [0.73, 0.752, 0.73, 0.752, 0.741], "ours"),
+    *several("DR", [0.70, 0.71, 0.70, 0.71, 0.705], family="dr"),
+    *several("MBDR", [0.66, 0.66, 0.65, 0.66, 0.67], "ours", "dr"),
+    *several("my_own|50%", [0.69] * 4, "own", "dr"),
+    fit("my_own|50%", None, 4, "own", "dr", failed="the loss\nis nan."),
     fit("Later", None, 0, "own", "dr"),
 ]
 MISSING = [{"dataset": "yahoo-r3", "missing": "Ask for R3 & put it there."}]
@@ -72,7 +80,7 @@ def test_the_t_test_follows_its_formula():
     assert paired_t_test(second, first) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("d", [[0.3, -0.1, 0.2, 0.5, 0.4], [0.1, 0.1, -0.2, 0.3, 0.2, 0.0], [0.0, 0.5, 0.25]])
+@pytest.mark.parametrize("d", [[0.3, -0.1, 0.2, 0.5, 0.4], [0.1, 0.1, -0.2, 0.3, 0.2, 0.0], [0.0, 0.5, 0.0, 0.25, 0.0]])
 def test_wilcoxon_matches_enumeration_with_ties_and_zeros(d):
     sizes = [abs(x) for x in d if x]
     ranks = [sum(other < x for other in sizes) + (1 + sizes.count(x)) / 2 for x in sizes]
@@ -84,10 +92,15 @@ def test_wilcoxon_matches_enumeration_with_ties_and_zeros(d):
 
 @pytest.mark.parametrize("test", [paired_t_test, wilcoxon_test])
 def test_equal_differences_give_no_p_value(test):
-    assert test([0.7, 0.8, 0.6], [0.7, 0.8, 0.6]) == 1.0
-    assert math.isnan(test([0.7, 0.8, 0.6], [0.6, 0.7, 0.5]))
-    assert math.isnan(test([0.7], [0.6]))
-    assert math.isnan(test([], []))
+    assert test([0.7, 0.8, 0.6, 0.5, 0.9], [0.7, 0.8, 0.6, 0.5, 0.9]) == 1.0
+    assert math.isnan(test([0.7, 0.8, 0.6, 0.5, 0.9], [0.6, 0.7, 0.5, 0.4, 0.8]))
+
+
+@pytest.mark.parametrize("test", [paired_t_test, wilcoxon_test])
+def test_fewer_than_five_pairs_give_no_p_value(test):
+    first, second = [0.70, 0.81, 0.62, 0.55, 0.93], [0.60, 0.70, 0.50, 0.40, 0.80]
+    assert test(first, second) < 0.07
+    assert all(math.isnan(test(first[:pairs], second[:pairs])) for pairs in range(5))
 
 
 def test_holm_by_hand():
@@ -122,9 +135,10 @@ def test_the_interval_over_users_by_loops():
 def test_the_published_numbers_are_those_of_the_paper():
     best = published("AKBDR-Gau", "coat", "auc")
     assert (best.mean, best.std, best.significant, best.k) == (0.746, 0.004, True, None)
-    assert published("DR-JL", "yahoo-r3", "ndcg").mean == 0.653
-    assert published("SDR", "kuairec", "f1").k == 20
-    assert published("StableDR", "kuairec", "f1") == published("SDR", "kuairec", "f1")
+    assert published("DR-JL", "yahoo-r3", "ndcg_one").mean == 0.653
+    assert published("SDR", "kuairec", "f1_one").k == 20
+    assert published("StableDR", "kuairec", "f1_one") == published("SDR", "kuairec", "f1_one")
+    assert published("SDR", "kuairec", "f1") is None  # another rule for users without a positive
     assert published("MF", "simulated", "auc") is None
     assert published("AKBDR-Gau", "coat", "mse") is None
 
@@ -147,13 +161,13 @@ def test_the_marks_are_those_of_the_paper():
     titles += ["MR", "TDR", "TDR-JL", "SDR", "DR-V2", "WKBDR-Gau", "AKBDR-Exp", "AKBDR-Gau"]
     rows = []
     for title in titles:
-        values = [published(title, "yahoo-r3", name).mean for name in ("auc", "ndcg", "f1")]
+        values = [published(title, "yahoo-r3", name).mean for name in METRICS["paper"]]
         group = "ours" if "KB" in title else "baseline"
         rows.append(
             fit(title, values, 0, group, "ips" if "IPS" in title or title == "MF" else "dr", dataset="yahoo-r3")
         )
-    table = summarise(rows[::-1])
-    marked = {m: [title for title, cell in cells(table, m).items() if cell.best_baseline] for m in METRICS}
+    table = paper_table(rows[::-1])
+    marked = {m: [title for title, cell in cells(table, m).items() if cell.best_baseline] for m in METRICS["paper"]}
     assert marked == {"auc": ["IPS-V2", "MR"], "ndcg_one": ["IPS-V2", "TDR"], "f1_one": ["IPS-V2", "TDR", "SDR"]}
     bold = [title for title, cell in cells(table, "f1_one").items() if cell.best]
     assert bold == ["AKBIPS-Exp", "AKBIPS-Gau", "TDR", "SDR", "AKBDR-Gau"]
@@ -161,44 +175,59 @@ def test_the_marks_are_those_of_the_paper():
 
 
 def test_comparison_with_best_baseline_is_over_common_seeds():
-    rows = several("IPS", [0.70, 0.71, 0.705, 0.72]) + several("MF", [0.6] * 4, family="naive")
-    rows += several("AKBIPS-Gau", [0.72, 0.735, 0.716], "ours")
+    second = [0.70, 0.71, 0.705, 0.72, 0.70, 0.71]
+    rows = several("IPS", second) + several("MF", [0.6] * 6, family="naive")
+    first = [0.72, 0.735, 0.716, 0.74, 0.71]
+    rows += several("AKBIPS-Gau", first, "ours")
     found = cells(summarise(rows))["AKBIPS-Gau"].comparison
-    first, second = [0.72, 0.735, 0.716], [0.70, 0.71, 0.705]
-    assert (found.against, found.seeds, found.better) == ("IPS", 3, True)
-    assert found.difference == pytest.approx((0.02 + 0.025 + 0.011) / 3)
-    assert found.t_p == found.t_p_holm == pytest.approx(paired_t_test(first, second))
-    assert found.wilcoxon_p == pytest.approx(0.25)  # of three pairs all of one sign: 2 / 2^3
-    assert found.starred
-    assert found.starred_holm
+    assert (found.against, found.seeds, found.better) == ("IPS", 5, True)
+    assert found.difference == pytest.approx((0.02 + 0.025 + 0.011 + 0.02 + 0.01) / 5)
+    assert found.t_p == found.t_p_holm == pytest.approx(paired_t_test(first, second[:5]))
+    assert found.wilcoxon_p == pytest.approx(2 / 2**5)  # of five pairs all of one sign
+    assert found.significant
+    assert found.significant_holm
     assert cells(summarise(rows))["IPS"].comparison is None
 
 
 def test_the_correction_counts_all_methods_compared():
-    rows = several("IPS", [0.70, 0.71, 0.705]) + several("DR", [0.70, 0.71, 0.705], family="dr")
-    rows += several("AKBIPS-Gau", [0.72, 0.735, 0.716], "ours")
-    rows += several("AKBDR-Gau", [0.705, 0.70, 0.71], "ours", "dr")
+    rows = several("IPS", [0.70, 0.71, 0.705, 0.7, 0.71]) + several("DR", [0.70, 0.71, 0.705, 0.7, 0.71], family="dr")
+    rows += several("AKBIPS-Gau", [0.72, 0.735, 0.716, 0.71, 0.73], "ours")
+    rows += several("AKBDR-Gau", [0.705, 0.70, 0.71, 0.71, 0.70], "ours", "dr")
     found = {title: cell.comparison for title, cell in cells(summarise(rows)).items() if cell.comparison}
     assert found["AKBIPS-Gau"].t_p_holm == pytest.approx(2 * found["AKBIPS-Gau"].t_p)
     assert found["AKBDR-Gau"].against == "DR"
-    assert not found["AKBDR-Gau"].starred
+    assert not found["AKBDR-Gau"].significant
 
 
-def test_worse_is_never_starred_and_lower_error_is_better():
+def test_too_few_seeds_have_no_mark_and_the_table_says_so():
+    few, enough = (
+        several("IPS", [0.70, 0.71, 0.705, 0.72, 0.7][:n]) + several("Own", [0.80, 0.82, 0.81, 0.82, 0.8][:n], "own")
+        for n in (4, 5)
+    )
+    note = "With fewer than 5 seeds a difference is not tested and has no mark."
+    for rows, mark, told in ((few, "", True), (enough, "*†", False)):
+        (means, differences), latex = as_terminal(summarise(rows, metrics=["auc"])), as_latex(summarise(rows))
+        assert means.rows[1][3].lstrip("0123456789. ±") == mark
+        assert (note in means.notes, "p -" in differences.rows[0][2], note in latex) == (told, told, told)
+
+
+def test_worse_has_a_mark_of_its_own_and_lower_error_is_better():
     def row(title, mse, seed, group="baseline"):
         return fit(title, None, seed, group, metrics={"mse": mse})
 
-    rows = [row("IPS", 0.20 + s / 100, s) for s in range(4)] + [row("SNIPS", 0.30, s) for s in range(4)]
-    rows += [row("Low", 0.10 + s * s / 300, s, "own") for s in range(4)]
-    rows += [row("High", 0.40 + s * s / 300, s, "own") for s in range(4)]
+    rows = [row("IPS", 0.20 + s / 100, s) for s in range(5)] + [row("SNIPS", 0.30, s) for s in range(5)]
+    rows += [row("Low", 0.10 + s * s / 300, s, "own") for s in range(5)]
+    rows += [row("High", 0.40 + s * s / 300, s, "own") for s in range(5)]
     found = cells(summarise(rows, metrics=["mse"]), "mse")
     assert (found["IPS"].best_baseline, found["SNIPS"].best_baseline) == (True, False)
     assert (found["Low"].best, found["IPS"].best, found["High"].best) == (True, True, False)
     low, high = found["Low"].comparison, found["High"].comparison
     assert low.against == high.against == "IPS"
-    assert (low.starred, high.starred) == (True, False)
-    assert high.t_p <= 0.05
-    assert low.difference < 0
+    assert (low.significant, low.better, low.difference < 0) == (True, True, True)
+    assert (high.significant, high.better) == (True, False)
+    means = as_terminal(summarise(rows, metrics=["mse"]))[0]
+    assert {line[0]: line[3][-2:] for line in means.rows if line[0] in ("Low", "High")} == {"Low": "*†", "High": "↓†"}
+    assert "↓ worse than it by the same test." in means.notes
 
 
 def test_intervals_of_differences_pair_the_replicates_of_a_seed():
@@ -213,7 +242,7 @@ def test_intervals_of_differences_pair_the_replicates_of_a_seed():
     found = cells(summarise(rows))
     assert found["AKBIPS-Gau"].comparison.interval == pytest.approx(interval_over_users(gains))
     assert found["IPS"].interval == pytest.approx(interval_over_users(0.7 + noise))
-    assert all(map(math.isnan, cells(summarise(rows), "f1_one")["IPS"].interval))
+    assert all(map(math.isnan, cells(summarise(rows), "f1")["IPS"].interval))
 
 
 def test_the_order_of_rows_does_not_matter():
@@ -226,26 +255,36 @@ def test_the_order_of_rows_does_not_matter():
 
 def test_failed_seed_changes_no_mean_and_is_noted():
     before = summarise(SMALL)
-    after = summarise([*SMALL, fit("IPS", (9.0, 9.0, 9.0), 2, failed="out of memory")])
+    after = summarise([*SMALL, fit("IPS", (9.0, 9.0, 9.0), 5, failed="out of memory")])
     assert {t: c.mean for t, c in cells(before).items()} == pytest.approx(
         {t: c.mean for t, c in cells(after).items()}, nan_ok=True
     )
     line = after.sections[0].lines[0]
-    assert (line.done, line.failed, line.pending) == ([0, 1], {2: "out of memory"}, [])
-    assert "IPS: 2 of 3 seeds; seed 2 failed (out of memory)." in as_terminal(after)[0][3]
-    assert "AKBIPS-Gau: 2 of 3 seeds; 1 not yet run." in as_terminal(after)[0][3]
+    assert (line.done, line.failed, line.pending) == ([0, 1, 2, 3, 4], {5: "out of memory"}, [])
+    assert "IPS: 5 of 6 seeds; seed 5 failed (out of memory)." in as_terminal(after)[0][3]
+    assert "AKBIPS-Gau: 5 of 6 seeds; 1 not yet run." in as_terminal(after)[0][3]
 
 
-def test_published_numbers_need_the_same_metric_rule_and_k():
-    rows = [fit("MF", (0.7, 0.6, 0.5), 0, family="naive", k=10)]
-    rows[0]["metrics"]["ndcg_skip"] = 0.6
-    found = summarise(rows, metrics=["auc", "ndcg_one", "ndcg_skip"]).sections[0].lines[0].cells
-    assert found["auc"].published_difference == pytest.approx(0.7 - 0.703)
-    assert found["ndcg_one"].published is None  # lists of another length
-    own = fit("MF", (0.7, 0.6, 0.5), 0, "own", "naive")
-    assert cells(summarise([own]))["MF"].published is None
-    skip = fit("MF", None, 0, family="naive", metrics={"ndcg_skip": 0.6})
-    assert cells(summarise([skip], metrics=["ndcg_skip"]), "ndcg_skip")["MF"].published is None
+def test_published_numbers_need_the_same_test_rule_and_k():
+    def published_in(metric, **changes):
+        row = fit("MF", (0.7, 0.6, 0.5), 0, **{"family": "naive"} | changes)
+        return cells(summarise([row], metrics=[metric]), metric)["MF"].published
+
+    assert published_in("auc").mean == published_in("auc", k=10).mean == 0.703
+    assert published_in("ndcg_one").mean == 0.605
+    assert published_in("ndcg_one", k=10) is None
+    assert published_in("ndcg") is None
+    assert published_in("auc", group="own") is None
+    assert published_in("auc", protocol="honest") is None
+
+
+def test_a_table_of_the_honest_protocol_has_no_published_columns():
+    rows = [row | {"protocol": "honest"} for row in SMALL]
+    means, *_ = as_terminal(summarise(rows))
+    assert means.columns == ["method", "block", "seeds", "AUC", "NDCG@5", "F1@5"]
+    assert not any("ublished" in note for note in means.notes)
+    assert "NDCG@5, F1@5: users without a positive in the test are left out." in means.notes
+    assert "published" in as_terminal(paper_table(SMALL))[0].columns
 
 
 def test_methods_of_other_families_are_compared_with_all():
@@ -260,10 +299,10 @@ def test_methods_of_other_families_are_compared_with_all():
 
 def test_an_undefined_metric_is_no_zero():
     rows = [fit("IPS", (0.7, None, NAN), 0), fit("IPS", (0.8, 0.5, NAN), 1)]
-    found = summarise(rows).sections[0].lines[0].cells
+    found = paper_table(rows).sections[0].lines[0].cells
     assert (found["ndcg_one"].seeds, found["ndcg_one"].mean) == (1, 0.5)
     assert found["f1_one"].seeds == 0
-    assert as_terminal(summarise(rows))[0][2][0][3:] == [
+    assert as_terminal(paper_table(rows))[0][2][0][3:] == [
         *("0.750 ± 0.071", "0.717", "+0.033"),
         *("0.500 (1 seed)", "0.617", "-0.117"),
         *("-", "0.473", "-"),
@@ -275,8 +314,8 @@ def test_bad_rows_and_metrics_are_named():
         summarise([fit("IPS", (0.7, 0.6, 0.5), 0)] * 2)
     with pytest.raises(DataError, match="must have 'family', got"):
         summarise([fit("IPS", (0.7, 0.6, 0.5), 0, family=None)])
-    with pytest.raises(ConfigError, match=r"`metrics` must be one of 'auc'.*got 'ndcg'"):
-        summarise([], metrics=["ndcg"])
+    with pytest.raises(ConfigError, match=r"`metrics` must be one of 'auc'.*got 'ndcg_zero'"):
+        summarise([], metrics=["ndcg_zero"])
     with pytest.raises(ConfigError, match="at least one"):
         summarise([], metrics=[])
 
@@ -290,40 +329,44 @@ def small():
 
 def test_terminal_shows_means_then_differences_then_missing_datasets():
     means, differences, missing = as_terminal(small())
-    assert means[0] == "coat, preset default, protocol honest"
-    assert means[1] == ["method", "block", "seeds", "AUC", "published", "diff", "NDCG@5", "published", "diff"]
+    assert means[0] == "coat, preset default, protocol paper"
+    assert means[1] == ["method", "block", "seeds", "AUC", "published", "diff", "NDCG@5 (paper)", "published", "diff"]
     assert means[2] == [
-        ["IPS", "IPS", "2", "0.710 ± 0.014", "0.717", "-0.007", "0.610 ± 0.014", "0.617", "-0.007"],
-        ["AKBIPS-Gau", "IPS", "2", "0.741 ± 0.016*†", "0.730", "+0.011", "0.641 ± 0.016*†", "0.633", "+0.008"],
-        ["DR", "DR", "2", "0.705 ± 0.007", "0.718", "-0.013", "0.605 ± 0.007", "0.623", "-0.018"],
-        ["Later", "DR", "0 of 2", "-", "-", "-", "-", "-", "-"],
-        ["my_own|50%", "DR", "1 of 2", "0.690", "-", "-", "0.590", "-", "-"],
+        ["IPS", "IPS", "5", "0.710 ± 0.010", "0.717", "-0.007", "0.610 ± 0.010", "0.617", "-0.007"],
+        ["AKBIPS-Gau", "IPS", "5", "0.741 ± 0.011*†", "0.730", "+0.011", "0.641 ± 0.011*†", "0.633", "+0.008"],
+        ["DR", "DR", "5", "0.705 ± 0.005", "0.718", "-0.013", "0.605 ± 0.005", "0.623", "-0.018"],
+        ["MBDR", "DR", "5", "0.660 ± 0.007↓†", "-", "-", "0.560 ± 0.007↓†", "-", "-"],
+        ["Later", "DR", "0 of 5", "-", "-", "-", "-", "-", "-"],
+        ["my_own|50%", "DR", "4 of 5", "0.690 ± 0.000", "-", "-", "0.590 ± 0.000", "-", "-"],
     ]
     assert means[3][-2:] == [
-        "Later: 0 of 2 seeds; 2 not yet run.",
-        "my_own|50%: 1 of 2 seeds; seed 1 failed (the loss is nan).",
+        "Later: 0 of 5 seeds; 5 not yet run.",
+        "my_own|50%: 4 of 5 seeds; seed 4 failed (the loss is nan).",
     ]
     assert differences[2] == [
-        ["AKBIPS-Gau", "IPS", "+0.031 p 0.021 (0.021)", "+0.031 p 0.021 (0.021)"],
-        ["my_own|50%", "DR", "-0.010 p -", "-0.010 p -"],
+        ["AKBIPS-Gau", "IPS", "+0.031 p <0.001 (<0.001)", "+0.031 p <0.001 (<0.001)"],
+        ["MBDR", "DR", "-0.045 p <0.001 (<0.001)", "-0.045 p <0.001 (<0.001)"],
+        ["my_own|50%", "DR", "-0.015 p -", "-0.015 p -"],
     ]
     assert differences[3][1] == "AUC against IPS (block IPS), DR (block DR)."
     assert missing == ("datasets not found", [], [], ["yahoo-r3: not found. Ask for R3 & put it there."])
 
 
-MARKDOWN = r"""### coat, preset default, protocol honest
+MARKDOWN = r"""### coat, preset default, protocol paper
 
 | method       | block | seeds  | AUC                      | published | diff   |
 | ------------ | ----- | ------ | ------------------------ | --------- | ------ |
-| IPS          | IPS   | 2      | <u>**0.710**</u> ± 0.014 | 0.717     | -0.007 |
-| AKBIPS-Gau   | IPS   | 2      | **0.741** ± 0.016\*†     | 0.730     | +0.011 |
-| DR           | DR    | 2      | <u>**0.705**</u> ± 0.007 | 0.718     | -0.013 |
-| Later        | DR    | 0 of 2 | -                        | -         | -      |
-| my\_own\|50% | DR    | 1 of 2 | **0.690**                | -         | -      |
+| IPS          | IPS   | 5      | <u>**0.710**</u> ± 0.010 | 0.717     | -0.007 |
+| AKBIPS-Gau   | IPS   | 5      | **0.741** ± 0.011\*†     | 0.730     | +0.011 |
+| DR           | DR    | 5      | <u>**0.705**</u> ± 0.005 | 0.718     | -0.013 |
+| MBDR         | DR    | 5      | 0.660 ± 0.007↓†          | -         | -      |
+| Later        | DR    | 0 of 5 | -                        | -         | -      |
+| my\_own\|50% | DR    | 4 of 5 | **0.690** ± 0.000        | -         | -      |
 
-- Mean ± standard deviation over 2 seeds.
+- Mean ± standard deviation over 5 seeds.
 - Bold: the best two of each block. Underlined: its best baseline.
 - \* better than the best baseline of its block by the paired t-test over seeds, p \<= 0.05.
+- ↓ worse than it by the same test.
 - † also after Holm's correction over all methods compared here.
 """
 
@@ -332,7 +375,7 @@ def test_markdown_is_aligned_marked_and_escaped():
     text = as_markdown(summarise(SMALL, MISSING, metrics=["auc"]))
     assert text.startswith(MARKDOWN)
     assert text.endswith("\n\n### datasets not found\n\n- yahoo-r3: not found. Ask for R3 \\& put it there.\n")
-    assert "- my\\_own\\|50%: 1 of 2 seeds; seed 1 failed (the loss is nan).\n" in text
+    assert "- my\\_own\\|50%: 4 of 5 seeds; seed 4 failed (the loss is nan).\n" in text
 
 
 def test_markdown_has_intervals_over_users_with_replicates():
@@ -346,15 +389,16 @@ LATEX = r"""
 \toprule
  & \multicolumn{2}{c}{\textsc{coat}} & \multicolumn{2}{c}{\textsc{kuairec}} \\
 \cmidrule(lr){2-3} \cmidrule(lr){4-5}
-Method & AUC & NDCG@5 & AUC & NDCG@20 \\
+Method & AUC & NDCG@5 (paper) & AUC & NDCG@20 (paper) \\
 \midrule
 MF & -- & -- & \underline{\textbf{0.750}}$_{\pm0.014}$ & \underline{\textbf{0.650}}$_{\pm0.014}$ \\
-IPS & \underline{\textbf{0.710}}$_{\pm0.014}$ & \underline{\textbf{0.610}}$_{\pm0.014}$ & -- & -- \\
-AKBIPS-Gau & \textbf{0.741}$^{*\dagger}_{\pm0.016}$ & \textbf{0.641}$^{*\dagger}_{\pm0.016}$ & -- & -- \\
+IPS & \underline{\textbf{0.710}}$_{\pm0.010}$ & \underline{\textbf{0.610}}$_{\pm0.010}$ & -- & -- \\
+AKBIPS-Gau & \textbf{0.741}$^{*\dagger}_{\pm0.011}$ & \textbf{0.641}$^{*\dagger}_{\pm0.011}$ & -- & -- \\
 \midrule
-DR & \underline{\textbf{0.705}}$_{\pm0.007}$ & \underline{\textbf{0.605}}$_{\pm0.007}$ & -- & -- \\
+DR & \underline{\textbf{0.705}}$_{\pm0.005}$ & \underline{\textbf{0.605}}$_{\pm0.005}$ & -- & -- \\
+MBDR & 0.660$^{\downarrow\dagger}_{\pm0.007}$ & 0.560$^{\downarrow\dagger}_{\pm0.007}$ & -- & -- \\
 Later & -- & -- & -- & -- \\
-my\_own\textbar{}50\% & \textbf{0.690} & \textbf{0.590} & -- & -- \\
+my\_own\textbar{}50\% & \textbf{0.690}$_{\pm0.000}$ & \textbf{0.590}$_{\pm0.000}$ & -- & -- \\
 \bottomrule
 \end{tabular}
 """
@@ -364,15 +408,15 @@ def test_latex_has_the_layout_of_the_paper():
     rows = SMALL + several("MF", [0.74, 0.76], family="naive", dataset="kuairec", k=20)
     text = as_latex(summarise(rows, MISSING, metrics=["auc", "ndcg_one"]))
     assert LATEX in text
-    assert "over 2 seeds (preset default, protocol honest)" in text
-    assert "\nNDCG@5, NDCG@20: users without a positive label are counted with NDCG 1" in text
-    assert "\ncoat, my\\_own\\textbar{}50\\%: 1 of 2 seeds; seed 1 failed (the loss is nan).\\par\n" in text
+    assert "over 2 to 5 seeds (preset default, protocol paper)" in text
+    assert "\nNDCG@5 (paper), NDCG@20 (paper): users without a positive in the test count with NDCG 1" in text
+    assert "\ncoat, my\\_own\\textbar{}50\\%: 4 of 5 seeds; seed 4 failed (the loss is nan).\\par\n" in text
     assert "\nyahoo-r3: not found. Ask for R3 \\& put it there.\\par\n" in text
     assert text.count("{") == text.count("}")
 
 
 def test_latex_has_a_table_for_each_preset_and_protocol():
-    rows = several("MF", [0.7]) + several("MF", [0.7], preset="paper") + several("MF", [0.7], protocol="paper")
+    rows = several("MF", [0.7]) + several("MF", [0.7], preset="paper") + several("MF", [0.7], protocol="honest")
     text = as_latex(summarise(rows))
     assert text.count(r"\begin{table*}") == text.count(r"\end{table*}") == 3
     assert as_latex(summarise([], MISSING)) == "% yahoo-r3: not found. Ask for R3 & put it there.\n"
@@ -396,13 +440,13 @@ def test_csv_has_one_row_a_cell_and_blanks_for_nan():
         ("IPS", "ndcg_one"),
         ("AKBIPS-Gau", "auc"),
     ]
-    assert len(rows) == 5 * 2 + 1
+    assert len(rows) == 6 * 2 + 1
     best = rows[2]
-    assert (best["seeds"], best["against"], best["common_seeds"], best["starred"]) == ("2", "IPS", "2", "1")
+    assert (best["seeds"], best["against"], best["common_seeds"], best["significant"]) == ("5", "IPS", "5", "1")
     assert float(best["mean"]) == pytest.approx(0.741)
     assert float(best["published_difference"]) == pytest.approx(0.011)
     later = next(row for row in rows if row["title"] == "Later")
-    assert (later["mean"], later["seeds_pending"], later["note"]) == ("", "2", "0 of 2 seeds; 2 not yet run")
+    assert (later["mean"], later["seeds_pending"], later["note"]) == ("", "5", "0 of 5 seeds; 5 not yet run")
     filled = {name: value for name, value in rows[-1].items() if value}
     assert filled == {"dataset": "yahoo-r3", "note": "not found. Ask for R3 & put it there."}
 
@@ -412,13 +456,16 @@ def test_json_has_all_facts_and_no_nan():
     assert facts == small().to_dict()
     section = facts["sections"][0]
     assert section["lines"][1]["cells"]["auc"]["comparison"]["against"] == "IPS"
-    assert section["lines"][3]["cells"]["auc"]["mean"] is None
-    assert section["lines"][4]["failed"] == {"1": "the loss\nis nan."}
+    assert section["lines"][4]["cells"]["auc"]["mean"] is None
+    assert section["lines"][5]["failed"] == {"4": "the loss\nis nan."}
     assert facts["missing"] == {"yahoo-r3": "Ask for R3 & put it there."}
 
 
 def test_two_rules_of_one_metric_have_different_names():
-    row = fit("IPS", None, 0, metrics={"ndcg_one": 0.7, "ndcg_skip": 0.6})
-    (_, columns, _, notes), *_ = as_terminal(summarise([row], metrics=["ndcg_one", "ndcg_skip"]))
-    assert [name for name in columns if "NDCG" in name] == ["NDCG@5 (one)", "NDCG@5 (skip)"]
-    assert "NDCG@5 (skip): users without a positive label are left out of NDCG, precision and recall." in notes
+    row = fit("IPS", None, 0, metrics={"ndcg_one": 0.7, "ndcg": 0.6})
+    (_, columns, _, notes), *_ = as_terminal(summarise([row], metrics=["ndcg_one", "ndcg"]))
+    assert [name for name in columns if "NDCG" in name] == ["NDCG@5 (paper)", "NDCG@5"]
+    assert "NDCG@5: users without a positive in the test are left out." in notes
+    assert any(
+        note.startswith("NDCG@5 (paper): users without a positive in the test count with NDCG 1") for note in notes
+    )

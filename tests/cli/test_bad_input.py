@@ -117,7 +117,7 @@ def test_every_method_fits_or_explains_its_error(name: str, method: str, tmp_pat
     assert len(best) == np.minimum(left, 3).sum()
     assert best["score"].is_between(0, 1).all()
     if "test" in logs:
-        found = evaluate(model, logs["test"], k=3)
+        found = evaluate(model, logs["test"], k=3, protocol="paper")
         assert 0 <= found.mse <= 1
         assert (found.auc is None or np.isnan(found.auc)) == (
             name in ("all labels 1", "all labels 0", "a test without positives")

@@ -97,7 +97,7 @@ def test_fit_evaluates_and_keeps_its_configuration(run: Path, files: Path, capsy
     assert manifest["evaluation"]["n_rows"] == manifest["dataset"]["test_rows"]
     assert main(["evaluate", str(run), str(files / "test.csv"), "--json"]) == 0
     again = printed_json(capsys)
-    assert again["rows_seen_in_training"] == 0
+    assert again["n_seen"] == 0
     assert {name: again[name] for name in manifest["evaluation"]} == manifest["evaluation"]
 
 
@@ -112,7 +112,7 @@ def test_evaluate_leaves_out_what_the_model_has_seen(
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert main(["evaluate", run, str(tmp_path / "unbiased.csv"), "--json"]) == 0
     honest = printed_json(capsys)
-    assert honest["n_rows"] == manifest["evaluation"]["n_rows"] == len(unbiased) - honest["rows_seen_in_training"]
+    assert honest["n_rows"] == manifest["evaluation"]["n_rows"] == len(unbiased) - honest["n_seen"]
     assert honest["auc"] == manifest["evaluation"]["auc"]
     assert main(["evaluate", run, str(tmp_path / "unbiased.csv"), "--protocol", "paper", "--json"]) == 0
     assert printed_json(capsys)["n_rows"] == len(unbiased)

@@ -12,7 +12,7 @@ import pytest
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.evaluation import evaluate as evaluation
-from counterpoise.evaluation.evaluate import evaluate
+from counterpoise.evaluation.evaluate import evaluate, metrics_and_replicates
 from counterpoise.evaluation.metrics import METRIC_NAMES
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
@@ -35,13 +35,24 @@ def values(result):
     return {name: getattr(result, name) for name in METRIC_NAMES}
 
 
-@pytest.mark.parametrize("rule", ["skip", "one", "zero"])
 @pytest.mark.parametrize("ties", [False, True])
-def test_every_metric_equals_slow_loops(rule, ties):
+def test_every_metric_equals_slow_loops(ties):
     log, scores = example(ties=ties)
-    result = evaluate(scores, log, k=4, empty_users=rule, bootstrap=0)
-    expected = oracles.all_metrics(log.users, log.items, scores, log.labels, 4, rule)
-    assert values(result) == pytest.approx(expected)
+    expected = oracles.all_metrics(log.users, scores, log.labels, 4)
+    assert metrics_and_replicates(scores, log, k=4)[0] == pytest.approx(expected)
+    result = evaluate(scores, log, k=4, bootstrap=0)
+    assert values(result) == pytest.approx({name: expected[name] for name in METRIC_NAMES})
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_neither_the_order_of_rows_nor_the_codes_of_items_matter(ties):
+    log, scores = example(ties=ties)
+    rng = np.random.default_rng(1)
+    expected = metrics_and_replicates(scores, log)[0]
+    for _ in range(3):
+        order, codes = rng.permutation(len(log)), rng.permutation(20)
+        other = FeedbackLog.from_arrays(log.users[order], codes[log.items[order]], log.labels[order])
+        assert metrics_and_replicates(scores[order], other)[0] == pytest.approx(expected, abs=1e-12)
 
 
 def test_counts_of_users_follow_the_rules():
@@ -70,17 +81,47 @@ def test_threshold_of_the_log_makes_the_labels():
     assert evaluate(scores, stars) == evaluate(scores, log)
 
 
+class Fitted:
+    """A model that was fitted to some pairs."""
+
+    def __init__(self, pairs):
+        self.pairs = pairs
+
+    def predict_log(self, log):
+        return np.linspace(0, 1, 7)[log.pairs % 7]
+
+    def has_seen(self, log):
+        return np.isin(log.pairs, self.pairs)
+
+
+def test_rows_that_the_model_was_fitted_to_are_left_out_and_counted():
+    log, _ = example()
+    model, unseen = Fitted(log.pairs[:40]), log.take(slice(40, None))
+    honest, paper = (evaluate(model, log, protocol=protocol) for protocol in ("honest", "paper"))
+    assert (honest.n_rows, honest.n_seen) == (len(log) - 40, 40)
+    assert values(honest) == values(evaluate(model, unseen))
+    assert (paper.n_rows, paper.n_seen) == (len(log), 40)
+    assert values(paper) == values(evaluate(model.predict_log(log), log))
+    assert "     40  rows were seen in training or in the probe: left out (honest protocol)" in str(honest)
+    assert "     40  rows were seen in training or in the probe: counted (paper protocol)" in str(paper)
+    assert "seen" not in str(evaluate(model, unseen))
+    with pytest.raises(DataError, match=rf"`log`: all {len(log)} pairs were seen in training .* \"paper\" counts them"):
+        evaluate(Fitted(log.pairs), log)
+
+
 # ---- intervals -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", ["skip", "one"])
-def test_intervals_are_those_of_explicit_resamples_of_users(rule):
+def test_intervals_are_those_of_explicit_resamples_of_users():
     log, scores = example(ties=True)
-    result = evaluate(scores, log, k=3, empty_users=rule, bootstrap=25, level=0.8, seed=5)
+    result = evaluate(scores, log, k=3, bootstrap=25, level=0.8, seed=5)
+    _, drawn_metrics = metrics_and_replicates(scores, log, 3, 25, seed=5)
     replicates = []
     for drawn in np.random.default_rng(5).integers(result.n_users, size=(25, result.n_users)):
         rows, copies = oracles.resample(log.users, drawn)
-        replicates.append(oracles.all_metrics(copies, log.items[rows], scores[rows], log.labels[rows], 3, rule))
+        replicates.append(oracles.all_metrics(copies, scores[rows], log.labels[rows], 3))
+    for name, ours in drawn_metrics.items():
+        assert ours == pytest.approx([replicate[name] for replicate in replicates]), name
     for name in METRIC_NAMES:
         expected = np.quantile([replicate[name] for replicate in replicates], [0.1, 0.9])
         assert result.intervals[name] == pytest.approx(tuple(expected)), name
@@ -142,11 +183,11 @@ def test_undefined_replicates_do_not_count_in_intervals():
     assert result.intervals["ndcg"] == (1, 1)
 
 
-def test_without_positives_skip_is_undefined_and_one_counts_all():
+def test_without_positives_ours_is_undefined_and_the_paper_counts_all():
     log = FeedbackLog.from_arrays([0, 0, 1], [0, 1, 0], [0, 0, 0])
-    skipped, counted = (evaluate([0.2, 0.4, 0.6], log, empty_users=rule) for rule in ("skip", "one"))
-    assert {"ndcg", "precision", "recall", "f1"} <= set(skipped.undefined)
-    assert (counted.ndcg, counted.precision, counted.recall, counted.f1) == (1, 0, 0, 0)
+    assert {"ndcg", "precision", "recall", "f1"} <= set(evaluate([0.2, 0.4, 0.6], log).undefined)
+    counted, _ = metrics_and_replicates([0.2, 0.4, 0.6], log)
+    assert (counted["ndcg_one"], counted["f1_one"]) == (1, 0)
 
 
 def test_errors_of_scores_outside_0_1_are_nan():
@@ -174,11 +215,11 @@ def test_to_dict_is_json_with_null_for_nan():
 
 def test_table_is_aligned_and_states_the_rule():
     log, scores = example()
-    lines = str(evaluate(scores, log, k=3, empty_users="one")).splitlines()
+    lines = str(evaluate(scores, log, k=3)).splitlines()
     assert lines[0].split() == ["metric", "value", "95", "%", "interval"]
     assert lines[3].startswith("NDCG@3")
     assert len({line.index(".") for line in lines[1:10]}) == 1
-    assert any("no positive label: counted with NDCG 1" in line for line in lines)
+    assert any("no positive label: users without a positive in the test are left out" in line for line in lines)
 
 
 def test_table_says_why_a_value_is_missing():
@@ -194,7 +235,7 @@ def test_table_says_why_a_value_is_missing():
     [
         ({"k": 0}, "`k` must be an integer >= 1, got 0"),
         ({"k": 2.5}, "`k` must be an integer >= 1, got 2.5"),
-        ({"empty_users": "two"}, "`empty_users` must be one of 'skip', 'one', 'zero', got 'two'"),
+        ({"protocol": "two"}, "`protocol` must be one of 'honest', 'paper', got 'two'"),
         ({"bootstrap": -1}, "`bootstrap` must be an integer >= 0, got -1. Use 0 for no intervals."),
         ({"level": 95}, "`level` must be a number > 0 and <= 1, got 95. Use 0.95 for 95 %."),
         ({"seed": -3}, "`seed` must be an integer >= 0, got -3"),

@@ -24,12 +24,12 @@ from counterpoise.bench.store import hash_facts
 from counterpoise.config import BenchPreset, Protocol
 from counterpoise.data.log import Dataset
 from counterpoise.errors import ConfigError, CounterpoiseError, check_number
-from counterpoise.evaluation.evaluate import metrics_by_rule
+from counterpoise.evaluation.evaluate import metrics_and_replicates
 from counterpoise.methods import configure
 from counterpoise.recommender import DebiasedRecommender
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
-RESAMPLED = ("auc", "ndcg_one", "ndcg_skip", "f1_one", "f1_skip")
+RESAMPLED = ("auc", "ndcg", "f1", "ndcg_one", "f1_one")
 ReadOptions = tuple[tuple[str, Any], ...]  # the items of `Job.read_options`: hashable
 
 
@@ -86,7 +86,7 @@ class Job:
         facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
         data = _fingerprint(self.dataset, self.protocol, self.threshold, tuple(self.read_options.items()))
         source = self.bench_method.source()
-        return facts | {"source": source, "data": data, "version": __version__, "replicates": REPLICATES}
+        return facts | {"source": source, "data": data, "version": __version__, "replicates": [REPLICATES, *RESAMPLED]}
 
     @cached_property
     def config_hash(self) -> str:
@@ -114,7 +114,7 @@ class Job:
         try:
             model = self.model().fit(dataset.train, probe=dataset.probe)
             seconds = round(time.perf_counter() - started, 3)
-            metrics, resampled = metrics_by_rule(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
+            metrics, resampled = metrics_and_replicates(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
         except Exception as error:
             return row | {"failed": describe_error(error), "seconds": None, "metrics": {}, "replicates": {}}
         return row | {

@@ -1,4 +1,4 @@
-"""The effect of the evaluation protocol: the same methods on honest and paper splits, with three rules of NDCG."""
+"""The effect of the evaluation protocol: the same methods on honest and paper splits, two rules for empty users."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 
 from counterpoise.bench.tables import Sheet, Value
 from counterpoise.config import Protocol
+from counterpoise.evaluation.metrics import EMPTY_USERS, PAPER_EMPTY_USERS
 
 PROTOCOLS: tuple[Protocol, ...] = ("honest", "paper")
-METRICS = ("auc", "ndcg_one", "ndcg_skip", "ndcg_zero", "f1_one", "f1_skip")
+METRICS = ("auc", "ndcg", "ndcg_one", "f1", "f1_one")
 COLUMNS = ("method", "metric", "seeds", "honest", "paper", "difference", "std")
 NOTE = (
     "honest: test pairs that stand in the training log or the probe are left out; paper: they are counted. "
-    "one, skip, zero: how a user without a positive label counts. Means over seeds; the difference is paper - "
-    "honest over the same seeds, with its standard deviation."
+    f"ndcg, f1: {EMPTY_USERS}; ndcg_one, f1_one: {PAPER_EMPTY_USERS}. "
+    "Means over seeds; the difference is paper - honest over the same seeds, with its standard deviation."
 )
 
 

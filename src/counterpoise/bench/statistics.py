@@ -14,6 +14,7 @@ from counterpoise.evaluation.evaluate import percentile_interval
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
+MIN_SEEDS = 5  # of a test: with fewer, a few lucky seeds look like significance
 DECIMALS = 12  # metrics that differ by less are equal up to rounding
 
 
@@ -36,12 +37,12 @@ def wilcoxon_test(first: ArrayLike, second: ArrayLike) -> float:
 
 
 def _p_value(first: ArrayLike, second: ArrayLike, test: Callable[[Floats], Any]) -> float:
-    """p of a test of the paired differences: nan for fewer than 2 pairs, 1 if all differences are 0.
+    """p of a test of the paired differences: nan for fewer than `MIN_SEEDS` pairs, 1 if all differences are 0.
 
     nan if all are the same other number: there is no spread to judge them by, and p = 0 would be wrong.
     """
     differences = np.round(np.asarray(first, np.float64) - np.asarray(second, np.float64), DECIMALS)
-    if len(differences) < 2:
+    if len(differences) < MIN_SEEDS:
         return math.nan
     if not differences.any():
         return 1.0

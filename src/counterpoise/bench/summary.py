@@ -28,17 +28,14 @@ from counterpoise.bench.statistics import (
     paired_t_test,
     wilcoxon_test,
 )
-from counterpoise.config import EmptyUsers
+from counterpoise.config import Protocol
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number, short_repr
-from counterpoise.evaluation.metrics import EMPTY_USER_METRICS, LOWER_IS_BETTER, METRIC_NAMES
+from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES, PAPER_METRIC_NAMES
 
 Block = Literal["IPS", "DR", "other"]
 BLOCKS: dict[str, Block] = {"naive": "IPS", "ips": "IPS", "dr": "DR", "imputation": "DR"}  # by family
 GROUPS = ("baseline", "ours", "own")
-METRICS = ("auc", "ndcg_one", "f1_one")  # the paper's, with its rule for users without a positive label
-CHOICES = [name for name in METRIC_NAMES if name not in EMPTY_USER_METRICS] + [
-    f"{m}_{r}" for m in EMPTY_USER_METRICS for r in get_args(EmptyUsers)
-]
+METRICS: dict[Protocol, tuple[str, ...]] = {"honest": ("auc", "ndcg", "f1"), "paper": ("auc", "ndcg_one", "f1_one")}
 SIGNIFICANCE = 0.05  # the paper's level of p
 DIGITS = 3  # as printed: methods that look equal are marked alike
 REQUIRED = ("dataset", "method", "title", "group", "family", "preset", "protocol", "seed", "k")
@@ -124,8 +121,8 @@ class Comparison:
     better: bool
     t_p_holm: float
     wilcoxon_p_holm: float
-    starred: bool  # better, and t_p <= SIGNIFICANCE
-    starred_holm: bool  # better, and t_p_holm <= SIGNIFICANCE
+    significant: bool  # better or worse, t_p <= SIGNIFICANCE
+    significant_holm: bool  # the same of t_p_holm
 
 
 @dataclass(frozen=True)
@@ -136,7 +133,7 @@ class Cell:
     mean: float
     std: float
     interval: Interval  # of the mean, over users
-    published: Published | None
+    published: Published | None  # of the same test: the paper's protocol, lists of the same length, and its metrics
     published_difference: float  # ours - published
     best: bool  # one of the best two of its block, as printed
     best_baseline: bool  # as printed, so that there may be two
@@ -190,7 +187,7 @@ class Table:
 def summarise(
     rows: Iterable[Mapping[str, Any]],
     missing: Iterable[Mapping[str, str]] = (),
-    metrics: Sequence[str] = METRICS,
+    metrics: Sequence[str] = METRICS["honest"],
     level: float = 0.95,
     notes: Sequence[str] = (),
 ) -> Table:
@@ -219,16 +216,10 @@ def summarise(
 def check_metrics(metrics: Sequence[str]) -> list[str]:
     """Each metric once."""
     if not metrics:
-        raise ConfigError(f"`metrics` must name at least one metric. Use {', '.join(METRICS)} for the paper's.")
+        raise ConfigError(f"`metrics` must name at least one metric, such as {', '.join(METRICS['honest'])}.")
     for metric in metrics:
-        check_choice("metrics", metric, CHOICES)
+        check_choice("metrics", metric, METRIC_NAMES | PAPER_METRIC_NAMES)
     return list(dict.fromkeys(metrics))
-
-
-def split_metric(metric: str) -> tuple[str, str | None]:
-    """("ndcg", "one") of "ndcg_one"; the rule is None for a metric that needs none."""
-    name, _, rule = metric.rpartition("_")
-    return (name, rule) if name in EMPTY_USER_METRICS else (metric, None)
 
 
 def line_order(line: Line | Fit) -> tuple[int, int, int, str, str]:
@@ -337,9 +328,10 @@ def _is_among(series: _Series, peers: Sequence[_Series], places: int) -> bool:
 
 
 def _published(fit: Fit, metric: str) -> Published | None:
-    """The paper's number, where it has one by the same rule for lists of the same length."""
-    name, rule = split_metric(metric)
-    known = published(fit.title, fit.dataset, name) if rule in (None, "one") and fit.group != "own" else None
+    """The paper's number, where it has one of the same test, by the same metric for lists of the same length."""
+    if fit.protocol != "paper" or fit.group == "own":
+        return None
+    known = published(fit.title, fit.dataset, metric)
     return known if known is None or known.k in (None, fit.k) else None
 
 
@@ -356,8 +348,8 @@ def _comparisons(measured: Sequence[_Series], level: float) -> dict[str, Compari
         for facts, value in zip(found.values(), corrected, strict=True):
             facts[f"{p}_holm"] = float(value)
     for facts in found.values():
-        facts["starred"] = facts["better"] and facts["t_p"] <= SIGNIFICANCE
-        facts["starred_holm"] = facts["better"] and facts["t_p_holm"] <= SIGNIFICANCE
+        facts["significant"] = facts["t_p"] <= SIGNIFICANCE
+        facts["significant_holm"] = facts["t_p_holm"] <= SIGNIFICANCE
     return {method: Comparison(**facts) for method, facts in found.items()}
 
 

@@ -148,6 +148,5 @@ def sheets(found: Sequence[Point], parameter: str, failures: Sequence[str] = ())
 
 def metric_titles(points: Sequence[Point]) -> dict[tuple[str, str], str]:
     """The printed name of every (dataset, metric)."""
-    metrics = list(dict.fromkeys(point.metric for point in points))
     pairs = dict.fromkeys((point.dataset, point.metric) for point in points)
-    return {(dataset, metric): metric_name(metric, find_dataset(dataset).k, metrics) for dataset, metric in pairs}
+    return {(dataset, metric): metric_name(metric, find_dataset(dataset).k) for dataset, metric in pairs}

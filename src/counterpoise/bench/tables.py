@@ -19,13 +19,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from counterpoise.bench.published import CITATION
-from counterpoise.bench.summary import Cell, Comparison, Line, Section, Table, line_order, split_metric
-from counterpoise.evaluation.metrics import EMPTY_USER_RULES, METRIC_NAMES
+from counterpoise.bench.statistics import MIN_SEEDS
+from counterpoise.bench.summary import Cell, Comparison, Line, Section, Table, line_order
+from counterpoise.evaluation.metrics import (
+    EMPTY_USERS,
+    LIST_METRICS,
+    METRIC_NAMES,
+    PAPER_EMPTY_USERS,
+    PAPER_METRIC_NAMES,
+)
 from counterpoise.storage import write_text
 
 NOTHING = "-"  # in place of a number that is not known
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"}
 LATEX |= {">": r"\textgreater{}", "|": r"\textbar{}", "±": r"\ensuremath{\pm}", "†": r"\dag{}"}
+LATEX |= {"↓": r"\ensuremath{\downarrow}"}
 LATEX |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
 LATEX_NOTHING = "--"
 OTHERS = "Methods of other families are held against all."
@@ -35,22 +43,24 @@ LATEX_MARKS = (
 )
 STARS = {
     "*": "better than the best baseline of its block by the paired t-test over seeds, p <= 0.05",
+    "↓": "worse than it by the same test",
     "†": "also after Holm's correction over all methods compared here",
 }
 LATEX_STARS = {
     "*": r"$^{*}$ better than the best baseline by the paired t-test over seeds ($p \leq 0.05$).",
+    "↓": r"$^{\downarrow}$ worse than the best baseline by the same test.",
     "†": r"$^{\dagger}$ also after Holm's correction over all methods compared on the dataset.",
 }
+UNTESTED = f"With fewer than {MIN_SEEDS} seeds a difference is not tested and has no mark."
 TESTED = "p tells whether other seeds would agree, the interval whether other users would."
-PUBLISHED = f"Published: Table 1 of {CITATION}. Its settings differ"
-PROTOCOLS = {"honest": ", and its test keeps the probe and the pairs of the training log", "paper": ""}
+PUBLISHED = f"Published: Table 1 of {CITATION}. Its settings differ: read differences as a hint."
 NOT_FOUND = "datasets not found"
 COLUMNS = (  # of the CSV
     *("dataset", "preset", "protocol", "k", "method", "title", "group", "family", "block", "metric"),
     *("seeds", "mean", "std", "low", "high", "best", "best_baseline"),
     *("published_mean", "published_std", "published_difference"),
     *("against", "common_seeds", "difference", "difference_low", "difference_high"),
-    *("t_p", "t_p_holm", "wilcoxon_p", "wilcoxon_p_holm", "starred", "starred_holm"),
+    *("t_p", "t_p_holm", "wilcoxon_p", "wilcoxon_p_holm", "better", "significant", "significant_holm"),
     *("seconds", "seeds_done", "seeds_failed", "seeds_pending", "note"),
 )
 Value = str | float | int | None
@@ -139,11 +149,11 @@ def _csv(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _means(table: Table, section: Section, style: Style) -> Grid:
-    """Every method: mean and deviation over seeds, beside the published number."""
+    """Every method: mean and deviation over seeds, beside the published number of the same test if there is one."""
     known = {metric for line in section.lines for metric, cell in line.cells.items() if cell.published}
     columns = ["method", "block", "seeds"]
     for metric in table.metrics:
-        columns.append(metric_name(metric, section.k, table.metrics))
+        columns.append(metric_name(metric, section.k))
         columns += ["published", "diff"] if metric in known else []
     rows = []
     for line in section.lines:
@@ -158,9 +168,10 @@ def _means(table: Table, section: Section, style: Style) -> Grid:
         f"Mean ± standard deviation over {_counted(len(section.seeds), 'seed')}.",
         *([MARKS] if style is MARKDOWN else []),
         *(f"{star} {meaning}." for star, meaning in STARS.items() if star in stars),
+        *_test_notes([section]),
         *_block_notes([section]),
         *_rule_notes(table.metrics, [section.k]),
-        *([f"{PUBLISHED}{PROTOCOLS.get(section.protocol, '')}: read differences as a hint."] if known else []),
+        *([PUBLISHED] if known else []),
         *table.notes,
         *_status_notes(section),
     ]
@@ -191,7 +202,7 @@ def _intervals(table: Table, section: Section, style: Style) -> Grid | None:
 
 
 def _columns(table: Table, section: Section) -> list[str]:
-    return ["method", "block", *(metric_name(metric, section.k, table.metrics) for metric in table.metrics)]
+    return ["method", "block", *(metric_name(metric, section.k) for metric in table.metrics)]
 
 
 def _rows(lines: Iterable[Line], style: Style, text: Callable[[Cell], str]) -> list[list[str]]:
@@ -213,7 +224,7 @@ def _latex_table(table: Table, sections: Sequence[Section]) -> str:
         r"\toprule",
         _latex_row([""] + [rf"\multicolumn{{{metrics}}}{{c}}{{{_small_caps(section)}}}" for section in sections]),
         " ".join(rf"\cmidrule(lr){{{2 + metrics * i}-{1 + metrics * (i + 1)}}}" for i in range(len(sections))),
-        _latex_row(["Method"] + [_latex(metric_name(m, s.k, table.metrics)) for s in sections for m in table.metrics]),
+        _latex_row(["Method"] + [_latex(metric_name(m, s.k)) for s in sections for m in table.metrics]),
         *_latex_body(table, sections),
         r"\bottomrule",
         r"\end{tabular}",
@@ -238,7 +249,7 @@ def _caption(sections: Sequence[Section]) -> str:
     where = f"preset {_latex(sections[0].preset)}, protocol {_latex(sections[0].protocol)}"
     text = f"Performance on {names}: mean and standard deviation over {seeds} ({where})."
     shown = _stars_shown(sections)
-    others = map(_latex, _block_notes(sections))
+    others = map(_latex, [*_test_notes(sections), *_block_notes(sections)])
     return " ".join([text, LATEX_MARKS, *others, *(meaning for star, meaning in LATEX_STARS.items() if star in shown)])
 
 
@@ -266,7 +277,7 @@ def _latex_cell(cell: Cell) -> str:
     r"""As the paper: \textbf{mean}$^{*}_{\pm deviation}$."""
     if not cell.seeds:
         return LATEX_NOTHING
-    raised = _stars(cell.comparison).replace("†", r"\dagger")
+    raised = _stars(cell.comparison).replace("†", r"\dagger").replace("↓", r"\downarrow")
     above = f"^{{{raised}}}" if raised else ""
     below = "" if math.isnan(cell.std) else rf"_{{\pm{cell.std:.3f}}}"
     return LATEX_STYLE.value(cell) + (f"${above}{below}$" if above or below else "")
@@ -286,11 +297,9 @@ def _latex_notes(table: Table, sections: Sequence[Section]) -> list[str]:
 # Cells
 
 
-def metric_name(metric: str, k: int, among: Sequence[str] = ()) -> str:
-    """The printed name, "NDCG@5"; with its rule if the table has the same metric by two rules."""
-    name, rule = split_metric(metric)
-    twice = len([other for other in among if split_metric(other)[0] == name]) > 1
-    return METRIC_NAMES[name].format(k=k) + (f" ({rule})" if rule and twice else "")
+def metric_name(metric: str, k: int) -> str:
+    """The printed name: "NDCG@5"; "NDCG@5 (paper)" by the paper's rule for users without a positive label."""
+    return (METRIC_NAMES | PAPER_METRIC_NAMES)[metric].format(k=k)
 
 
 def _mean_cell(cell: Cell, line: Line, style: Style) -> str:
@@ -326,10 +335,10 @@ def _interval_cell(cell: Cell) -> str:
 
 
 def _stars(comparison: Comparison | None) -> str:
-    """The paper's star for significantly better, and a dagger if it still is after Holm's correction."""
-    if comparison is None or not comparison.starred:
+    """The paper's star for significantly better, an arrow for worse; a dagger if it still is after correction."""
+    if comparison is None or not comparison.significant:
         return ""
-    return "*†" if comparison.starred_holm else "*"
+    return ("*" if comparison.better else "↓") + ("†" if comparison.significant_holm else "")
 
 
 def _number(value: float, form: str = ".3f") -> str:
@@ -359,14 +368,11 @@ def _title(section: Section) -> str:
 
 def _rule_notes(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
     """How users without a positive label count, for the metrics that depend on it."""
-    by_rule: dict[str, list[str]] = defaultdict(list)
-    for metric in metrics:
-        if (rule := split_metric(metric)[1]) is not None:
-            by_rule[rule] += [metric_name(metric, k, metrics) for k in ks]
-    return [
-        f"{', '.join(names)}: users without a positive label are {EMPTY_USER_RULES[rule]}."
-        for rule, names in by_rule.items()
-    ]
+    notes = []
+    for concerned, rule in ((LIST_METRICS, EMPTY_USERS), (PAPER_METRIC_NAMES, PAPER_EMPTY_USERS)):
+        names = [metric_name(metric, k) for metric in metrics if metric in concerned for k in ks]
+        notes += [f"{', '.join(names)}: {rule}."] if names else []
+    return notes
 
 
 def _stars_shown(sections: Iterable[Section]) -> set[str]:
@@ -380,8 +386,15 @@ def _baseline_notes(table: Table, section: Section) -> list[str]:
     for metric in table.metrics:
         compared = [(line.block, line.cells[metric].comparison) for line in section.lines]
         best = dict.fromkeys(f"{found.against} (block {block})" for block, found in compared if found)
-        notes += [f"{metric_name(metric, section.k, table.metrics)} against {', '.join(best)}."] if best else []
+        notes += [f"{metric_name(metric, section.k)} against {', '.join(best)}."] if best else []
     return notes
+
+
+def _test_notes(sections: Iterable[Section]) -> list[str]:
+    """That a difference was not tested, if there is one over too few seeds."""
+    cells = [cell for section in sections for line in section.lines for cell in line.cells.values()]
+    untested = any(cell.comparison and cell.comparison.seeds < MIN_SEEDS for cell in cells)
+    return [UNTESTED] if untested else []
 
 
 def _block_notes(sections: Iterable[Section]) -> list[str]:

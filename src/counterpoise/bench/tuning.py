@@ -30,8 +30,8 @@ MAX_ROWS_FOR_ALL_FOLDS = 100_000  # of a log; in larger ones, one fold of the fi
 COLUMNS = ("method", "trials", "failed trials", "default risk", "best risk", "gain", "std. error", "settings")
 NOTE = (
     "Risk: the debiased validation risk (log loss) on held-out rows of the training log of seed 0, weighted to resemble"
-    " all pairs; no row of the probe or the test is held out. The best trial is taken, also where its gain is within "
-    "noise. The first trial of every method is the preset itself."
+    " all pairs; no row of the probe is held out, and the test is not read. The best trial is taken, also where its "
+    "gain is within noise. The first trial of every method is the preset itself."
 )
 
 
@@ -127,7 +127,8 @@ def table_note(trials: int, file: str) -> str:
     """What a table of tuned methods says about it."""
     return (
         f"Tuned: every method with the same budget of {trials} trials, by the debiased validation risk inside the "
-        f"training log of seed 0 (no row of probe or test), then fitted with all seeds. What was found is in {file}."
+        "training log of seed 0 (no row of the probe is held out, and the test is not read), then fitted with all "
+        f"seeds. What was found is in {file}."
     )
 
 

@@ -24,6 +24,7 @@ def demo(
     seed: Annotated[int, option("Seed of the simulation and of the training.")] = 0,
 ) -> None:
     """Simulate a biased log with a known truth, fit a recommender, and see how far the log misleads."""
+    from counterpoise.evaluation.metrics import EMPTY_USERS
     from counterpoise.storage import check_folder
 
     check_folder(out)
@@ -49,6 +50,7 @@ def demo(
         "mf learns from the log as it is. skb-ips weights the log so that it resembles all pairs. counterpoise, the\n"
         "default, also models which pairs are observed. No side features are used.\n"
         "The loss on the log (first column) does not tell which model is best (the other columns).\n"
+        f"In NDCG, {EMPTY_USERS}.\n"
     )
     print_line("Recommendations of counterpoise for five users:")
     show_frame(result.model.recommend(list(range(5)), k=3))

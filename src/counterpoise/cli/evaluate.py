@@ -55,10 +55,8 @@ def evaluate(
     reading = columns.given()
     data = EvaluationData(test, threshold=reading.pop("threshold", None), reading=reading, **split.given())
     with working("evaluating", output.visible):
-        result, seen, protocol = evaluate_run(run, data, unknown_users=unknown, **evaluation.given())
-    facts = {"protocol": protocol, "rows_seen_in_training": seen, **result.to_dict()}
+        result = evaluate_run(run, data, unknown_users=unknown, **evaluation.given())
+    facts = result.to_dict()
     if out is not None:
         write_text(out, json.dumps(facts, indent=2) + "\n")
-    counted = "left out" if protocol == "honest" else "counted"
-    text = f"{result}\n{seen:>7,}  rows were seen in training or in the probe: {counted} ({protocol} protocol)"
-    output.show({"run": str(run), "test": test, **facts}, text)
+    output.show({"run": str(run), "test": test, **facts}, str(result))

@@ -14,7 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from counterpoise.cli.console import print_line, show_json
-from counterpoise.config import Duplicates, EmptyUsers, EngineName, Protocol, Unknown
+from counterpoise.config import Duplicates, EngineName, Protocol, Unknown
 
 if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
@@ -156,7 +156,6 @@ class EvaluationOptions(OptionGroup):
 
     panel = "Evaluation"
     k: Annotated[int | None, option("Length of the lists that are evaluated.", "--k", shown="5")] = None
-    empty_users: Annotated[EmptyUsers | None, option("NDCG of users without positive labels.", shown="skip")] = None
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,24 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
-from counterpoise.config import EmptyUsers
+from counterpoise.config import Protocol
 from counterpoise.data.log import FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.evaluation import metrics
-from counterpoise.evaluation.metrics import EMPTY_USER_METRICS, METRIC_NAMES, Comparison, Floats, Rankings
+from counterpoise.evaluation.metrics import (
+    EMPTY_USERS,
+    LIST_METRICS,
+    METRIC_NAMES,
+    PAPER_METRIC_NAMES,
+    Comparison,
+    Floats,
+    Rankings,
+)
 
 BOOTSTRAP_BLOCK = 2**16  # rows that the bootstrap works on at a time: what fits into a processor's cache is fastest
+PAPER_RULE = {"ndcg": 1.0, "precision": 0.0, "recall": 0.0}  # of a user without a positive label
 UNDEFINED = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}
-UNDEFINED |= dict.fromkeys(EMPTY_USER_METRICS, "no user has a positive label")
+UNDEFINED |= dict.fromkeys(LIST_METRICS, "no user has a positive label")
 UNDEFINED |= dict.fromkeys(metrics.LOWER_IS_BETTER, "the scores are not probabilities: some lie outside [0, 1]")
 
 
@@ -35,10 +44,11 @@ class Evaluation:
     mae: float
     log_loss: float
     k: int
-    empty_users: EmptyUsers
+    protocol: Protocol
     n_rows: int
+    n_seen: int  # rows that the model was fitted to: left out by the honest protocol, counted by that of the paper
     n_users: int
-    n_empty_users: int  # without a positive label: the rule `empty_users` is about them
+    n_empty_users: int  # without a positive label: left out of NDCG, precision, recall and F1
     n_short_users: int  # with fewer than k rows
     n_auc_users: int
     level: float
@@ -61,9 +71,13 @@ class Evaluation:
         lines = [f"{'metric':<{width}}  {'value':>7}  {interval}"]
         lines += [f"{name.format(k=self.k):<{width}}  {self._cells(metric)}" for metric, name in METRIC_NAMES.items()]
         lines += [f"{self.n_rows:,} rows of {self.n_users:,} users, of whom"]
-        lines += [f"{self.n_empty_users:>7,}  have no positive label: {metrics.EMPTY_USER_RULES[self.empty_users]}"]
+        lines += [f"{self.n_empty_users:>7,}  have no positive label: {EMPTY_USERS}"]
         lines += [f"{self.n_auc_users:>7,}  have labels of both kinds: the AUC per user is their mean"]
         lines += [f"{self.n_short_users:>7,}  have fewer than {self.k} rows"]
+        if self.n_seen:
+            counted = "left out" if self.protocol == "honest" else "counted"
+            seen = f"rows were seen in training or in the probe: {counted} ({self.protocol} protocol)"
+            lines += [f"{self.n_seen:>7,}  {seen}"]
         return "\n".join(line.rstrip() for line in lines)
 
     def _cells(self, metric: str) -> str:
@@ -76,7 +90,7 @@ def evaluate(
     model: Any,
     log: FeedbackLog,
     k: int = 5,
-    empty_users: EmptyUsers = "skip",
+    protocol: Protocol = "honest",
     *,
     bootstrap: int = 200,
     level: float = 0.95,
@@ -86,12 +100,14 @@ def evaluate(
 
     `model`: anything with `predict_log(log)`, an array with a score for each row, or a function of user and item
     codes. MSE, MAE and log loss need probabilities: they are nan where a score lies outside [0, 1].
-    `empty_users`: a user without a positive label is left out of NDCG, precision and recall ("skip"), or counted
-    with an NDCG of 1 ("one", the rule of the paper) or 0 ("zero"). Equal scores are ranked by item code.
+    Users without a positive label are left out of NDCG, precision, recall and F1. Where scores are equal, these are
+    expected values over all orders of the tied rows.
+    `protocol`: "honest" leaves out the rows whose pair the model was fitted to (in its log or its probe), "paper"
+    counts them; `n_seen` says how many there were. Scores and functions come without that knowledge: all rows count.
     `bootstrap`: how often to resample users, with all their rows, for the percentile intervals; 0 for none. Replicates
     in which a metric is not defined do not count, and a log of one user has no intervals (nan).
     """
-    return resampled_evaluation(model, log, k, empty_users, bootstrap=bootstrap, level=level, seed=seed).evaluation
+    return resampled_evaluation(model, log, k, protocol, bootstrap=bootstrap, level=level, seed=seed).evaluation
 
 
 class Resampled(NamedTuple):
@@ -105,7 +121,7 @@ def resampled_evaluation(
     model: Any,
     log: FeedbackLog,
     k: int = 5,
-    empty_users: EmptyUsers = "skip",
+    protocol: Protocol = "honest",
     *,
     bootstrap: int = 200,
     level: float = 0.95,
@@ -113,19 +129,22 @@ def resampled_evaluation(
 ) -> Resampled:
     """As `evaluate`, with the replicates; with the same log and seed, all models get the same resampled users."""
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
-    check_choice("empty_users", empty_users, get_args(EmptyUsers))
+    check_choice("protocol", protocol, get_args(Protocol))
     check_number("bootstrap", bootstrap, at_least=0, integer=True, advice="Use 0 for no intervals.")
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     check_number("seed", seed, at_least=0, integer=True)
     check_log("log", log)
+    log, n_seen = unseen_rows(model, log, protocol) if hasattr(model, "has_seen") else (log, 0)
     rankings = _rankings(model, log)
-    n_users, sample = len(rankings.users), _Sample(rankings, int(k), empty_users)
+    n_users, sample = len(rankings.users), _Sample(rankings, int(k))
+    values = sample.values()
     replicates = sample.resampled(bootstrap if n_users > 1 else 0, np.random.default_rng(seed))
     evaluation = Evaluation(
-        **sample.values(),
+        **{name: values[name] for name in METRIC_NAMES},
         k=int(k),
-        empty_users=empty_users,
+        protocol=protocol,
         n_rows=len(log),
+        n_seen=n_seen,
         n_users=n_users,
         n_empty_users=int((rankings.positives == 0).sum()),
         n_short_users=int((rankings.sizes < k).sum()),
@@ -134,6 +153,17 @@ def resampled_evaluation(
         intervals={name: percentile_interval(replicates[name], level) for name in METRIC_NAMES} if bootstrap else {},
     )
     return Resampled(evaluation, replicates)
+
+
+def unseen_rows(model: Any, log: FeedbackLog, protocol: Protocol, name: str = "`log`") -> tuple[FeedbackLog, int]:
+    """(the rows of a log that count, the number of its pairs that a model was fitted to); see `evaluate`."""
+    seen = model.has_seen(log)
+    if protocol == "honest" and seen.any():
+        if seen.all():
+            rule = 'The honest protocol leaves them out; the protocol "paper" counts them.'
+            raise DataError(f"{name}: all {len(seen)} pairs were seen in training or in the probe. {rule}")
+        log = log.take(~seen)
+    return log, int(seen.sum())
 
 
 class Difference(NamedTuple):
@@ -153,38 +183,32 @@ def paired_differences(first: Resampled, second: Resampled) -> dict[str, Differe
     return found
 
 
-def metrics_by_rule(
+def metrics_and_replicates(
     model: Any, log: FeedbackLog, k: int = 5, replicates: int = 0, seed: int = 0
 ) -> tuple[dict[str, float], dict[str, Floats]]:
-    """(every metric, the same of `replicates` resampled sets of users), under each rule for users without positives.
+    """(every metric, the same of `replicates` resampled sets of users) on all rows of a log.
 
-    `ndcg_skip`, `ndcg_one`, `ndcg_zero` and so on; a metric that does not depend on the rule has its own name. With
+    Beside those of `Evaluation`: `ndcg_one` and `f1_one`, by the paper's rule for users without a positive label. With
     the same log and seed, all models get the same resampled users, so that differences are paired.
     """
-    rankings = _rankings(model, log)
-    values: dict[str, float] = {}
-    resampled: dict[str, Floats] = {}
-    for rule in get_args(EmptyUsers):
-        sample = _Sample(rankings, k, rule)
-        here, drawn = sample.values(), sample.resampled(replicates, np.random.default_rng(seed))
-        for name in METRIC_NAMES:
-            key = f"{name}_{rule}" if name in EMPTY_USER_METRICS else name
-            values[key], resampled[key] = here[name], drawn[name]
-    return values, resampled
+    sample = _Sample(_rankings(model, log), k)
+    return sample.values(), sample.resampled(replicates, np.random.default_rng(seed))
 
 
 class _Sample:
     """The sums of each user behind the metrics, from which they follow for any number of copies of each user."""
 
-    def __init__(self, rankings: Rankings, k: int, empty_users: EmptyUsers) -> None:
+    def __init__(self, rankings: Rankings, k: int) -> None:
         self.n_users, self.n_rows = len(rankings.users), len(rankings.groups)
         self.comparison = Comparison.of(rankings.labels, rankings.scores, rankings.groups)
         means = {
             "user_auc": metrics.auc_per_user(rankings),
-            "ndcg": metrics.ndcg_per_user(rankings, k, empty_users),
-            "precision": metrics.precision_per_user(rankings, k, empty_users),
-            "recall": metrics.recall_per_user(rankings, k, empty_users),
+            "ndcg": metrics.ndcg_per_user(rankings, k),
+            "precision": metrics.precision_per_user(rankings, k),
+            "recall": metrics.recall_per_user(rankings, k),
         }
+        for name, without_positive in PAPER_RULE.items():
+            means[f"{name}_one"] = np.nan_to_num(means[name], nan=without_positive)
         errors = {"mse": metrics.squared_errors, "mae": metrics.absolute_errors, "log_loss": metrics.log_losses}
         probabilities = np.clip(rankings.scores, 0, 1)
         sums = {name: rankings.total(error(rankings.labels, probabilities)) for name, error in errors.items()}
@@ -202,14 +226,17 @@ class _Sample:
         """Each metric (replicates,) when a user occurs counts (replicates, users) times."""
         means = metrics.ratio(counts @ self.tops, counts @ self.bottoms).T
         values = {"auc": metrics.weighted_auc(self.comparison, counts)} | dict(zip(self.names, means, strict=True))
-        return values | {"f1": metrics.f1(values["precision"], values["recall"])}
+        for rule in ("", "_one"):
+            values[f"f1{rule}"] = metrics.f1(values[f"precision{rule}"], values[f"recall{rule}"])
+        return {name: values[name] for name in METRIC_NAMES | PAPER_METRIC_NAMES}
 
     def resampled(self, replicates: int, rng: np.random.Generator) -> dict[str, Floats]:
         """Each metric (replicates,) over users drawn with replacement, in blocks that bound the memory."""
         step = max(1, BOOTSTRAP_BLOCK // self.n_rows)
         sizes = [min(step, replicates - start) for start in range(0, replicates, step)]
         blocks = [self.estimates(self._draw_counts(size, rng)) for size in sizes]
-        return {name: np.concatenate([np.empty(0), *(block[name] for block in blocks)]) for name in METRIC_NAMES}
+        names = METRIC_NAMES | PAPER_METRIC_NAMES
+        return {name: np.concatenate([np.empty(0), *(block[name] for block in blocks)]) for name in names}
 
     def _draw_counts(self, replicates: int, rng: np.random.Generator) -> Floats:
         """How often each user is drawn (replicates, users): each row is multinomial and sums to the number of users."""
@@ -250,4 +277,4 @@ def _rankings(model: Any, log: FeedbackLog) -> Rankings:
     if bad.size:
         found = f"{scores[bad[0]]} in row {bad[0]} and {bad.size - 1} more"
         raise DataError(f"the scores of `model` must be finite, got {found}. Did its training diverge?")
-    return Rankings.of(log.users, scores, binary_labels(log), tie_breaker=log.items)
+    return Rankings.of(log.users, scores, binary_labels(log))

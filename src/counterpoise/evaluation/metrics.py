@@ -1,8 +1,9 @@
 """Metrics: of rankings, per user; AUC over all rows; errors of probabilities.
 
-Labels are 0 or 1. Equal scores of a user are ranked by the tie breaker (the item code), so that a ranking depends
-neither on the order of rows nor on the labels. An undefined value is nan, for the reason in the function's docstring;
-no value makes a function raise or warn.
+Labels are 0 or 1. Rows of equal score have no order: a ranking metric is its expected value over all orders of them, so
+it depends neither on the order of rows nor on the codes of items. A user without a positive label is left out of
+ranking metrics. An undefined value is nan, for the reason in the function's docstring; no value makes a function raise
+or warn.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from counterpoise.config import EmptyUsers
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -33,12 +32,11 @@ METRIC_NAMES = {
     "log_loss": "log loss",
 }
 LOWER_IS_BETTER = ("mse", "mae", "log_loss")
-EMPTY_USER_METRICS = ("ndcg", "precision", "recall", "f1")  # depend on the rule for users without a positive label
-EMPTY_USER_RULES = {
-    "skip": "left out of NDCG, precision and recall",
-    "one": "counted with NDCG 1, precision 0 and recall 0 (the rule of the paper)",
-    "zero": "counted with NDCG 0, precision 0 and recall 0",
-}
+LIST_METRICS = ("ndcg", "precision", "recall", "f1")  # not defined for a user without a positive label
+EMPTY_USERS = "users without a positive in the test are left out"
+# Published numbers count these users; only beside such numbers, ours do too.
+PAPER_METRIC_NAMES = {"ndcg_one": "NDCG@{k} (paper)", "f1_one": "F1@{k} (paper)"}
+PAPER_EMPTY_USERS = "users without a positive in the test count with NDCG 1, precision 0 and recall 0, as in the paper"
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,16 +46,15 @@ class Rankings:
     users: NDArray[Any]  # (users,) ascending
     starts: Integers  # (users,) where each list begins
     groups: Integers  # (rows,) position of the row's user in `users`
-    ranks: Integers  # (rows,) 1, 2, ... in each list
+    ranks: Integers  # (rows,) 1, 2, ... in each list; rows of equal score in any order
     scores: Floats  # (rows,)
     labels: Floats  # (rows,)
 
     @classmethod
-    def of(cls, users: ArrayLike, scores: ArrayLike, labels: ArrayLike, tie_breaker: Any = None) -> Rankings:
-        """Rows ordered by user, then descending score, then `tie_breaker` (the order of rows where there is none)."""
+    def of(cls, users: ArrayLike, scores: ArrayLike, labels: ArrayLike) -> Rankings:
+        """Rows ordered by user, then descending score."""
         by_user, by_score = np.asarray(users), np.asarray(scores, np.float64)
-        keys = (-by_score, by_user) if tie_breaker is None else (np.asarray(tie_breaker), -by_score, by_user)
-        order = np.lexsort(keys)
+        order = np.lexsort((-by_score, by_user))
         sorted_users = by_user[order]
         first = np.ones(len(order), bool)
         first[1:] = sorted_users[1:] != sorted_users[:-1]
@@ -81,31 +78,56 @@ class Rankings:
         """Positive labels of each user, g_u."""
         return self.total(self.labels)
 
+    @cached_property
+    def possible_ranks(self) -> Integers:
+        """0 (no rank), 1, 2, ... up to the length of the longest list."""
+        return np.arange(self.sizes.max(initial=0) + 1)
+
+    @cached_property
+    def ties(self) -> tuple[Integers, Integers] | None:
+        """(the first row, the number of rows) of each group of a user's rows of equal score; None if all differ."""
+        same = (self.scores[1:] == self.scores[:-1]) & (self.groups[1:] == self.groups[:-1])
+        if not same.any():
+            return None
+        first = np.flatnonzero(np.r_[True, ~same])
+        return first, np.diff(first, append=len(self.scores))
+
+    def expected(self, values: Floats) -> Floats:
+        """values[rank] of each row, where values[0] is 0: the mean over the ranks that rows of equal score share.
+
+        In a random order of m rows of equal score each has each of their ranks with probability 1 / m.
+        """
+        if self.ties is None:
+            return values[self.ranks]
+        first, lengths = self.ties
+        sums, ranks = np.cumsum(values), self.ranks[first]
+        return np.repeat((sums[ranks + lengths - 1] - sums[ranks - 1]) / lengths, lengths)
+
     def hits(self, k: int) -> Floats:
-        """Positive labels among the first k of each list."""
-        return self.total(np.where(self.ranks <= k, self.labels, 0.0))
+        """Expected positive labels among the first k of each list."""
+        among_first = (self.possible_ranks > 0) & (self.possible_ranks <= k)
+        return self.total(self.labels * self.expected(among_first.astype(np.float64)))
 
 
-def ndcg_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") -> Floats:
+def ndcg_per_user(rankings: Rankings, k: int) -> Floats:
     """sum_{r <= K} y_(r) / log2(1 + r), over the same sum with the positives first; both stop at min(K, n_u).
 
-    A user without a positive has no best list: nan for "skip", 1 for "one" (the rule of the paper), 0 for "zero".
+    nan for a user without a positive, who has no best list.
     """
-    ranks = np.arange(rankings.sizes.max(initial=0) + 1)
+    ranks = rankings.possible_ranks
     discounts = np.where((ranks > 0) & (ranks <= k), 1 / np.log2(1 + np.maximum(ranks, 1)), 0)
-    gains = rankings.total(rankings.labels * discounts[rankings.ranks])
-    best = np.cumsum(discounts)[rankings.positives.astype(np.int64)]
-    return ratio(gains, best, undefined={"skip": np.nan, "one": 1.0, "zero": 0.0}[empty_users])
+    gains = rankings.total(rankings.labels * rankings.expected(discounts))
+    return ratio(gains, np.cumsum(discounts)[rankings.positives.astype(np.int64)])
 
 
-def precision_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") -> Floats:
-    """Hits among the first K, over K (also for lists shorter than K); nan for a user left out by "skip"."""
-    return _without_skipped(rankings, rankings.hits(k) / k, empty_users)
+def precision_per_user(rankings: Rankings, k: int) -> Floats:
+    """Hits among the first K, over K (also for lists shorter than K); nan for a user without a positive."""
+    return np.where(rankings.positives > 0, rankings.hits(k) / k, np.nan)
 
 
-def recall_per_user(rankings: Rankings, k: int, empty_users: EmptyUsers = "skip") -> Floats:
-    """Hits among the first K, over max(1, g_u); nan for a user left out by "skip"."""
-    return _without_skipped(rankings, rankings.hits(k) / np.maximum(rankings.positives, 1), empty_users)
+def recall_per_user(rankings: Rankings, k: int) -> Floats:
+    """Hits among the first K, over the positives g_u; nan for a user without a positive."""
+    return ratio(rankings.hits(k), rankings.positives)
 
 
 def auc_per_user(rankings: Rankings) -> Floats:
@@ -114,13 +136,9 @@ def auc_per_user(rankings: Rankings) -> Floats:
     By ranks (Mann and Whitney, 1947), rows of equal score sharing their mean rank m (1 is the best):
     1 - (sum over positives of m - g (g + 1) / 2) / (g (n - g)).
     """
-    same = np.zeros(len(rankings.groups), bool)
-    same[1:] = (rankings.scores[1:] == rankings.scores[:-1]) & (rankings.groups[1:] == rankings.groups[:-1])
-    first = np.flatnonzero(~same)
-    lengths = np.diff(first, append=len(same))
-    mean_ranks = np.repeat(rankings.ranks[first] + (lengths - 1) / 2, lengths)
     g = rankings.positives
     pairs = g * (rankings.sizes - g)
+    mean_ranks = rankings.expected(rankings.possible_ranks.astype(np.float64))
     above = rankings.total(rankings.labels * mean_ranks) - g * (g + 1) / 2
     return ratio(pairs - above, pairs)
 
@@ -183,7 +201,3 @@ def log_losses(labels: ArrayLike, probabilities: ArrayLike) -> Floats:
     """-y log p - (1 - y) log(1 - p) of each row, with p clipped to [1e-7, 1 - 1e-7]."""
     y, p = np.asarray(labels, np.float64), np.clip(np.asarray(probabilities, np.float64), CLIP, 1 - CLIP)
     return -(y * np.log(p) + (1 - y) * np.log1p(-p))
-
-
-def _without_skipped(rankings: Rankings, values: Floats, empty_users: EmptyUsers) -> Floats:
-    return np.where(rankings.positives > 0, values, np.nan) if empty_users == "skip" else values

@@ -14,7 +14,7 @@ from counterpoise.config import Unknown
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, DataError, short_repr
 from counterpoise.evaluation.evaluate import paired_differences, resampled_evaluation
-from counterpoise.evaluation.metrics import METRIC_NAMES
+from counterpoise.evaluation.metrics import EMPTY_USERS, METRIC_NAMES
 from counterpoise.report.context import ReportContext, load_context, unknown_user_notes
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.facts import as_json, difference_facts, flat, method_name, metric_facts, versions
@@ -97,9 +97,9 @@ def check_knows(context: ReportContext, log: FeedbackLog, first: ReportContext) 
 
 def _metrics(contexts: Sequence[ReportContext], log: FeedbackLog) -> list[dict[str, Any]]:
     """Every metric of all runs on a test, each with its interval and its difference from the first run."""
-    k, rule = contexts[0].k, contexts[0].empty_users
+    k = contexts[0].k
     scores = [context.model.predict_log(log, unknown=context.unknown) for context in contexts]
-    found = [resampled_evaluation(values, log, k, rule) for values in scores]
+    found = [resampled_evaluation(values, log, k) for values in scores]
     differences = [paired_differences(resampled, found[0]) for resampled in found]
     metrics = []
     for name in METRIC_NAMES:
@@ -173,7 +173,8 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
     columns = [Column("metric", term="AUC"), *(Column(run, "metric", "interval") for run in runs)]
     rows = [[metric_heading(row), *(with_interval(run) for run in row["runs"])] for row in facts["metrics"]]
     blocks: list[Block] = [
-        f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}.",
+        f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}. "
+        f"In NDCG, precision, recall and F1, {EMPTY_USERS}.",
         Table("Metrics with 95% intervals over users", columns, rows),
     ]
     columns, differences = [Column("metric", term="difference")], [[metric_heading(row)] for row in facts["metrics"]]

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from counterpoise.config import EmptyUsers, Unknown
+from counterpoise.config import Unknown
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
 from counterpoise.imputation.base import NoImputation
@@ -64,12 +64,6 @@ class ReportContext:
     def k(self) -> int:
         """The length of the evaluated lists."""
         return int(self.configuration.get("k", 5))
-
-    @property
-    def empty_users(self) -> EmptyUsers:
-        """How users without a positive label count in ranking metrics."""
-        rule: EmptyUsers = self.configuration.get("empty_users", "skip")
-        return rule
 
     @property
     def train(self) -> FeedbackLog | None:

@@ -54,9 +54,10 @@ risk: The estimate of the mean error over all pairs that training minimised, at 
 error on the log: The mean log loss over the log. It is optimistic, because the log is not a uniform sample.
 AUC: The probability that a positive test row scores above a negative one; 0.5 is random. Per user: mean over users of
     the AUC within their rows.
-NDCG: Normalised discounted cumulative gain of the top k test rows of each user: 1 if all positives come first.
-precision: Positives among the top k, divided by k; mean over users.
-recall: Positives among the top k, divided by all positives of the user; mean over users.
+NDCG: Normalised discounted cumulative gain of the top k test rows of each user: 1 if all positives come first. Mean
+    over users; users without a positive in the test are left out.
+precision: Positives among the top k, divided by k; mean over users with a positive in the test.
+recall: Positives among the top k, divided by all positives of the user; mean over users with a positive in the test.
 F1: 2 P R / (P + R) of mean precision P and mean recall R.
 MSE: Mean squared error of the predicted probability; lower is better.
 MAE: Mean absolute error of the predicted probability; lower is better.

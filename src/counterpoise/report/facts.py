@@ -353,7 +353,7 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     labels, found, calibration = binary_labels(log), {}, {}
     for which, model in _models(context).items():
         scores = model.predict_log(log, unknown=context.unknown).astype(np.float64)
-        found[which] = resampled_evaluation(scores, log, context.k, context.empty_users)
+        found[which] = resampled_evaluation(scores, log, context.k)
         bins = calibration_bins(scores, labels)
         calibration[which] = {"bins": [one.to_dict() for one in bins], "error": calibration_error(bins)}
     differences = paired_differences(found["run"], found["baseline"]) if "baseline" in found else {}

@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
+from counterpoise.evaluation.metrics import EMPTY_USERS
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
 from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
 from counterpoise.report.summary import CUSTOM
@@ -275,8 +276,8 @@ def model_section(facts: Facts) -> Section:
         rule = model["evaluation"]
         evaluated = (
             f"Evaluated on {model['test']['name']}: {rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom "
-            f"{rule['n_empty_users']:,} have no positive label (rule: {rule['empty_users']}) and "
-            f"{rule['n_short_users']:,} fewer than {rule['k']} rows."
+            f"{rule['n_empty_users']:,} have no positive label and {rule['n_short_users']:,} fewer than {rule['k']} "
+            f"rows. In NDCG, precision, recall and F1, {EMPTY_USERS}."
         )
         blocks += [evaluated, _metric_table(model["metrics"])]
         if any(row.get("difference") for row in model["metrics"]):
