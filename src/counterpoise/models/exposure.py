@@ -28,7 +28,7 @@ from counterpoise.models.base import Backbone, Scorer, as_backbone, inner_produc
 from counterpoise.models.embedding_ops import RepeatedInputCache
 from counterpoise.models.matrix_factorization import MatrixFactorization
 
-BIAS_VARIANCE = 0.5  # of users or items in log odds: that of the default prior, 1 / l2_biases
+BIAS_VARIANCE = 1.0  # of users or items in log odds, as far as it may be in logs: twice that of the default prior
 MIN_SPREAD = 0.1  # log odds of being observed: parts that vary less, such as that of users who all rate equally often,
 # are not scaled up to 1. Simulated logs: 0.01 to 1 change no metric in the fourth digit (benchmarks/constants.py)
 
