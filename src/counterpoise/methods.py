@@ -169,12 +169,13 @@ def eib() -> DebiasedRecommender:
     return cp.DebiasedRecommender(cp.UnitWeights(), "dr", cp.Constant())
 
 
-def strong_prior(times: float) -> Backbone:
-    """So many times the usual one, for risks whose corrected labels leave [0, 1] by far.
+def strong_prior() -> Backbone:
+    """For risks whose corrected labels leave [0, 1] by far: without it they have no lower bound.
 
-    Half of what is taken makes the log loss diverge on some simulated log; with it factors learn little on sparse logs.
+    With half of it the factors of `dr` and `tdr` learn noise without bound on some simulated logs; with it, they learn
+    next to nothing on sparse ones.
     """
-    return cp.MatrixFactorization(l2=4.0 * times, l2_biases=2.0 * times)
+    return cp.MatrixFactorization(l2=16.0, l2_biases=8.0)
 
 
 @method(
@@ -186,10 +187,9 @@ def strong_prior(times: float) -> Backbone:
 )
 def dr() -> DebiasedRecommender:
     """Doubly robust with a constant imputed label: unbiased when the propensities or the imputed errors are right. The
-    prior is twice the usual one (l2 8 and 4), because corrected labels leave [0, 1]: with less, factors learn their
-    noise without bound.
+    prior is four times the usual one (l2 16 and 8), because corrected labels leave [0, 1].
     """
-    return cp.DebiasedRecommender(cp.NaiveBayes(), "dr", cp.Constant(), strong_prior(2))
+    return cp.DebiasedRecommender(cp.NaiveBayes(), "dr", cp.Constant(), strong_prior())
 
 
 @method(
@@ -251,8 +251,8 @@ def dr_mse() -> DebiasedRecommender:
 def mr() -> DebiasedRecommender:
     """Multiple robust: several propensity and imputation models are combined by a regression on the observed pairs.
     Consistent when any one of them is right. The `ridge` is only there for candidates that repeat one another: a large
-    one, such as 1, ranks better on some logs and leaves half of the bias. Factors have twice the usual prior (l2 8), because
-    corrected labels leave [0, 1].
+    one, such as 1, ranks better on some logs and leaves half of the bias. Factors have twice the usual prior (l2 8),
+    because corrected labels leave [0, 1].
     """
     candidates = cp.MultiplyRobust((cp.Logistic(), cp.Popularity()), (cp.Learned(), cp.Learned("variance")))
     return cp.DebiasedRecommender(cp.Uniform(), "direct", candidates, cp.MatrixFactorization(l2=8.0))
@@ -269,7 +269,7 @@ def tdr() -> DebiasedRecommender:
     """Targeted DR: the imputed error is moved along w - 1 until the residuals on the log are orthogonal to it. The
     prior is four times the usual one (l2 16 and 8), because corrected labels leave [0, 1].
     """
-    return cp.DebiasedRecommender(cp.Logistic(), "dr", cp.Targeted(cp.Constant()), strong_prior(4))
+    return cp.DebiasedRecommender(cp.Logistic(), "dr", cp.Targeted(cp.Constant()), strong_prior())
 
 
 @method(
@@ -283,7 +283,7 @@ def tdr_jl() -> DebiasedRecommender:
     """Targeted DR on a learned imputation, which is trained on what the targeting leaves. The prior is four times the
     usual one (l2 16 and 8), because corrected labels leave [0, 1].
     """
-    return cp.DebiasedRecommender(cp.Logistic(), "dr", cp.Targeted(cp.Learned()), strong_prior(4))
+    return cp.DebiasedRecommender(cp.Logistic(), "dr", cp.Targeted(cp.Learned()), strong_prior())
 
 
 @method(
