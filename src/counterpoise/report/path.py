@@ -18,8 +18,7 @@ def path_of(weights: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     path, balanced = weights["path"], weights["balanced"]
     after = [max(map(abs, fold["after_sd"])) for fold in balanced]
-    folds = [_marked(points, path["kept"], size) for points, size in zip(path["points"], after, strict=True)]
-    kept = [point["kept"] for points in folds for point in points if point["chosen"]]
+    kept = [point["kept"] for points in path["points"] for point in points if point["chosen"]]
     mean, left = sum(kept) / len(kept), None
     if 1 / mean - 1 < MIN_USED * (1 / path["kept"] - 1):
         chance = weights.get("worst_case_bias") is not None  # a worst-case problem has no tolerance
@@ -32,15 +31,8 @@ def path_of(weights: Mapping[str, Any]) -> dict[str, Any] | None:
         "left": left,
         "imbalance_before": max(abs(size) for fold in balanced for size in fold["before_sd"]),
         "imbalance": max(after),
-        "folds": folds,
+        "folds": path["points"],
     }
-
-
-def _marked(points: list[dict[str, float]], kept: float, imbalance: float) -> list[dict[str, Any]]:
-    """The points of a fold with `chosen`: of those that keep enough, the strongest with the solution's imbalance."""
-    allowed = [point for point in points if point["kept"] >= kept] or points
-    chosen = min(allowed, key=lambda point: (round(abs(point["imbalance"] - imbalance), 6), -point["strength"]))
-    return [point | {"chosen": point is chosen} for point in points]
 
 
 def path_sentence(path: Mapping[str, Any]) -> str:
