@@ -215,6 +215,7 @@ def gallery(world: cp.SimulatedData, balanced: cp.DebiasedRecommender, out: Path
         "weights": plots.weight_histogram(balanced),
         "dual-values": plots.dual_values(balancer),
         "frontier": plots.balance_frontier(cp.KernelBalancer(15, random_state=0).fit(observed, population)),
+        "path": plots.balance_path(balanced),
         "curves": plots.learning_curves({name: models[name] for name in ("mf", "skb-ips")}),
         "calibration": plots.calibration(models, data.test),
         "risks": plots.risk_estimates(bias.study(estimators=names, matrices=("rotate", "skew", "crs"), repeats=3)),

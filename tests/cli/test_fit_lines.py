@@ -48,6 +48,30 @@ def test_an_inactive_ensemble_is_described(method: str, why: str, dataset: Datas
     assert f"Ensemble: inactive, {why}." in str(facts["summary"])
 
 
+def test_the_chosen_strength_and_the_level_are_described(dataset: Dataset) -> None:
+    model = cp.make("skb-ips", **FAST).fit(dataset.train)
+    weights, lines = model.facts_["weights"], lines_of(model)
+    before, after = (
+        max(abs(size) for fold in weights["balanced"] for size in fold[when]) for when in ("before_sd", "after_sd")
+    )
+    path, level = weights["path"], weights["level"]
+    assert f" of the effective sample at strength {path['strength']:.3g} (the largest that keeps " in lines
+    assert f"keeps {path['kept']:.1%}): largest imbalance {before:.2f} to {after:.2f} SD." in lines
+    moved = f"moved by {level['shift']:+.2f} in log odds (standard error {level['standard_error']:.2f})"
+    assert (moved in lines) == (model.facts_["level"] != 0)
+    shifted = model.facts_ | {"level": -0.2, "weights": weights | {"level": {"shift": -0.2, "standard_error": 0.05}}}
+    sentence = "The level of predictions (their intercept) was moved by -0.20 in log odds (standard error 0.05)"
+    assert sentence in "\n".join(fit_lines(shifted, 601))
+    assert "level" not in "\n".join(fit_lines(shifted | {"level": 0.0}, 601))
+
+
+@pytest.mark.parametrize(("method", "settings"), [("mf", {}), ("skb-ips", {"strength": 0.1}), ("ips", {})])
+def test_methods_without_a_path_describe_none(method: str, settings: dict, dataset: Dataset) -> None:
+    model = cp.make(method, **FAST, **settings).fit(dataset.train, probe=dataset.probe)
+    assert "Balancing keeps" not in lines_of(model)
+    assert "level of predictions" not in lines_of(model)
+
+
 @pytest.mark.parametrize("noise", [False, True])
 def test_the_ordinal_loss_is_described(noise: bool) -> None:
     model = cp.make("mf", ordinal=cp.OrdinalLoss(), **FAST).fit(graded(2, noise=noise).train)

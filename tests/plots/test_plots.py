@@ -96,6 +96,22 @@ def test_frontier_takes_a_balancer_or_points(balancer: cp.KernelBalancer) -> Non
         assert list(line.get_xdata()) == pytest.approx([point.rms_imbalance for point in points])
 
 
+def test_balance_path_has_a_line_for_each_fold_and_marks_the_chosen_points(data: cp.Dataset) -> None:
+    balanced = cp.make("skb-ips", epochs=5, seed=0).fit(data.train)
+    path, axes = balanced.facts_["weights"]["path"], plots.balance_path(balanced).axes[0]
+    for line, points in zip(axes.lines, path["points"], strict=False):
+        assert list(line.get_xdata()) == pytest.approx([point["imbalance"] for point in points])
+        assert list(line.get_ydata()) == pytest.approx([100 * point["kept"] for point in points])
+    assert len(axes.lines) == len(path["points"]) + 1
+    assert list(axes.lines[-1].get_ydata()) == pytest.approx([100 * path["kept"]] * 2)
+    chosen = np.asarray(axes.collections[0].get_offsets())
+    assert len(chosen) == len(path["points"])
+    assert (chosen[:, 1] >= 100 * path["kept"]).all()
+    for other in (cp.make("mf", epochs=1).fit(data.train), [1.0]):
+        with pytest.raises(ConfigError, match='strength="auto"'):
+            plots.balance_path(other)
+
+
 def test_learning_curves_mark_the_best_epoch(data: cp.Dataset, model: cp.DebiasedRecommender) -> None:
     stopped = cp.make("mf", epochs=6, patience=6, seed=0).fit(data.train)
     axes = plots.learning_curves({"mf": stopped, "ips": model.history_}).axes[0]

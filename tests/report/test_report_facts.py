@@ -10,9 +10,24 @@ import pytest
 import torch
 from graded_world import graded
 
-from counterpoise import METHODS, Dataset, DebiasedRecommender, FeedbackLog, OrdinalLoss, evaluate, make, write_report
+from counterpoise import (
+    METHODS,
+    Dataset,
+    DebiasedRecommender,
+    ExposureCovariate,
+    FeedbackLog,
+    KernelFunctions,
+    MatrixFactorization,
+    Moments,
+    OrdinalLoss,
+    OutcomeModel,
+    evaluate,
+    make,
+    write_report,
+)
 from counterpoise.balance.covariate_balance import balance_table
 from counterpoise.balance.diagnostics import effective_sample_size
+from counterpoise.balance.functions import Functions
 from counterpoise.balance.population import Pairs
 from counterpoise.cli.main import main
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error
@@ -47,6 +62,9 @@ from counterpoise.report.facts import (
     verdict,
     weight_by_count,
 )
+from counterpoise.report.path import path_of, path_sentence
+from counterpoise.report.sections import report_page
+from counterpoise.report.summary import summary
 
 
 @pytest.fixture(scope="module")
@@ -217,7 +235,59 @@ def test_certificate_of_every_balanced_function_is_kept(facts: dict, weighted: D
     functions = facts["balance"]["functions"]
     assert len(functions) == own["functions"] * own["folds"]
     assert sum(row["relaxed"] for row in functions) == own["relaxed"]
-    assert max(abs(row["after_sd"]) for row in functions) == pytest.approx(own["largest_violation_sd"], abs=1e-9)
+    largest = own["largest_violation_sd"] + own["path"]["tolerance"]
+    assert max(abs(row["after_sd"]) for row in functions) == pytest.approx(largest, abs=1e-3)  # a tolerance per fold
+
+
+@pytest.mark.parametrize(
+    "functions", [KernelFunctions(select="random"), KernelFunctions(select="worst_case"), Moments(2)]
+)
+@pytest.mark.parametrize("kept", [None, 0.8, 1.0])
+def test_chosen_points_have_the_strength_of_the_solution(
+    functions: Functions, kept: float | None, dataset: Dataset
+) -> None:
+    model = make("skb-ips", dim=4, epochs=1, functions=functions, kept=kept).fit(dataset.train)
+    own, path = model.facts_["weights"]["path"], path_of(model.facts_["weights"])
+    chosen = [point for points in path["folds"] for point in points if point["chosen"]]
+    assert len(chosen) == len(own["points"])
+    assert np.mean([point["strength"] for point in chosen]) == pytest.approx(own["strength"])
+    assert path["kept"] == pytest.approx(np.mean([point["kept"] for point in chosen]))
+
+
+def test_path_that_ends_before_the_share_says_why(weighted: DebiasedRecommender, dataset: Dataset) -> None:
+    assert path_of(weighted.facts_["weights"])["left"] is None
+    loose = make("skb-ips", dim=4, epochs=1, tolerance=5.0).fit(dataset.train)
+    path = path_of(loose.facts_["weights"])
+    assert path["kept"] == pytest.approx(1)
+    assert "would be allowed, but the imbalance left is within the tolerance of 5 SD)" in path_sentence(path)
+    facts = gather(ReportContext(loose, dataset=dataset))
+    assert "The path ended before, at" in report_page(facts)
+
+
+def test_path_level_and_outcome_model_are_reported(facts: dict, weighted, fitted, dataset: Dataset) -> None:
+    assert path_sentence(path_of(weighted.facts_["weights"])) in method_text(facts)
+    assert facts["model"]["level"] == (weighted.facts_["weights"]["level"] if weighted.facts_["level"] else None)
+    assert "Path of strengths</a></h3>" in report_page(facts)
+    moved = facts | {"model": facts["model"] | {"level": {"shift": 0.3, "standard_error": 0.1}}}
+    for text in (str(summary(moved)), report_page(moved)):
+        assert "moved by +0.30 in log odds" in text
+    plain = gather(ReportContext(fitted, dataset=dataset))
+    assert plain["balance"]["path"] is plain["model"]["level"] is plain["model"]["outcome_coefficients"] is None
+    assert "Path of strengths</a></h3>" not in report_page(plain)
+    assert "level of predictions" not in method_text(plain).lower()
+
+
+@pytest.mark.parametrize("backbone", ["exposure", "mf"])
+def test_outcome_model_is_reported_with_its_exposure(backbone: str, dataset: Dataset) -> None:
+    own = ExposureCovariate(MatrixFactorization(dim=2)) if backbone == "exposure" else MatrixFactorization(dim=2)
+    model = make("skb-dr", dim=2, epochs=2, imputation=OutcomeModel(own)).fit(dataset.train)
+    found = gather(ReportContext(model, dataset=dataset))
+    coefficients = model.facts_["imputation"].get("exposure_coefficients")
+    assert (coefficients is None) == (backbone == "mf")
+    known = found["model"]["outcome_coefficients"]
+    assert (known and list(known.values())) == (coefficients and pytest.approx(coefficients))
+    assert f"imputes labels, with{'' if coefficients else 'out an'} exposure" in method_text(found)
+    assert ("Exposure coefficients of the outcome model" in report_page(found)) == (coefficients is not None)
 
 
 def test_facts_are_plain_json(facts: dict) -> None:

@@ -8,7 +8,7 @@ sooner, where no more imbalance is left than chance leaves in a random sample of
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,9 +39,6 @@ class PathPoint:
     strength: float
     kept: float  # effective sample size, as a share of that of the base weights
     imbalance: float  # the largest |tau_j|, in standard deviations
-
-    def to_dict(self) -> dict[str, float]:
-        return asdict(self)
 
 
 @dataclass(frozen=True, eq=False)

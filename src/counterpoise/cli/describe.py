@@ -12,6 +12,7 @@ from counterpoise.config import Configurable
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
+from counterpoise.report.path import level_of, level_sentence, path_of, path_sentence
 
 WIDTH = 110  # characters in a line of a paragraph
 COLUMNS = ("name", "family", "weights", "risk", "imputation", "needs", "citation")
@@ -117,7 +118,7 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         else:
             sample = f"effective sample size {weights['effective_sample_size']:,.0f} of {rows:,} rows; "
             sample += f"the largest weight is {weights['max_over_mean']:.1f} times the mean"
-        lines += [f"Weights: {sample}.", *_weights_lines(weights)]
+        lines += [f"Weights: {sample}.", *_weights_lines(weights), *_level_lines(facts)]
     if "label" in (base := imputation.get("base", imputation)):
         lines.append(f"Imputed label: {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
@@ -192,7 +193,7 @@ def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
         loss = f"weight loss {facts['last_weight_loss']:.3f} in the last batch"
         lines.append(f"Balanced by Algorithm 1: {_held_out(facts)}{loss}.")
     elif "relaxed" in facts:
-        lines.append(_balance_line(facts))
+        lines += [_balance_line(facts), *_path_lines(facts)]
     lines += [f"Warning: {facts['warning']}"] if facts.get("warning") else []
     return lines
 
@@ -204,6 +205,16 @@ def _balance_line(facts: Mapping[str, Any]) -> str:
     if facts["status"] != "solved":
         relaxed += f", {facts['status']} with a gap of {facts['gap']:.1e}"
     return f"Balanced: {_held_out(facts)}{relaxed}."
+
+
+def _path_lines(facts: Mapping[str, Any]) -> list[str]:
+    path = path_of(facts)
+    return [] if path is None else [path_sentence(path)]
+
+
+def _level_lines(facts: Mapping[str, Any]) -> list[str]:
+    level = level_of(facts)
+    return [] if level is None else [level_sentence(level)]
 
 
 def _held_out(facts: Mapping[str, Any]) -> str:

@@ -72,7 +72,7 @@ class OutcomeLabel(FittedImputation):
     """The errors of labels that a trained model predicts."""
 
     def __init__(self, scorer: Scorer, backbone: Backbone, correction: float) -> None:
-        self.scorer, self.backbone, self.prior_scale = scorer, backbone, correction
+        self.scorer, self.backbone, self.correction, self.prior_scale = scorer, backbone, correction, correction
         self._everywhere: Tensor | None = None  # (|D|,) once it was asked for
 
     def start(self, scorer: Scorer) -> None:
@@ -85,7 +85,7 @@ class OutcomeLabel(FittedImputation):
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         labels, on_pairs = self._labels(batch, len(pair_logits) > 0)
-        return torch.lerp(errors, error(labels, logits), self.prior_scale), error(on_pairs, pair_logits)
+        return torch.lerp(errors, error(labels, logits), self.correction), error(on_pairs, pair_logits)
 
     @torch.no_grad()
     def _labels(self, batch: Batch, with_pairs: bool) -> tuple[Tensor, Tensor]:

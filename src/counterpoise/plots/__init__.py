@@ -9,13 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from counterpoise.plots.balance import balance_frontier, dual_values, love_plot, weight_histogram
+    from counterpoise.plots.balance import balance_frontier, balance_path, dual_values, love_plot, weight_histogram
     from counterpoise.plots.model import calibration, learning_curves
     from counterpoise.plots.study import risk_estimates, sweep
     from counterpoise.plots.style import save
 
 _HOME_OF = {
     "balance_frontier": "balance",
+    "balance_path": "balance",
     "calibration": "model",
     "dual_values": "balance",
     "learning_curves": "model",
@@ -27,6 +28,7 @@ _HOME_OF = {
 }
 __all__ = [
     "balance_frontier",
+    "balance_path",
     "calibration",
     "dual_values",
     "learning_curves",

@@ -1,4 +1,4 @@
-"""Figures of weights: love plot, histogram, dual values, and balance against effective sample size."""
+"""Figures of weights: love plot, histogram, dual values, and effective sample size against balance."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from counterpoise.balance.solver import BalanceResult
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
 from counterpoise.plots.style import BLUE, GREY, ORANGE, Picture, log_x_axis, panels
+from counterpoise.report.path import path_of
 
 MAX_LINEAR_RATIO = 4  # largest / smallest weight up to which a histogram has a linear x axis
 
@@ -117,6 +118,33 @@ def balance_frontier(balancer: Any, tolerances: Sequence[float] = TOLERANCES) ->
         axes.set_title(f"{points[0].rows:,} rows, by tolerance (small numbers)", loc="left")
         axes.grid()
     return figure
+
+
+def balance_path(model: Any) -> Picture:
+    """Share of the effective sample kept against the largest imbalance left, along the path of `strength="auto"`.
+
+    A line for each fold, in features learned from the others; the chosen points are orange, the dotted line is the
+    share to keep. `model`: a fitted recommender.
+    """
+    path = path_of(getattr(model, "facts_", {}).get("weights", {}))
+    if path is None:
+        kind = type(model).__name__
+        raise ConfigError(f'`model` must be a recommender fitted with Balancing(strength="auto"), got {kind} without.')
+    with panels() as (figure, (axes,)):
+        for points in path["folds"]:
+            axes.plot(*_places(points), marker="o", markersize=3, color=BLUE)
+        chosen = [point for points in path["folds"] for point in points if point["chosen"]]
+        axes.scatter(*_places(chosen), s=30, facecolors="white", edgecolors=ORANGE, label="chosen", zorder=3)
+        axes.axhline(100 * path["kept_at_least"], color=GREY, linewidth=0.8, linestyle=":")
+        axes.set(xlabel="largest imbalance of the functions, SD", ylabel="% of the effective sample")
+        axes.set_title(f"strength {path['strength']:.3g}, keeps {path['kept']:.1%}", loc="left")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), borderpad=0)
+        axes.grid()
+    return figure
+
+
+def _places(points: Sequence[Any]) -> tuple[list[float], list[float]]:
+    return [point["imbalance"] for point in points], [100 * point["kept"] for point in points]
 
 
 def _weights(source: Any) -> NDArray[np.float64]:

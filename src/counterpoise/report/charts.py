@@ -96,6 +96,7 @@ class Line:
     style: str = "after"
     band: Sequence[tuple[float, float]] = ()
     whiskers: bool = False  # the band as an interval at each point
+    dots: bool = False  # visible points, as those with whiskers are
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def line_chart(
             )
             drawn.append(tag("polygon", points=_path(upper + lower[::-1]), class_=f"band {line.style}"))
         drawn.append(tag("polyline", points=_path(places), class_=f"line {line.style}"))
-        style = f"{'dot' if line.whiskers else 'point'} {line.style}"
+        style = f"{'dot' if line.whiskers or line.dots else 'point'} {line.style}"
         for (a, b), tip in zip(places, line.tips, strict=True):
             drawn.append(_mark("circle", tip, style, cx=a, cy=b, r=4))
     return _picture(HEIGHT, alt, drawn)

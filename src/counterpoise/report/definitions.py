@@ -43,10 +43,19 @@ held-out functions: 200 random kernel functions of all features in the table, wh
 held-out functions of the method: Random kernel functions of the features in which the method balances, learned from
     other rows; mean over folds.
 balanced functions: The functions whose weighted means over the log the method matches to their means over all pairs, by
-    fold. Before: under the weights that the method starts from (its prior).
+    fold. With a path of strengths they are compared with the log's users, each as often as in the log, with all items.
+    Before: under the weights that the method starts from (its prior).
 dual value: The Lagrange multiplier of a balanced function: the divergence of the weights saved per standard deviation
     of imbalance allowed. 0: the constraint is not active. Large: few rows of the log support the function.
 relaxed: A function whose dual value would exceed `strength`: it is not balanced fully, and some imbalance remains.
+    Where the strength is chosen along a path, this is meant: the rest would cost more effective sample.
+path of strengths: Solutions at growing strengths, each from the one before. A stronger penalty of imbalance leaves less
+    of it and a smaller effective sample. Chosen is the largest strength that keeps a share of the effective sample: by
+    default that at which weights add at most 0.0005 to the expected log loss. The path ends before where no more is
+    left than the tolerance, by default the imbalance that a random sample has by chance. The strength is a mean over
+    folds.
+level of predictions: The intercept of the predicted log odds. After training with soft weights it is moved to where
+    exact weights, which balance all that can be balanced, put it. The distance is shrunken by its standard error.
 duality gap: The solver's certificate: the objective is at most this far from the optimum.
 loss: The training objective by epoch: risk and L2 prior. Losses of different methods are not comparable.
 held-out risk: The risk on held-out rows of the log, used for early stopping. They are as biased as the log.

@@ -29,6 +29,7 @@ from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.context import Floats, ReportContext, WeightedRows, seen_pairs
 from counterpoise.report.definitions import DEFINITIONS
+from counterpoise.report.path import level_of, path_of
 from counterpoise.report.summary import CUSTOM, headline, summary
 
 Codes = NDArray[np.int64]
@@ -151,6 +152,7 @@ def balance_facts(context: ReportContext, rows: WeightedRows, fitted: Mapping[st
         "relaxed": fitted.get("relaxed"),
         "status": fitted.get("status"),
         "gap": fitted.get("gap"),
+        "path": path_of(fitted),
     }
 
 
@@ -307,16 +309,17 @@ def _heaviest(
 def model_facts(context: ReportContext, fit: Mapping[str, Any]) -> dict[str, Any]:
     """Learning curves, metrics on the test, calibration, missingness model, exposure and ordinal facts."""
     model, baseline = context.model, context.baseline
-    exposure = getattr(model.scorer_, "exposure_coefficients", None)  # log odds for a standard deviation
-    if exposure is not None:
-        exposure = dict(zip((*SIDES, "pair"), exposure.cpu().tolist(), strict=True))
+    exposure = getattr(model.scorer_, "exposure_coefficients", None)
+    outcome = fit["imputation"].get("exposure_coefficients")
     return {
         "learning": learning_curve(model.history_.to_dict()),
         "baseline_learning": None if baseline is None else learning_curve(baseline.history_.to_dict()),
         "risk": fit["risk"],
         "error_on_log": fit["error_on_log"],
         "imputation": {key: value for key, value in fit["imputation"].items() if isinstance(value, int | float | str)},
-        "exposure_coefficients": exposure,
+        "exposure_coefficients": _by_side(None if exposure is None else exposure.cpu().tolist()),
+        "outcome_coefficients": _by_side(outcome),
+        "level": level_of(fit),
         "ordinal": fit.get("ordinal"),
         "factors": fit.get("factors"),
         "inactive": fit.get("inactive", {}),
@@ -324,6 +327,11 @@ def model_facts(context: ReportContext, fit: Mapping[str, Any]) -> dict[str, Any
         "demo": context.manifest.get("demo"),
         **_on_test(context),
     }
+
+
+def _by_side(coefficients: list[float] | None) -> dict[str, float] | None:
+    """Log odds for a standard deviation of the exposure of user, item and pair."""
+    return None if coefficients is None else dict(zip((*SIDES, "pair"), coefficients, strict=True))
 
 
 def learning_curve(history: Mapping[str, Any]) -> dict[str, Any]:

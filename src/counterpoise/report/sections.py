@@ -10,6 +10,7 @@ from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.evaluation.metrics import EMPTY_USERS
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
 from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
+from counterpoise.report.path import level_sentence
 from counterpoise.report.summary import CUSTOM
 
 MAX_FEATURES = 20  # rows of the love plot
@@ -25,6 +26,10 @@ WEIGHT_COLUMNS = (
     ("top_1_percent_share", "share of the heaviest 1%", "share", "weight tail"),
     ("max_over_mean", "largest / mean", "number", "weight tail"),
 )
+EXPOSURE_TITLES = {
+    "exposure_coefficients": "Exposure coefficients",
+    "outcome_coefficients": "Exposure coefficients of the outcome model",
+}
 MISSINGNESS_COLUMNS = (
     ("positive", "P(observed | positive)", "share", "observation probability"),
     ("negative", "P(observed | negative)", "share", "observation probability"),
@@ -101,7 +106,7 @@ def balance_section(facts: Facts) -> Section:
         if facts["weights"]["uniform"]:
             why = "This method gives every row the same weight, so weighting changes no balance."
         blocks.append(f"{why} The figure shows the unweighted log against all pairs.")
-    blocks += [_love_plot(balance), *_held_out(balance)]
+    blocks += [_love_plot(balance), *_held_out(balance), *([_path(balance["path"])] if balance["path"] else [])]
     if balance["functions"]:
         blocks += _dual_values(balance)
     elif balance["weighted"]:
@@ -166,6 +171,44 @@ def _held_out(balance: Facts) -> list[Block]:
     columns = [Column("functions", term=terms[len(rows) - 1])]
     columns += [Column(f"{what} {when}", "number", terms[0]) for what in ("RMS", "max") for when in times]
     return [Table("Imbalance of held-out functions, in SD", columns, rows, half=True)]
+
+
+def _path(path: Facts) -> Figure:
+    """Effective sample against imbalance at the strengths that were solved, a line for each fold."""
+    lines, chosen, rows = [], [], []
+    tip = "fold {fold}, strength {strength:.3g}: keeps {kept:.1%}, largest imbalance {imbalance:.3f} SD{note}"
+    for fold, points in enumerate(path["folds"], start=1):
+        known = [point | {"fold": fold, "note": ", chosen" if point["chosen"] else ""} for point in points]
+        tips = [tip.format(**point) for point in known]
+        places = [(point["imbalance"], 100 * point["kept"]) for point in known]
+        lines.append(Line(places, tips, dots=True))
+        marked = [place for place, point in enumerate(known) if point["chosen"]]
+        chosen.append(Line([places[place] for place in marked], [tips[place] for place in marked], "before", dots=True))
+        rows += [point | {"chosen": "yes" if point["chosen"] else "no"} for point in known]
+    least = path["kept_at_least"]
+    axes = "largest imbalance, in standard deviations", "% of the effective sample"
+    alt = "Effective sample kept against the imbalance left, by strength"
+    svg = line_chart([*lines, *chosen], *axes, alt, include_y=(100 * least, 100), guide=100 * least)
+    each = "Each line is a fold, in features learned from the others. " if len(lines) > 1 else ""
+    size, term = "effective sample size", "path of strengths"
+    numbers = records(
+        "Path of strengths",
+        rows,
+        ("fold", "fold", "count"),
+        ("strength", "strength", "number", term),
+        ("kept", "kept", "share", size),
+        ("imbalance", "largest imbalance", "number", "balanced functions"),
+        ("chosen", "chosen", "text", term),
+    )
+    legend = {"solved on the way": "after", "chosen": "before"}
+    return Figure("Path of strengths", svg, each + _path_rule(path), legend, numbers, term)
+
+
+def _path_rule(path: Facts) -> str:
+    rule = f"Rule: the largest strength that keeps at least {path['kept_at_least']:.1%} (dashed line)"
+    if path["left"] is None:
+        return f"{rule}, here {path['strength']:.3g}."
+    return f"{rule}. The path ended before, at {path['strength']:.3g}: the imbalance left is within {path['left']}."
 
 
 def _dual_values(balance: Facts) -> list[Block]:
@@ -371,14 +414,17 @@ def _learning(model: Facts) -> Figure:
 
 
 def _fitted_parts(model: Facts) -> list[Block]:
-    """Missingness model, exposure coefficients, ordinal ratings and other facts of the imputation."""
+    """Level, missingness model, exposure coefficients, ordinal ratings and other facts of the imputation."""
     others, blocks = dict(model["imputation"]), list[Block]()
     if "log_odds_ratio" in others:
         shown = [column for column in MISSINGNESS_COLUMNS if column[0] in others]
         caption = "Missingness model: probability that a pair is observed, by its label"
         blocks.append(records(caption, [{key: others.pop(key) for key, *_ in shown}], *shown, half=True))
-    if model["exposure_coefficients"]:
-        blocks.append(_exposure(model["exposure_coefficients"]))
+    if model["level"]:
+        blocks.append(level_sentence(model["level"]))
+    for key, title in EXPOSURE_TITLES.items():
+        if model[key]:
+            blocks.append(_exposure(model[key], title))
     if ordinal := model["ordinal"]:
         columns = [Column("rating from", "number"), Column("log odds", "number", "ordinal log odds")]
         rows = list(map(list, zip(ordinal["levels"], ordinal["log_odds"], strict=True)))
@@ -389,13 +435,9 @@ def _fitted_parts(model: Facts) -> list[Block]:
     return blocks
 
 
-def _exposure(coefficients: Facts) -> Figure:
+def _exposure(coefficients: Facts, title: str) -> Figure:
     rows = [{"of": f"exposure of the {who}", "value": value} for who, value in coefficients.items()]
-    tip, title, term = (
-        "{of}: {value:+.3f} log odds per standard deviation",
-        "Exposure coefficients",
-        "exposure coefficients",
-    )
+    tip, term = "{of}: {value:+.3f} log odds per standard deviation", "exposure coefficients"
     marks = [(row["of"], [Mark(row["value"], tip.format(**row))]) for row in rows]
     svg = row_chart(marks, "log odds per standard deviation", title)
     numbers = records(title, rows, ("of", "covariate"), ("value", "coefficient", "sd", term))

@@ -7,11 +7,13 @@ from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.models.base import factor_sentence
+from counterpoise.report.path import level_sentence, path_sentence
 
 Facts = Mapping[str, Any]
 HEADLINE_METRICS = ("auc", "ndcg", "log_loss")
 CUSTOM = "custom"  # the name of a method that is none of the named ones
 INVERSE_PROPENSITY = "weights each rating by its inverse estimated propensity"
+SOFT_BALANCING = "weights the ratings so that means of functions of user and item come closer to those over all items"
 WEIGHTS = {
     "Uniform": "gives all ratings the same weight",
     "UnitWeights": "gives all ratings the same weight",
@@ -28,7 +30,7 @@ def summary(facts: Facts) -> list[dict[str, str]]:
         "Incomplete fit": [] if facts["stopped"] is None else [stopped_note("This run", facts["stopped"])],
         "Log": _log(facts["log"]),
         "Selection bias": _selection_bias(facts["log"]),
-        "Method": [*_method(facts), *_balance(facts["balance"]), *_corrections(facts["model"])],
+        "Method": [*_method(facts), *_balance(facts["balance"]), *_outcome(facts), *_corrections(facts["model"])],
         "Results": _results(facts["model"]),
     }
     return [{"title": title, "text": " ".join(sentences)} for title, sentences in parts.items() if sentences]
@@ -112,7 +114,8 @@ def _method(facts: Facts) -> list[str]:
     method, weights = facts["method"], facts["weights"]
     name = "This custom method" if method["name"] == CUSTOM else f"The method {method['name']}"
     imputes = " and imputes the errors of unobserved pairs" if method["risk"] in ("dr", "direct") else ""
-    sentences = [f"{name} {WEIGHTS.get(method['weights'], 'weights the ratings')}{imputes}."]
+    how = SOFT_BALANCING if facts["balance"]["path"] else WEIGHTS.get(method["weights"], "weights the ratings")
+    sentences = [f"{name} {how}{imputes}."]
     if weights["uniform"]:
         return sentences
     size = weights["effective_sample_size"]
@@ -127,10 +130,12 @@ def _method(facts: Facts) -> list[str]:
 
 
 def _balance(balance: Facts) -> list[str]:
-    """What weighting changed; nothing for uniform weights."""
+    """The chosen strength, and what weighting changed; nothing for uniform weights."""
     sentences, held_out = [], balance["held_out"]
+    if balance["path"]:
+        sentences.append(path_sentence(balance["path"]))
     if not balance["weighted"]:
-        return []
+        return sentences
     if held_out and held_out["after"]:
         before, after = held_out["before"]["rms_sd"], held_out["after"]["rms_sd"]
         verb = "fell" if after < before else "rose"
@@ -141,6 +146,17 @@ def _balance(balance: Facts) -> list[str]:
     if worse:
         features = f"{worse} features have" if worse > 1 else "1 feature has"
         sentences.append(f"{features} a standardised mean difference above {BALANCED_SMD} that weighting increased.")
+    return sentences
+
+
+def _outcome(facts: Facts) -> list[str]:
+    """The outcome model, and the level of predictions."""
+    model, sentences = facts["model"], []
+    if facts["method"]["imputation"] == "OutcomeModel":
+        exposure = "with exposure as a covariate" if model["outcome_coefficients"] else "without an exposure covariate"
+        sentences.append(f"Outcome model: a model trained first, by the same weights, imputes labels, {exposure}.")
+    if model["level"]:
+        sentences.append(level_sentence(model["level"]))
     return sentences
 
 

@@ -121,7 +121,7 @@ class EnsembleLearner:
     def start_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log."""
         self.first.start_epoch(epoch)
-        if self.first.optimizer.row_precisions:
+        if self.first.prior_scaled_at == epoch:
             self.second.scale_prior()
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:

@@ -48,7 +48,7 @@ class Learner:
     optimizer: Adam
     log: Batches  # the whole log as one batch, for the residuals of all rows
     ordinal: FittedOrdinal | None = None
-    prior_is_scaled: bool = False
+    prior_scaled_at: int = 0  # the epoch, counted from 1
     level: float = 0.0  # what was added to all logits after training
 
     @classmethod
@@ -82,8 +82,9 @@ class Learner:
 
     def start_epoch(self, epoch: int) -> None:
         """Let weights and imputation look at the whole log."""
-        if self.weights.refresh(epoch, self._residuals) or not self.prior_is_scaled:
+        if self.weights.refresh(epoch, self._residuals) or not self.prior_scaled_at:
             self.scale_prior()
+            self.prior_scaled_at = epoch
         self.imputation.refresh(self._on_log)
 
     def scale_prior(self) -> None:
@@ -93,19 +94,18 @@ class Learner:
         (sum w_r^2 / sum w_r): weights below 1 leave less to shrink, and the prior must not outgrow the rows. It is not
         raised where weights are above 1: these are users and items of which little was seen.
         """
-        self.prior_is_scaled = True
-        rows = self.log.codes()
-        if rows is None:
+        rows, ratio, whole = self.log.codes(), self.weights.ratio.double(), self.imputation.prior_scale
+        if rows is None or (whole == 1 and bool((ratio - 1).abs().max() < 1e-6)):
             return
-        ratio, whole = self.weights.ratio.double(), self.imputation.prior_scale
-        if whole == 1 and bool((ratio - 1).abs().max() < 1e-6):
-            return
-        scorer, scales = self.scorer, {}
-        shares = {"user": _count_of(ratio, rows[0], scorer.n_users), "item": _count_of(ratio, rows[1], scorer.n_items)}
-        for place, (name, parameter) in enumerate(scorer.named_parameters()):
-            side = scorer.side(name)
-            if side is not None and len(parameter) == len(shares[side]):
-                scales[place] = whole * shares[side]
+        sizes = {"user": self.scorer.n_users, "item": self.scorer.n_items}
+        counts = {side: _count_of(ratio, codes, sizes[side]) for side, codes in zip(sizes, rows, strict=True)}
+        scales = {}
+        for place, (name, parameter) in enumerate(self.scorer.named_parameters()):
+            count = counts.get(self.scorer.side(name) or "")
+            if parameter.ndim and (count is None or len(count) != len(parameter)):
+                count = ratio.new_ones(len(parameter))
+            if count is not None:
+                scales[place] = whole * count
         self.optimizer.scale_precisions(scales)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
@@ -151,7 +151,8 @@ class Learner:
     def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
         """JSON-able: what is known of the parts after training, and risk and mean error on the log, given in blocks."""
         self.weights.finalize()
-        self.level = self.weights.level(self.imputation.backbone)
+        if self.imputation.offset == 0:  # else the level is that of a missingness model
+            self.level = self.weights.level(self.imputation.backbone)
         if not self.scorer.shift(self.level):
             self.level = 0.0
         facts: dict[str, Any] = {

@@ -44,7 +44,7 @@ class Adam:
         self.gradients: Gradients = gradients_of
         self.first = [torch.zeros_like(parameter) for parameter in self.parameters]
         self.second = [torch.zeros_like(parameter) for parameter in self.parameters]
-        self.row_precisions: dict[int, Tensor] = {}  # (rows, 1) of the parameters whose rows have their own
+        self.row_precisions: dict[int, Tensor] = {}  # of the parameters whose rows have their own, (rows, 1, ...)
         self._group()
 
     def _group(self) -> None:
@@ -61,7 +61,8 @@ class Adam:
         """
         known = set(self.row_precisions)
         for place, scale in scales.items():
-            precision = self.precisions[place] * scale.to(self.parameters[place])[:, None]
+            shape = (-1, *(1 for _ in self.parameters[place].shape[1:]))
+            precision = self.precisions[place] * scale.to(self.parameters[place]).view(shape)
             if place in self.row_precisions:
                 self.row_precisions[place].copy_(precision)
             else:

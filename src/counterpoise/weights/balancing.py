@@ -237,7 +237,9 @@ def path_facts(paths: list[Path], kept: float) -> dict[str, Any]:
         "kept": kept,
         "strength": float(np.mean([path.strength for path in paths])),
         "tolerance": float(np.mean([path.tolerance for path in paths])),
-        "points": [[point.to_dict() for point in path.points] for path in paths],
+        "points": [
+            [asdict(point) | {"chosen": point.strength == path.strength} for point in path.points] for path in paths
+        ],
     }
 
 
