@@ -217,7 +217,8 @@ def test_certificate_of_every_balanced_function_is_kept(facts: dict, weighted: D
     functions = facts["balance"]["functions"]
     assert len(functions) == own["functions"] * own["folds"]
     assert sum(row["relaxed"] for row in functions) == own["relaxed"]
-    assert max(abs(row["after_sd"]) for row in functions) == pytest.approx(own["largest_violation_sd"], abs=1e-9)
+    excess = max(abs(row["after_sd"]) for row in functions) - own["path"]["tolerance"]
+    assert excess == pytest.approx(own["largest_violation_sd"], abs=1e-3)  # folds of 300 and 301 rows
 
 
 def test_facts_are_plain_json(facts: dict) -> None:

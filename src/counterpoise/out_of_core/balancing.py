@@ -155,7 +155,8 @@ def balance_shards(
 
     def fitted_tables() -> ShardFunctions:
         observed = sample_pairs(shards, pairs, generator) if select in RULES_BY_OBSERVED else None
-        population = pairs if kept is None else replace(pairs, user_shares=_user_shares(shards))
+        shares = None if kept is None else _user_shares(shards).to(pairs.users.device)
+        population = replace(pairs, user_shares=shares)
         with one_thread():  # blocks of a few rows
             return ShardFunctions.of(recipe.fit(population, observed, generator=generator), pairs, budget)
 

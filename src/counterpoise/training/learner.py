@@ -94,14 +94,13 @@ class Learner:
         raised where weights are above 1: these are users and items of which little was seen.
         """
         self.prior_is_scaled = True
-        rows = self.log.codes()
-        if rows is None:
-            return
         ratio, whole = self.weights.ratio.double(), self.imputation.prior_scale
-        if whole == 1 and bool((ratio - 1).abs().max() < 1e-6):
+        if self.risk_name == "snips":  # where weights count by their share of the sum
+            ratio = ratio / ratio.mean()
+        if whole == 1 and not self.optimizer.row_precisions and bool((ratio - 1).abs().max() < 1e-6):
             return
         scorer, scales = self.scorer, {}
-        shares = {"user": _count_of(ratio, rows[0], scorer.n_users), "item": _count_of(ratio, rows[1], scorer.n_items)}
+        shares = _counts_of(ratio, self.log, {"user": scorer.n_users, "item": scorer.n_items})
         for place, (name, parameter) in enumerate(scorer.named_parameters()):
             side = scorer.side(name)
             if side is not None and len(parameter) == len(shares[side]):
@@ -221,10 +220,15 @@ class Learner:
         return errors - self.imputation.errors(batch, logits, logits[:0], errors)[0]
 
 
-def _count_of(ratio: Tensor, codes: Tensor, size: int) -> Tensor:
-    """min(1, sum w^2 / sum w) over the rows of each code; 1 for a code without rows. (size,)"""
-    codes = codes.long()
-    sums = [torch.zeros(size, dtype=ratio.dtype, device=ratio.device) for _ in range(2)]
-    for total, values in zip(sums, (ratio, ratio.square()), strict=True):
-        total.index_add_(0, codes, values)
-    return torch.where(sums[0] > 0, sums[1] / sums[0].clamp(min=1e-12), 1.0).clamp(max=1.0)
+def _counts_of(ratio: Tensor, log: Batches, sizes: dict[str, int]) -> dict[str, Tensor]:
+    """min(1, sum w^2 / sum w) over the rows of each user and of each item; 1 for one without rows. (size,)"""
+    sums, start = {side: ratio.new_zeros(2, size) for side, size in sizes.items()}, 0
+    for block in log.codes():
+        part = ratio[start : start + len(block[0])]
+        for total, codes in zip(sums.values(), block, strict=True):
+            total.index_add_(1, codes.to(part.device, torch.int64), torch.stack([part, part.square()]))
+        start += len(part)
+    return {
+        side: torch.where(first > 0, second / first.clamp(min=1e-12), 1.0).clamp(max=1.0)
+        for side, (first, second) in sums.items()
+    }
