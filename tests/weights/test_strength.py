@@ -191,6 +191,31 @@ def test_one_class_does_not_move_the_intercept_to_infinity() -> None:
         assert abs(Level.of(logits, labels, soft, exact).shift) < 1
 
 
+def test_level_compares_with_exact_weights_over_d_by_models_of_the_other_rows(mixed: Dataset) -> None:
+    log, backbone = mixed.train, MatrixFactorization(dim=2)
+    soft, exact = (solved(Balancing(Moments(2), strength=strength, **SIDE), log) for strength in ("auto", "exact"))
+    (fold,) = soft.folds
+    ratio = fold.exact_ratio(None, soft.ratio)
+    assert torch.allclose(ratio, exact.ratio, atol=1e-5)
+    logits = torch.randn(len(log), generator=torch.Generator().manual_seed(0))
+    fold.predicted = lambda given: logits if given is backbone else 1 / 0  # type: ignore[method-assign]
+    columns = logits, torch.from_numpy(log.labels), soft.ratio, exact.ratio
+    expected = Level.of(*(column.double() for column in columns))
+    assert soft.level(backbone) == pytest.approx(expected.shift, abs=1e-4)
+    assert soft.facts()["level"]["standard_error"] == pytest.approx(expected.standard_error, rel=1e-3)
+    assert abs(expected.shift) > 0.01
+
+
+def test_logits_for_the_level_come_from_the_other_folds(mixed: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, learned_from, own = solved(Balancing(Moments(1)), mixed.train), [], FitContext.fit_labels
+    with monkeypatch.context() as patch:
+        patch.setattr(FitContext, "fit_labels", lambda given, b: learned_from.append(given.log) or own(given, b))
+        weights.level()
+    for fold, log in zip(weights.folds, learned_from, strict=True):
+        others = np.setdiff1d(np.arange(len(mixed.train)), fold.rows.numpy())
+        assert np.array_equal(log.pairs, mixed.train.take(others).pairs)
+
+
 @pytest.mark.parametrize("settings", [{}, {"backbone": "ncf"}])
 def test_level_lowers_the_log_loss_and_leaves_the_ranking(settings: dict[str, str], mixed: Dataset) -> None:
     levelled, plain = (

@@ -124,7 +124,7 @@ class _ShardedWeights(FittedWeights):
             log.shards,
             part.pairs(context),
             part.functions,
-            tolerance=part.tolerance or 0.0,
+            tolerance=part.tolerance,
             strength=part.fixed_strength,
             kept=_kept(part, log) if part.strength == "auto" else None,
             units=part.units,
