@@ -1,8 +1,8 @@
 """How strongly to balance: solutions along a path of strengths, up to the point that keeps enough of the sample.
 
 A stronger penalty leaves less imbalance and a smaller effective sample. `balance_keeping` follows the path from equal
-weights on, each solution from the one before, and stops at the strongest that keeps a given share of the sample, or
-sooner, where no more imbalance is left than chance leaves in a random sample of the population.
+weights on, each solution from the one before, to the strongest that keeps a given share of the sample. What a random
+sample is off by is left: by a tolerance, or, in the worst-case problem, by ending the path sooner.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Search:
         self, fitted: FittedFunctions, rows: Rows, base: Tensor | None, tolerance: float, kept: float, size: float
     ) -> None:
         self.fitted, self.rows, self.base, self.tolerance = fitted, rows, base, tolerance
-        self.given_up = 1 / kept - 1
+        self.inflation = 1 / kept - 1
         self.base_size, self.points = _size(base, rows.n_rows), list[PathPoint]()
         self.largest = HINGE_STRENGTH if fitted.matrix is None else WORST_CASE_STRENGTH
         self.chance = None if fitted.worst_case_variance is None else fitted.worst_case_variance / size
@@ -113,7 +113,7 @@ class _Search:
         kept = effective_sample_size(np.asarray(result.weights.cpu())) / self.base_size
         imbalance = float(abs(result.imbalance / result.scale).max())
         self.points.append(PathPoint(strength, min(kept, 1.0), imbalance))
-        excess = math.log(max(1 / min(kept, 1.0) - 1, 1e-12) / max(self.given_up, 1e-12))
+        excess = math.log(max(1 / min(kept, 1.0) - 1, 1e-12) / max(self.inflation, 1e-12))
         if self.chance is not None and result.worst_case_bias is not None and result.worst_case_bias**2 < self.chance:
             excess = math.inf  # balanced as well as chance: too strong
         self.start = result.dual
