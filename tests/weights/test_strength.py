@@ -16,7 +16,7 @@ from counterpoise.balance.path import balance_keeping
 from counterpoise.balance.population import Sample
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.probability import shrink_by_error
-from counterpoise.training.contracts import FitContext
+from counterpoise.training.contracts import InterceptShift, FitContext
 from counterpoise.weights.balancing import BalancedWeights, Balancing, share_to_keep, shift_between, weighted_intercept
 
 SIDE = {"features": "side"}
@@ -76,8 +76,8 @@ def test_activity_of_users_alone_needs_no_weights_in_training() -> None:
     users, items = np.nonzero(observed)
     log = FeedbackLog.from_arrays(users, items, rng.random(len(users)) < 0.5)
     share = {}
-    for strength in ("auto", "exact"):
-        part = Balancing(Moments(1), strength=strength, features="activity", kept=0.5)
+    for strength, kept in (("auto", 0.5), ("exact", None)):
+        part = Balancing(Moments(1), strength=strength, features="activity", kept=kept)
         share[strength] = effective_share(solved(part, log).ratio)
     assert share["auto"] > 0.99
     assert share["exact"] < 0.8
@@ -102,7 +102,7 @@ def test_weights_of_a_fit_keep_their_share(kept: float | None, select: str, mixe
     share = effective_share(torch.from_numpy(model.ratio_))
     assert wanted - 1e-4 <= share < 1 - 0.8 * (1 - wanted)
     assert facts["path"]["kept"] == wanted
-    assert facts["path"]["rule"] == "the largest strength with effective sample size >= kept x rows"
+    assert facts["path"]["rule"].startswith("the largest strength whose effective sample size is at least `kept`")
     assert len(facts["path"]["points"]) == 2
     for points in facts["path"]["points"]:
         assert [point["strength"] for point in points] == sorted(point["strength"] for point in points)
@@ -181,7 +181,7 @@ def test_the_error_of_the_intercept_is_that_of_repeated_draws() -> None:
 
 def test_equal_weights_move_nothing() -> None:
     logits, labels, soft, _ = rows_of()
-    assert shift_between(logits, labels, soft, soft) == shift_between(0.0, 0.0)
+    assert shift_between(logits, labels, soft, soft) == InterceptShift(0.0, 0.0)
     assert shift_between(logits, labels, soft, 3 * soft).shift == pytest.approx(0, abs=1e-9)
 
 
@@ -248,7 +248,7 @@ def test_only_auto_moves_the_intercept_and_only_scorers_with_an_intercept_move(m
     ("settings", "message"),
     [
         ({"strength": "atuo"}, r"`strength` must be .*'atuo'.*auto"),
-        ({"units": "raw"}, r"`strength` must be a number for units='raw', got 'auto'"),
+        ({"units": "raw"}, r"`strength` and `tolerance` must be numbers for units='raw'"),
         ({"kept": 0.0}, r"`kept` must be .*got 0\.0\. It is a share of the effective sample"),
         ({"kept": 1.5}, r"`kept` must be .*got 1\.5"),
         ({"kept": float("nan")}, r"`kept` must be"),

@@ -27,6 +27,8 @@ CHANCE_ERRORS = 2.0  # standard errors of a random sample's mean: imbalance with
 FIRST_STRENGTH = 1e-6  # of the path, as a share of the strength that balances exactly; weights are equal there
 MIN_STRENGTH = 1e-9  # of equal weights: the worst-case problem has none at 0
 MAX_SOLUTIONS = 12  # along a path: the share is met to SHARE_ACCURACY in about five
+MAX_STEP = math.log(100)  # from one strength to the next
+BALANCED = 1e-9  # violation in standard deviations that counts as none
 STRENGTH_ACCURACY = 0.2  # of the log of the strength
 SHARE_ACCURACY = 0.05  # of the share that is given up: 0.02 +- 0.001 of the sample
 MAX_SEARCH_ROWS = 2**16  # rows that the path is followed on; a draw of as many where there are more
@@ -127,7 +129,7 @@ class _Search:
         strength, bracketed, high_excess = low, False, math.inf
         for _ in range(MAX_SOLUTIONS):
             if not bracketed:  # what is given up grows with the square of a small strength
-                step = min(high, low + max(-excess / 2, 0.05))
+                step = min(high, low + min(max(-excess / 2, 0.05), MAX_STEP))
             elif math.isinf(high_excess):
                 step = (low + high) / 2
             else:
@@ -137,6 +139,8 @@ class _Search:
                 bracketed, high, high_excess = True, step, found
             else:
                 best, strength, low, excess = result, step, step, found
+                if self.fitted.matrix is None and result.max_violation <= BALANCED:
+                    break  # a stronger penalty has nothing to act on
             if -excess < SHARE_ACCURACY or high - low < STRENGTH_ACCURACY:
                 break
         return math.exp(strength), best

@@ -100,16 +100,17 @@ class Learner:
         ratio, prior_scale = self.weights.ratio.double().cpu(), self.imputation.prior_scale
         if self.risk_name == "snips":  # where weights count by their share of the sum
             ratio = ratio / ratio.mean()
-        if prior_scale == 1 and not self.weights.changes and bool((ratio - 1).abs().max() < 1e-6):
+        fixed = prior_scale == 1 and not self.weights.changes and not self.optimizer.row_precisions
+        if fixed and bool((ratio - 1).abs().max() < 1e-6):
             return
         row_scales = _row_scales(ratio, self.log, {"user": self.scorer.n_users, "item": self.scorer.n_items})
         scales = {}
         for place, (name, parameter) in enumerate(self.scorer.named_parameters()):
             scale = row_scales.get(self.scorer.side(name) or "")
-            if parameter.ndim and (scale is None or len(scale) != len(parameter)):
-                scale = ratio.new_ones(len(parameter))
-            if parameter.ndim and scale is not None:
+            if scale is not None and len(scale) == len(parameter):
                 scales[place] = prior_scale * scale
+            elif prior_scale != 1 and parameter.ndim:
+                scales[place] = ratio.new_full((len(parameter),), prior_scale)
         self.optimizer.scale_precisions(scales)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:

@@ -245,12 +245,13 @@ def path_facts(paths: list[Path], kept: float) -> dict[str, Any]:
 
 def shift_between(logits: Tensor, labels: Tensor, ratio: Tensor, exact: Tensor) -> InterceptShift:
     """From c(`ratio`) to c(`exact`); the error is that of independent rows."""
-    own, wanted = (weighted_intercept(logits, labels, weights) for weights in (ratio, exact))
-    p = torch.sigmoid(logits + wanted)
-    residuals, information = labels - p, float((exact * p * (1 - p)).sum())
-    spread = (exact - ratio) * (residuals - residuals.mean())
-    variance = float(spread.square().sum()) / max(information, 1e-12) ** 2
-    return InterceptShift(shrink_by_error(wanted - own, variance), variance**0.5)
+    found, influence = [], torch.zeros_like(logits)
+    for weights, sign in ((ratio, -1.0), (exact, 1.0)):
+        found.append(weighted_intercept(logits, labels, weights))
+        p = torch.sigmoid(logits + found[-1])
+        influence += sign * weights * (labels - p) / (weights * p * (1 - p)).sum().clamp(min=1e-12)
+    variance = float(influence.square().sum())
+    return InterceptShift(shrink_by_error(found[1] - found[0], variance), variance**0.5)
 
 
 def weighted_intercept(logits: Tensor, labels: Tensor, weights: Tensor) -> float:
