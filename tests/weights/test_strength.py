@@ -16,7 +16,7 @@ from counterpoise.balance.path import balance_keeping
 from counterpoise.balance.population import Sample
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.probability import shrink_by_error
-from counterpoise.training.contracts import InterceptShift, FitContext
+from counterpoise.training.contracts import FitContext, InterceptShift
 from counterpoise.weights.balancing import BalancedWeights, Balancing, share_to_keep, shift_between, weighted_intercept
 
 SIDE = {"features": "side"}
