@@ -229,7 +229,7 @@ def draw(out: Path) -> dict[str, Facts]:
     """Draw all figures into a folder; returns the numbers of each."""
     out.mkdir(parents=True, exist_ok=True)
     world = cp.simulate(seed=0)
-    balanced = cp.make("skb-ips", seed=0).fit(world.dataset.train, probe=world.dataset.probe)
+    balanced = cp.make("skb-ips", strength="exact", seed=0).fit(world.dataset.train, probe=world.dataset.probe)
     return {
         "overview": overview(world, balanced, out),
         "selection": selection(world, out),

@@ -99,7 +99,7 @@ def test_every_optimiser_of_a_learner_is_found_once(dataset: Dataset) -> None:
 
 def test_weights_that_are_solved_again_keep_their_memory(dataset: Dataset) -> None:
     """A recorded step reads them there."""
-    weights = Balancing(KernelFunctions(n=3, select="adaptive"), features="side", refresh=1)
+    weights = Balancing(KernelFunctions(n=3, select="adaptive"), strength=0.3, features="side", refresh=1)
     learner = learner_of(cp.DebiasedRecommender(weights, training=Training(epochs=3, device="cpu")), dataset)
     place, seen = learner.weights.ratio.data_ptr(), []
     for epoch in (1, 2, 3):

@@ -42,7 +42,7 @@ LOG, PROBE, LABEL = "the log alone", "a probe (or other weights)", "a probe (or 
 SIDE = "the log alone; side features help"
 DR = "risk = mean over D of e^ + (1/|D|) sum over O of w (e - e^)"
 KB_IPS = "risk = sum over O of w e"
-KB_DR = "risk = mean over D of e^ + sum over O of w (e - e^),   e^ by a model trained with the same weights"
+KB_DR = "risk = mean over D of e^ + 0.1 sum over O of w (e - e^),   e^ by a model trained with the same weights"
 BALANCE = "w = argmin KL(w || uniform) + gamma sum_j [|sum over O of w h_j - mean over D of h_j| - C]+"
 WORST = "w = argmin KL(w || uniform) + gamma sup over unit f of (sum over O of w f - mean over D of f)^2"
 OBSERVED = "risk = mean over O of CE(r -> sigmoid(s + c)),   c = log odds ratio of the labels, log against all pairs"

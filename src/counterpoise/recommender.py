@@ -97,7 +97,8 @@ class DebiasedRecommender(Configurable):
                 if stop.history is not None:
                     self._keep(learner, stop.history, learner.facts(batches.final()), log, probe)
                 raise
-            return self._keep(learner, history, learner.facts(batches.final()), log, probe)
+            facts = learner.facts(batches.final())
+            return self._keep(learner, history, facts | learner.finish(), log, probe)
 
     def _context(self, log: FeedbackLog, probe: FeedbackLog | None) -> FitContext:
         """The fit of this model to a log, with fresh random numbers."""

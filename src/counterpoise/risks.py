@@ -33,9 +33,12 @@ def snips(errors: Tensor, ratio: Tensor, total: Tensor | None = None) -> Tensor:
     return (ratio * errors).sum() / (ratio.sum() if total is None else total)
 
 
-def dr(errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
-    """Doubly robust: mean over D of the imputed error + mean over O of ratio x (error - imputed error)."""
-    return direct(imputed_on_pairs) + ips(errors - imputed, ratio)
+def dr(errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor, correction: float = 1.0) -> Tensor:
+    """Doubly robust: mean over D of the imputed error + mean over O of ratio x (error - imputed error).
+
+    `correction`: a share of the second term; below 1 it removes that share of the imputation's bias.
+    """
+    return direct(imputed_on_pairs) + correction * ips(errors - imputed, ratio)
 
 
 def direct(imputed_on_pairs: Tensor) -> Tensor:

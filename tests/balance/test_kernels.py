@@ -14,6 +14,7 @@ from counterpoise.balance.kernels import (
     mixture_gram,
     pair_gram,
     pair_means,
+    pair_moments,
 )
 from counterpoise.balance.population import Pairs, Sample, kernel_rows
 from counterpoise.errors import ConfigError
@@ -157,3 +158,78 @@ def test_drawn_pairs_are_distinct(count):
     users, items = tables()
     drawn = Pairs(users, items).draw(count, torch.Generator().manual_seed(0))
     assert len(torch.unique(drawn, dim=0)) == len(drawn) == count
+
+
+COUNTS = torch.tensor([3, 0, 1, 5, 2, 0, 1, 7, 1])  # how often each of nine users is in a log
+
+
+def shared(users, items):
+    """Pairs in which a user counts as often as in `COUNTS`."""
+    return Pairs(users, items, COUNTS.double() / COUNTS.sum())
+
+
+@pytest.mark.parametrize(
+    ("kernel", "error"), [(KERNELS[0], 1e-12), (KERNELS[1], 2e-6)], ids=["gaussian", "exponential"]
+)
+def test_user_shares_are_users_repeated_as_often(kernel, error):
+    users, items = tables()
+    pairs, centres = shared(users, items), all_pairs(users, items)[::6]
+    everything = all_pairs(users.repeat_interleave(COUNTS, 0), items)
+    values = np.array([[kernel_value(kernel, x, c) for c in centres.numpy()] for x in everything.numpy()])
+    mean, deviation = pairs.kernel_moments(kernel, centres)
+    assert abs(pairs.kernel_mean(kernel, centres).numpy() - values.mean(0)).max() <= error
+    assert abs(mean.numpy() - values.mean(0)).max() <= error
+    assert abs(deviation.numpy() - values.std(0)).max() <= error
+    for gram in (pair_gram, mixture_gram, enumerated_gram):
+        found = gram(kernel, centres, users, items, pairs.user_shares).numpy()
+        assert abs(found - values.T @ values / len(values)).max() <= error
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+@pytest.mark.parametrize("block", [8, 64, 2**20])
+def test_user_shares_go_with_their_users_block_by_block(kernel, block, monkeypatch):
+    users, items = tables()
+    pairs, centres = shared(users, items), all_pairs(users, items)[::6]
+    methods = (pair_means, pair_moments, mixture_gram, enumerated_gram)
+    whole = [method(kernel, centres, users, items, pairs.user_shares) for method in methods]
+    mean = pairs.mean(torch.sin, 5)
+    monkeypatch.setattr("counterpoise.balance.kernels.BLOCK_VALUES", block)
+    monkeypatch.setattr("counterpoise.balance.population.BLOCK_VALUES", block)
+    for method, expected in zip(methods, whole, strict=True):
+        found = method(kernel, centres, users, items, pairs.user_shares)
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(pairs.mean(torch.sin, 5), mean, rtol=1e-12, atol=1e-14)
+
+
+def test_equal_user_shares_are_no_shares():
+    users, items = tables()
+    plain, equal = Pairs(users, items), Pairs(users, items, torch.full((9,), 1 / 9).double())
+    centres = all_pairs(users, items)[::6]
+    for kernel in KERNELS:
+        assert torch.allclose(plain.kernel_gram(kernel, centres), equal.kernel_gram(kernel, centres), atol=1e-14)
+        for one, other in zip(
+            plain.kernel_moments(kernel, centres), equal.kernel_moments(kernel, centres), strict=True
+        ):
+            assert torch.allclose(one, other, atol=1e-14)
+
+
+def test_means_and_marginals_follow_user_shares():
+    users, items = tables()
+    pairs, everything = shared(users, items), all_pairs(users.repeat_interleave(COUNTS, 0), items)
+    assert torch.allclose(pairs.mean(torch.sin, 5), everything.sin().mean(0), atol=1e-14)
+    columns = torch.cat([sample.mean(torch.sin, 3) for sample in pairs.marginals()])
+    assert torch.allclose(columns, everything.sin().mean(0), atol=1e-14)
+
+
+def test_draws_follow_user_shares():
+    users, items = tables()
+    drawn = shared(users, items).draw(20_000, torch.Generator().manual_seed(0))
+    assert drawn.shape == (20_000, 5)
+    user = (drawn[:, None, :2] - users).abs().sum(2).argmin(1)
+    item = (drawn[:, None, 2:] - items).abs().sum(2).argmin(1)
+    expected = 20_000 * torch.outer(COUNTS / COUNTS.sum(), torch.full((7,), 1 / 7)).flatten().double()
+    counts = torch.bincount(user * 7 + item, minlength=63).double()
+    seen = expected > 0
+    assert counts[~seen].sum() == 0
+    chi_square, degrees = float(((counts - expected)[seen] ** 2 / expected[seen]).sum()), int(seen.sum()) - 1
+    assert abs(chi_square - degrees) < 5 * np.sqrt(2 * degrees)

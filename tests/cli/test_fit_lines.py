@@ -48,28 +48,26 @@ def test_an_inactive_ensemble_is_described(method: str, why: str, dataset: Datas
     assert f"Ensemble: inactive, {why}." in str(facts["summary"])
 
 
-def test_the_chosen_strength_and_the_level_are_described(dataset: Dataset) -> None:
+def test_the_chosen_strength_and_the_moved_intercept_are_described(dataset: Dataset) -> None:
     model = cp.make("skb-ips", **FAST).fit(dataset.train)
     weights, lines = model.facts_["weights"], lines_of(model)
     before, after = (
         max(abs(size) for fold in weights["balanced"] for size in fold[when]) for when in ("before_sd", "after_sd")
     )
-    path, level = weights["path"], weights["level"]
+    path = weights["path"]
     assert f" of the effective sample at strength {path['strength']:.3g} (the largest that keeps " in lines
     assert f"keeps {path['kept']:.1%}): largest imbalance {before:.2f} to {after:.2f} SD." in lines
-    moved = f"moved by {level['shift']:+.2f} in log odds (standard error {level['standard_error']:.2f})"
-    assert (moved in lines) == (model.facts_["level"] != 0)
-    shifted = model.facts_ | {"level": -0.2, "weights": weights | {"level": {"shift": -0.2, "standard_error": 0.05}}}
-    sentence = "The level of predictions (their intercept) was moved by -0.20 in log odds (standard error 0.05)"
-    assert sentence in "\n".join(fit_lines(shifted, 601))
-    assert "level" not in "\n".join(fit_lines(shifted | {"level": 0.0}, 601))
+    for shift, described in ((-0.2, True), (0.0, False)):
+        facts = model.facts_ | {"intercept_shift": {"shift": shift, "standard_error": 0.05}}
+        sentence = "The intercept of predictions was moved by -0.20 in log odds (standard error 0.05)"
+        assert (sentence in "\n".join(fit_lines(facts, 601))) == described
 
 
 @pytest.mark.parametrize(("method", "settings"), [("mf", {}), ("skb-ips", {"strength": 0.1}), ("ips", {})])
 def test_methods_without_a_path_describe_none(method: str, settings: dict, dataset: Dataset) -> None:
     model = cp.make(method, **FAST, **settings).fit(dataset.train, probe=dataset.probe)
     assert "Balancing keeps" not in lines_of(model)
-    assert "level of predictions" not in lines_of(model)
+    assert "intercept of predictions" not in lines_of(model)
 
 
 @pytest.mark.parametrize("noise", [False, True])

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ import torch
 from counterpoise import Dataset, tune
 from counterpoise.balance.functions import KernelFunctions, Moments
 from counterpoise.balance.kernels import Exponential
+from counterpoise.balance.path import balance_keeping
 from counterpoise.balance.population import Pairs
 from counterpoise.bench.jobs import Job
 from counterpoise.bench.runner import run
@@ -94,6 +96,31 @@ def test_weights_over_shards_are_those_in_memory(shards: Shards, functions: Any)
     np.testing.assert_allclose(np.asarray(result.weights), memory.weights.numpy(), rtol=1e-5)
     np.testing.assert_allclose(np.asarray(result.weights).sum(), 1, rtol=1e-12)
     assert result.objective == pytest.approx(memory.objective, abs=1e-8)
+
+
+@pytest.mark.parametrize("select", ["spectral", "worst_case"])
+@pytest.mark.parametrize("kept", [0.95, 1.0])
+def test_a_share_kept_over_shards_is_that_in_memory(shards: Shards, select: Any, kept: float) -> None:
+    """The population is the log's users, each as often as in the log, with all items."""
+    functions = KernelFunctions(n=8, select=select, candidates=30)
+    result = balance_shards(shards, PAIRS, functions, kept=kept)
+    shares = torch.from_numpy(np.bincount(CODES[0], minlength=USERS) / ROWS)
+    observed, generator = PAIRS.at(*map(torch.from_numpy, CODES)), torch.Generator().manual_seed(0)
+    fitted = functions.fit(replace(PAIRS, user_shares=shares), observed, generator=generator)
+    memory, found = balance_keeping(fitted, observed, kept), np.asarray(result.weights)
+    np.testing.assert_allclose(found, memory.result.weights.numpy(), rtol=1e-4)
+    assert 1 / (found**2).sum() / ROWS >= kept - 1e-6
+
+
+def test_a_share_is_kept_by_a_long_log_too(shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The strength is found on a draw, the tolerance is that of all rows."""
+    monkeypatch.setattr("counterpoise.out_of_core.balancing.MAX_GREEDY_ROWS", 3000)
+    result = balance_shards(shards, PAIRS, FUNCTIONS, kept=0.95)
+    found = np.asarray(result.weights)
+    assert 1 / (found**2).sum() / ROWS == pytest.approx(0.95, abs=0.02)
+    assert result.tolerance / result.scale == pytest.approx(2 / np.sqrt(ROWS))
+    given = balance_shards(shards, PAIRS, FUNCTIONS, kept=0.95, tolerance=0.0)
+    assert not given.tolerance.any()
 
 
 def test_raw_units_over_shards_are_those_in_memory(shards: Shards) -> None:

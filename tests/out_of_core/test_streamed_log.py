@@ -110,8 +110,9 @@ def test_a_streamed_full_batch_fit_is_the_fit_in_memory(log: StreamedLog, method
     assert found.has_seen(memory).all()
 
 
-def test_balancing_weights_of_a_streamed_fit_are_those_in_memory(log: StreamedLog) -> None:
-    settings = {"epochs": 3, "features": "activity", "folds": 1}
+@pytest.mark.parametrize("own", [{}, {"tolerance": 0.0}, {"kept": 0.7}, {"strength": "exact"}, {"strength": 0.2}])
+def test_balancing_weights_of_a_streamed_fit_are_those_in_memory(log: StreamedLog, own: dict[str, Any]) -> None:
+    settings = {"epochs": 3, "features": "activity", "folds": 1, "move_intercept": False} | own
     memory = make("skb-ips", **settings).fit(log.take(np.arange(len(log))))
     found = fit_streamed(make("skb-ips", **settings), log)
     np.testing.assert_allclose(found.ratio_, memory.ratio_, rtol=1e-4)
@@ -134,6 +135,12 @@ def test_a_streamed_fit_warns_of_collapsed_weights(log: StreamedLog, monkeypatch
             "ips-v2",
             {},
             "`weights` must be one of Uniform, UnitWeights, NaiveBayes, Popularity, Balancing where the log is str",
+        ),
+        (
+            "skb-dr",
+            {"features": "activity"},
+            "`imputation` must be one of NoImputation, Constant, Learned, MNARLikelihood where the log is streamed, "
+            "got OutcomeModel. Choose another method, or raise --memory",
         ),
         ("mf", {"patience": 3}, "`patience` must be left out where the log is streamed"),
         ("skb-ips", {}, "balancing a log that is streamed needs features='activity'"),

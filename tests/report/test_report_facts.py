@@ -266,15 +266,17 @@ def test_path_that_ends_before_the_share_says_why(weighted: DebiasedRecommender,
 
 def test_path_level_and_outcome_model_are_reported(facts: dict, weighted, fitted, dataset: Dataset) -> None:
     assert path_sentence(path_of(weighted.facts_["weights"])) in method_text(facts)
-    assert facts["model"]["level"] == (weighted.facts_["weights"]["level"] if weighted.facts_["level"] else None)
+    assert facts["model"]["intercept_shift"] == weighted.facts_.get("intercept_shift")
     assert "Path of strengths</a></h3>" in report_page(facts)
-    moved = facts | {"model": facts["model"] | {"level": {"shift": 0.3, "standard_error": 0.1}}}
+    moved = facts | {"model": facts["model"] | {"intercept_shift": {"shift": 0.3, "standard_error": 0.1}}}
     for text in (str(summary(moved)), report_page(moved)):
         assert "moved by +0.30 in log odds" in text
     plain = gather(ReportContext(fitted, dataset=dataset))
-    assert plain["balance"]["path"] is plain["model"]["level"] is plain["model"]["outcome_coefficients"] is None
+    assert (
+        plain["balance"]["path"] is plain["model"]["intercept_shift"] is plain["model"]["outcome_coefficients"] is None
+    )
     assert "Path of strengths</a></h3>" not in report_page(plain)
-    assert "level of predictions" not in method_text(plain).lower()
+    assert "intercept" not in method_text(plain).lower()
 
 
 @pytest.mark.parametrize("backbone", ["exposure", "mf"])

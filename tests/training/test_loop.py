@@ -7,9 +7,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, Training, make
+from counterpoise import (
+    ConfigError,
+    Dataset,
+    DebiasedRecommender,
+    ExposureCovariate,
+    FeedbackLog,
+    Training,
+    make,
+    simulate,
+)
 from counterpoise.data.batches import Batches
+from counterpoise.models.base import factor_facts
 from counterpoise.risks import error, ips
+from counterpoise.training.contracts import FitContext
+from counterpoise.training.learner import Learner
 from counterpoise.training.loop import DivergenceError
 from counterpoise.training.optimizer import Adam
 
@@ -172,3 +184,109 @@ def test_adam_steps_the_moments_that_it_shows() -> None:
     optimizer.first = [moment.clone() for moment in optimizer.first]  # as when a worker moves them to its device
     optimizer.step(sum(parameter.sum() for parameter in parameters))
     assert all(bool((moment != 0).all()) for moment in optimizer.first)
+
+
+# ---- the prior of each row of a table --------------------------------------------------------------------------------
+
+
+def test_row_precisions_in_adam_are_an_explicit_penalty_in_torch_adam() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(3, 4, generator=generator), torch.ones(()), torch.randn(2, 3, generator=generator)]
+    slopes = [torch.randn(table.shape, generator=generator) for table in start]
+    precisions = [0.5, 0.3, 2.0]
+    scales = {0: torch.tensor([0.1, 1.0, 0.0]), 2: torch.tensor([0.7, 0.2])}
+
+    def loss(tables: list[Tensor]) -> Tensor:
+        return sum(((slope * table).sum() for slope, table in zip(slopes, tables, strict=True)), torch.zeros(()))
+
+    def penalty(tables: list[Tensor]) -> Tensor:
+        total = precisions[1] / 2 * tables[1] ** 2
+        for place, scale in scales.items():
+            for row, share in enumerate(scale.tolist()):
+                total = total + share * precisions[place] / 2 * tables[place][row].square().sum()
+        return total
+
+    ours, theirs = ([table.clone().requires_grad_() for table in start] for _ in range(2))
+    own, plain = Adam(ours, 0.03, precisions), torch.optim.Adam(theirs, lr=0.03)
+    own.scale_precisions(scales)
+    for step in range(40):
+        if step == 20:  # later scales take the place of those before
+            memory = own.row_precisions[0].data_ptr()
+            scales[0] = torch.tensor([0.9, 0.0, 0.4])
+            own.scale_precisions({0: scales[0]})
+            assert own.row_precisions[0].data_ptr() == memory
+        assert float(own.penalty()) == pytest.approx(float(penalty(ours).detach()), rel=1e-5)
+        own.step(loss(ours))
+        plain.zero_grad()
+        (loss(theirs) + penalty(theirs)).backward()
+        plain.step()
+    for ended, expected in zip(ours, theirs, strict=True):
+        assert torch.allclose(ended, expected, atol=1e-5)
+
+
+def learner_of(model: DebiasedRecommender, log: FeedbackLog) -> Learner:
+    context = FitContext(log, None, model.backbone, model.training, CPU, torch.Generator().manual_seed(0))
+    return Learner.init(context, model.weights, model.risk, model.imputation)
+
+
+@pytest.mark.parametrize("backbone", ["mf", "ncf", "exposure"])
+def test_the_prior_of_a_user_counts_by_its_weights(backbone: str, dataset: Dataset) -> None:
+    log = dataset.train
+    part = ExposureCovariate() if backbone == "exposure" else backbone
+    learner = learner_of(make("mf", backbone=part, epochs=2), log)
+    precisions = learner.optimizer.precisions
+    ratio = torch.rand(len(log), generator=torch.Generator().manual_seed(0)) * 2
+    ratio[torch.from_numpy(log.users == 3)] = 5.0
+    ratio[torch.from_numpy(log.items == 4)] = 0.1
+    learner.weights.ratio = ratio
+    learner.scale_prior()
+    tables = 0
+    for place, (name, parameter) in enumerate(learner.scorer.named_parameters()):
+        codes = log.users if "user_" in name else log.items if "item_" in name else None
+        if codes is None or not name.endswith(".weight"):
+            assert place not in learner.optimizer.row_precisions
+            continue
+        tables += 1
+        for code in range(len(parameter)):
+            own = [float(w) for w, c in zip(ratio, codes, strict=True) if c == code]
+            share = min(1.0, sum(w * w for w in own) / sum(own)) if own else 1.0
+            found = float(learner.optimizer.row_precisions[place][code])
+            assert found == pytest.approx(precisions[place] * share, rel=1e-5), name
+    assert tables >= 2
+
+
+def test_equal_weights_leave_the_prior_as_it_is(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_scaling = make("mf", epochs=5, device="cpu").fit(dataset.train).predict_log(dataset.test)
+    monkeypatch.setattr(Learner, "scale_prior", lambda learner: None)
+    assert np.array_equal(make("mf", epochs=5, device="cpu").fit(dataset.train).predict_log(dataset.test), with_scaling)
+
+
+def test_weights_that_become_equal_take_the_scale_of_the_prior_back(dataset: Dataset) -> None:
+    learner = learner_of(make("mf"), dataset.train)
+    learner.weights.ratio = torch.full((len(dataset.train),), 0.5)
+    learner.scale_prior()
+    learner.weights.ratio = torch.ones(len(dataset.train))
+    learner.scale_prior()
+    for place, precision in learner.optimizer.row_precisions.items():
+        expected = torch.full_like(precision, learner.optimizer.precisions[place])
+        assert torch.allclose(precision, expected)
+    assert learner.optimizer.row_precisions
+
+
+def test_the_scale_of_snips_weights_does_not_count_in_the_prior(dataset: Dataset) -> None:
+    model, found = make("mf", risk="snips"), []
+    ratio = torch.rand(len(dataset.train), generator=torch.Generator().manual_seed(0))
+    for scale in (1.0, 50.0):
+        learner = learner_of(model, dataset.train)
+        learner.weights.ratio = scale * ratio
+        learner.scale_prior()
+        found.append(learner.optimizer.row_precisions)
+    for place in found[0]:
+        assert torch.allclose(found[0][place], found[1][place])
+
+
+def test_eib_learns_factors() -> None:
+    """Its rows count by the density alone: with a prior that counts in full nothing was learned."""
+    log = simulate(300, 200, density=0.1, selection="popularity", seed=0).dataset.train
+    model = make("eib", label=0.4).fit(log)
+    assert factor_facts(model.scorer_)["spread"] > 0.01

@@ -306,10 +306,15 @@ def test_paper_grid_of_a_kernel_method() -> None:
 
 
 def test_worst_case_strength_is_searched_on_its_own_scale() -> None:
+    found = {each.name: each for each in search_space("wkb-dr", {}, 1000, "paper")}
+    assert (found["strength"].low, found["strength"].high, found["strength"].log) == (1.0, 1e5, True)
     for space in ("default", "paper"):
-        found = {each.name: each for each in search_space("wkb-dr", {}, 1000, space)}
-        assert (found["strength"].low, found["strength"].high, found["strength"].log) == (1.0, 1e5, True)
-        assert not {"n", "tolerance"} & set(found)
+        assert not {"n", "tolerance"} & {each.name for each in search_space("wkb-dr", {}, 1000, space)}
+
+
+def test_the_share_to_keep_is_searched_where_it_counts() -> None:
+    for settings, searched in (({}, True), ({"strength": 1.0}, False), ({"solver": "gradient"}, False)):
+        assert ("kept" in {each.name for each in search_space("skb-ips", settings, 1000, "default")}) is searched
 
 
 @pytest.mark.parametrize("space", ["default", "paper"])
@@ -321,8 +326,8 @@ def test_worst_case_strength_is_searched_on_its_own_scale() -> None:
         ("sdr", {"clip", "stability"}),
         ("dr-mse", {"mix"}),
         ("asips", {"threshold"}),
-        ("skb-dr", {"strength", "tolerance", "bandwidth"}),
-        ("mb-ips", {"strength", "tolerance"}),
+        ("skb-dr", {"tolerance", "bandwidth"}),
+        ("mb-ips", {"tolerance"}),
     ],
 )
 def test_spaces_have_what_is_peculiar_to_a_method(method: str, names: set[str], space: str) -> None:

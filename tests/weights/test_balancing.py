@@ -381,7 +381,7 @@ def test_dr_balances_the_residual_and_ips_the_error(dataset: Dataset) -> None:
 
 
 def test_facts_hold_the_balance_reached(dataset: Dataset) -> None:
-    model = DebiasedRecommender(Balancing(KernelFunctions(n=10), **SIDE), training=Training(epochs=3))
+    model = DebiasedRecommender(Balancing(KernelFunctions(n=10), strength="exact", **SIDE), training=Training(epochs=3))
     facts = model.fit(dataset.train).facts_["weights"]
     assert facts["status"] == "solved"
     assert facts["gap"] < 1e-7

@@ -5,19 +5,21 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from counterpoise.balance.covariate_balance import FeatureBalance, balance_table
 from counterpoise.balance.exponential_family import weighted_sum
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import whitening
 from counterpoise.balance.population import Points, Population, kernel_rows
 from counterpoise.errors import ConvergenceWarning
+
+if TYPE_CHECKING:
+    from counterpoise.balance.covariate_balance import FeatureBalance
 
 Vector = NDArray[np.float64]
 HELD_OUT_SEED = 0x9E3779B9  # added to the seed: beyond 2^31, so that no balancer draws the same functions
@@ -207,6 +209,8 @@ def diagnose(
     features in their own units where these differ. `balanced_at`: the centres of the balanced kernel functions, which
     are no held-out functions.
     """
+    from counterpoise.balance.covariate_balance import balance_table
+
     after = torch.as_tensor(weights).double().cpu()
     base = torch.ones(len(after)) if base_weights is None else torch.as_tensor(np.asarray(base_weights))
     return Diagnosis(

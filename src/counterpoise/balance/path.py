@@ -1,8 +1,8 @@
 """How strongly to balance: solutions along a path of strengths, up to the point that keeps enough of the sample.
 
 A stronger penalty leaves less imbalance and a smaller effective sample. `balance_keeping` follows the path from equal
-weights on, each solution from the one before, and stops at the strongest that keeps a given share of the sample, or
-sooner, where no more imbalance is left than chance leaves in a random sample of the population.
+weights on, each solution from the one before, to the strongest that keeps a given share of the sample. What a random
+sample is off by is left: by a tolerance, or, in the worst-case problem, by ending the path sooner.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ CHANCE_ERRORS = 2.0  # standard errors of a random sample's mean: imbalance with
 FIRST_STRENGTH = 1e-6  # of the path, as a share of the strength that balances exactly; weights are equal there
 MIN_STRENGTH = 1e-9  # of equal weights: the worst-case problem has none at 0
 MAX_SOLUTIONS = 12  # along a path: the share is met to SHARE_ACCURACY in about five
+MAX_STEP = math.log(100)  # from one strength to the next
+BALANCED = 1e-9  # violation in standard deviations that counts as none
 STRENGTH_ACCURACY = 0.2  # of the log of the strength
 SHARE_ACCURACY = 0.05  # of the share that is given up: 0.02 +- 0.001 of the sample
 MAX_SEARCH_ROWS = 2**16  # rows that the path is followed on; a draw of as many where there are more
@@ -101,7 +103,7 @@ class _Search:
         self, fitted: FittedFunctions, rows: Rows, base: Tensor | None, tolerance: float, kept: float, size: float
     ) -> None:
         self.fitted, self.rows, self.base, self.tolerance = fitted, rows, base, tolerance
-        self.given_up = 1 / kept - 1
+        self.inflation = 1 / kept - 1
         self.base_size, self.points = _size(base, rows.n_rows), list[PathPoint]()
         self.largest = HINGE_STRENGTH if fitted.matrix is None else WORST_CASE_STRENGTH
         self.chance = None if fitted.worst_case_variance is None else fitted.worst_case_variance / size
@@ -113,7 +115,7 @@ class _Search:
         kept = effective_sample_size(np.asarray(result.weights.cpu())) / self.base_size
         imbalance = float(abs(result.imbalance / result.scale).max())
         self.points.append(PathPoint(strength, min(kept, 1.0), imbalance))
-        excess = math.log(max(1 / min(kept, 1.0) - 1, 1e-12) / max(self.given_up, 1e-12))
+        excess = math.log(max(1 / min(kept, 1.0) - 1, 1e-12) / max(self.inflation, 1e-12))
         if self.chance is not None and result.worst_case_bias is not None and result.worst_case_bias**2 < self.chance:
             excess = math.inf  # balanced as well as chance: too strong
         self.start = result.dual
@@ -127,7 +129,7 @@ class _Search:
         strength, bracketed, high_excess = low, False, math.inf
         for _ in range(MAX_SOLUTIONS):
             if not bracketed:  # what is given up grows with the square of a small strength
-                step = min(high, low + max(-excess / 2, 0.05))
+                step = min(high, low + min(max(-excess / 2, 0.05), MAX_STEP))
             elif math.isinf(high_excess):
                 step = (low + high) / 2
             else:
@@ -137,6 +139,8 @@ class _Search:
                 bracketed, high, high_excess = True, step, found
             else:
                 best, strength, low, excess = result, step, step, found
+                if self.fitted.matrix is None and result.max_violation <= BALANCED:
+                    break  # a stronger penalty has nothing to act on
             if -excess < SHARE_ACCURACY or high - low < STRENGTH_ACCURACY:
                 break
         return math.exp(strength), best

@@ -12,7 +12,7 @@ from counterpoise.config import Configurable
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.report.path import level_of, level_sentence, path_of, path_sentence
+from counterpoise.report.path import intercept_sentence, path_of, path_sentence
 
 WIDTH = 110  # characters in a line of a paragraph
 COLUMNS = ("name", "family", "weights", "risk", "imputation", "needs", "citation")
@@ -118,7 +118,7 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         else:
             sample = f"effective sample size {weights['effective_sample_size']:,.0f} of {rows:,} rows; "
             sample += f"the largest weight is {weights['max_over_mean']:.1f} times the mean"
-        lines += [f"Weights: {sample}.", *_weights_lines(weights), *_level_lines(facts)]
+        lines += [f"Weights: {sample}.", *_weights_lines(weights), *_intercept_lines(facts)]
     if "label" in (base := imputation.get("base", imputation)):
         lines.append(f"Imputed label: {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
@@ -212,9 +212,9 @@ def _path_lines(facts: Mapping[str, Any]) -> list[str]:
     return [] if path is None else [path_sentence(path)]
 
 
-def _level_lines(facts: Mapping[str, Any]) -> list[str]:
-    level = level_of(facts)
-    return [] if level is None else [level_sentence(level)]
+def _intercept_lines(facts: Mapping[str, Any]) -> list[str]:
+    found = facts.get("intercept_shift")
+    return [intercept_sentence(found)] if found and found["shift"] else []
 
 
 def _held_out(facts: Mapping[str, Any]) -> str:

@@ -58,7 +58,6 @@ def fit(
     words = [f"{name}={value}" for name, value in training.given().items()]
     configuration = fit_config(method, data, columns, evaluation, scale, settings=words)
 
-    from counterpoise.cli.describe import features_lines, fit_lines, truth_line
     from counterpoise.data.files import title_of
     from counterpoise.runs import drop_stopped, fit_and_evaluate
     from counterpoise.storage import check_folder
@@ -75,6 +74,8 @@ def fit(
         show_json({"run": str(out), "report": page and str(page), **own, **fitted.facts()})
     if not output.visible:
         return
+    from counterpoise.cli.describe import features_lines, fit_lines, truth_line
+
     print_line(f"{fitted.dataset.name}: {fitted.dataset.train}")
     print_line(f"Fitted {configuration.method} in {fitted.seconds:.1f} s, {fitted.model.history_.best_epoch} epochs.")
     lines = fit_lines(fitted.model.facts_, len(fitted.model.ratio_))

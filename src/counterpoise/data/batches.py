@@ -59,9 +59,9 @@ class Batches:
         """Batches an epoch."""
         return math.ceil(len(self.labels) / self.batch_size)
 
-    def codes(self) -> tuple[Tensor, Tensor] | None:
-        """The users and the items of all rows, in the order of the log; None where they are not in memory."""
-        return self.users, self.items
+    def codes(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """The users and the items of all rows, in the order of the log; one block here."""
+        yield self.users, self.items
 
     def whole(self) -> Batch:
         """All rows, in the order of the log."""

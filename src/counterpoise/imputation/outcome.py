@@ -31,14 +31,15 @@ class OutcomeModel(Imputation):
     `correction`: the share of the correction w (error - imputed error), and of the predictor's prior, that counts.
     Where the model is the predictor's own, with its prior and weights, any share gives the model itself: its slope,
     sum w (label - imputed) d logit, is that of the prior. What the model knows besides, the prior would take from the
-    predictor; labels corrected in full are far outside of [0, 1] and mostly noise.
+    predictor; labels corrected in full are far outside of [0, 1] and mostly noise. Below 1 the risk is no longer doubly
+    robust: it removes that share of the bias that weights would still find in the model.
     """
 
     backbone: Backbone | str | None = None
     correction: float = 0.1
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
-        """Train the model; weights that choose by errors are solved on the way, by those of this model."""
+        """Train the model; weights that choose by errors choose by its errors, and stay for the predictor."""
         check_number("correction", self.correction, above=0, at_most=1, advice="1 is the doubly robust risk itself.")
         if self.backbone is not None or isinstance(context.backbone, ExposureCovariate):
             own = context.backbone if self.backbone is None else as_backbone(self.backbone)
@@ -85,7 +86,7 @@ class OutcomeLabel(FittedImputation):
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         labels, on_pairs = self._labels(batch, len(pair_logits) > 0)
-        return torch.lerp(errors, error(labels, logits), self.correction), error(on_pairs, pair_logits)
+        return error(labels, logits), error(on_pairs, pair_logits)
 
     @torch.no_grad()
     def _labels(self, batch: Batch, with_pairs: bool) -> tuple[Tensor, Tensor]:

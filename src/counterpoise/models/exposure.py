@@ -124,7 +124,8 @@ class _ExposureScorer(Scorer):
         those of users and items also that of what users and items differ by besides.
         """
         among = torch.tensor([BIAS_VARIANCE / self.n_users, BIAS_VARIANCE / self.n_items, 0.0])
-        return float((self.exposure_coefficients.detach().cpu().square() / (1 / max(information, 1e-12) + among)).sum())
+        squares = self.exposure_coefficients.detach().cpu().square()
+        return float((information * squares / (1 + information * among)).sum())
 
     def precision(self, name: str) -> float:
         if name == "exposure_coefficients":

@@ -123,7 +123,7 @@ def balance_shards(
     pairs: Pairs,
     functions: Functions | None = None,
     *,
-    tolerance: float = 0.0,
+    tolerance: float | None = None,
     strength: float | None = None,
     kept: float | None = None,
     units: Units = "sd",
@@ -139,7 +139,8 @@ def balance_shards(
     `engine`: where the passes over shards run, by default in threads.
     `tolerance`, `strength`, `units` and `options` (`accuracy`, `max_passes`) as in `FittedFunctions.balance`.
     `kept`: in place of `strength`, the share of the effective sample to keep: the strength is then found on a draw of
-    the rows, and the population is that of the log's users, each as often as in the log (`Balancing`).
+    the rows, the population is that of the log's users, each as often as in the log, and the default of `tolerance` is
+    that of chance (`Balancing`).
     The weights of the result are a `ShardColumn`: a file beside each shard, and `numpy.asarray` of it where they fit.
     """
     shape = len(pairs.users), len(pairs.items)
@@ -155,7 +156,8 @@ def balance_shards(
 
     def fitted_tables() -> ShardFunctions:
         observed = sample_pairs(shards, pairs, generator) if select in RULES_BY_OBSERVED else None
-        population = pairs if kept is None else replace(pairs, user_shares=_user_shares(shards))
+        shares = None if kept is None else _user_shares(shards).to(pairs.users.device)
+        population = replace(pairs, user_shares=shares)
         with one_thread():  # blocks of a few rows
             return ShardFunctions.of(recipe.fit(population, observed, generator=generator), pairs, budget)
 
@@ -164,10 +166,10 @@ def balance_shards(
         rows = ShardedRows(shards.n_rows, len(fitted.targets), each, lambda name: ShardColumn(shards, name))
         if kept is not None:
             drawn = sample_pairs(shards, pairs, generator)
-            path = balance_keeping(fitted, drawn, kept, tolerance or None, None, generator, shards.n_rows)
+            path = balance_keeping(fitted, drawn, kept, tolerance, None, generator, shards.n_rows)
             tolerance, strength = path.tolerance, path.strength
             options |= {"start": path.result.dual}
-        return fitted.balance(rows, tolerance, strength, units=units, **options)
+        return fitted.balance(rows, tolerance or 0.0, strength, units=units, **options)
 
 
 def _user_shares(shards: Shards) -> Tensor:

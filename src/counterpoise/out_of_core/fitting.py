@@ -97,7 +97,10 @@ def _check(model: DebiasedRecommender, log: StreamedLog) -> None:
 
 @dataclass
 class ShardedBalancing(Weights):
-    """`Balancing` of a streamed log: exact weights over its shards, in features that are not learned."""
+    """`Balancing` of a streamed log: one problem over its shards, in features that are not learned.
+
+    The strength "auto" is found on a draw of the rows; the intercept is not moved.
+    """
 
     balancing: Balancing
 
@@ -124,7 +127,7 @@ class _ShardedWeights(FittedWeights):
             log.shards,
             part.pairs(context),
             part.functions,
-            tolerance=part.tolerance or 0.0,
+            tolerance=part.tolerance,
             strength=part.fixed_strength,
             kept=_kept(part, log) if part.strength == "auto" else None,
             units=part.units,

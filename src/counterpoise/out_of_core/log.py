@@ -121,8 +121,10 @@ class StreamedBatches(Batches):
         """Make the draws of so many epochs when they come, but read none of their rows."""
         self.skipped = epochs
 
-    def codes(self) -> None:
-        return None
+    def codes(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for shard in self.log.shards:
+            users, items = (torch.from_numpy(np.array(shard.column(name))) for name in ("users", "items"))
+            yield users.to(self.device), items.to(self.device)
 
     def whole(self) -> Batch:
         raise NotImplementedError("a streamed log is read in blocks")

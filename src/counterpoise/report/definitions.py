@@ -54,7 +54,7 @@ path of strengths: Solutions at growing strengths, each from the one before. A s
     default that at which weights add at most 0.0005 to the expected log loss. The path ends before where no more is
     left than the tolerance, by default the imbalance that a random sample has by chance. The strength is a mean over
     folds.
-level of predictions: The intercept of the predicted log odds. After training with soft weights it is moved to where
+moved intercept: The intercept of the predicted log odds. After training with soft weights it is moved to where
     exact weights, which balance all that can be balanced, put it. The distance is shrunken by its standard error.
 duality gap: The solver's certificate: the objective is at most this far from the optimum.
 loss: The training objective by epoch: risk and L2 prior. Losses of different methods are not comparable.

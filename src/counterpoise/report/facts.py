@@ -29,7 +29,7 @@ from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.context import Floats, ReportContext, WeightedRows, seen_pairs
 from counterpoise.report.definitions import DEFINITIONS
-from counterpoise.report.path import level_of, path_of
+from counterpoise.report.path import path_of
 from counterpoise.report.summary import CUSTOM, headline, summary
 
 Codes = NDArray[np.int64]
@@ -319,7 +319,7 @@ def model_facts(context: ReportContext, fit: Mapping[str, Any]) -> dict[str, Any
         "imputation": {key: value for key, value in fit["imputation"].items() if isinstance(value, int | float | str)},
         "exposure_coefficients": _by_side(None if exposure is None else exposure.cpu().tolist()),
         "outcome_coefficients": _by_side(outcome),
-        "level": level_of(fit),
+        "intercept_shift": fit.get("intercept_shift"),
         "ordinal": fit.get("ordinal"),
         "factors": fit.get("factors"),
         "inactive": fit.get("inactive", {}),

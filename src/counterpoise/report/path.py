@@ -1,4 +1,4 @@
-"""The path of strengths of `Balancing(strength="auto")` and the level of predictions, as facts and in sentences."""
+"""The path of strengths of `Balancing(strength="auto")` and the moved intercept, as facts and in sentences."""
 
 from __future__ import annotations
 
@@ -46,15 +46,9 @@ def path_sentence(path: Mapping[str, Any]) -> str:
     )
 
 
-def level_of(fit: Mapping[str, Any]) -> dict[str, float] | None:
-    """How far predictions were moved in log odds, and the standard error; None where they were not."""
-    level: dict[str, float] | None = fit["weights"].get("level")
-    return level if fit.get("level") else None
-
-
-def level_sentence(level: Mapping[str, float]) -> str:
-    """How far the intercept was moved after training; from `level_of`."""
+def intercept_sentence(shift: Mapping[str, float]) -> str:
+    """How far the intercept was moved after training; from the facts of a fit."""
     return (
-        f"The level of predictions (their intercept) was moved by {level['shift']:+.2f} in log odds (standard error "
-        f"{level['standard_error']:.2f}), to where exact weights put it."
+        f"The intercept of predictions was moved by {shift['shift']:+.2f} in log odds (standard error "
+        f"{shift['standard_error']:.2f}), to where exact weights put it."
     )

@@ -10,7 +10,7 @@ from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.evaluation.metrics import EMPTY_USERS
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
 from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
-from counterpoise.report.path import level_sentence
+from counterpoise.report.path import intercept_sentence
 from counterpoise.report.summary import CUSTOM
 
 MAX_FEATURES = 20  # rows of the love plot
@@ -420,8 +420,8 @@ def _fitted_parts(model: Facts) -> list[Block]:
         shown = [column for column in MISSINGNESS_COLUMNS if column[0] in others]
         caption = "Missingness model: probability that a pair is observed, by its label"
         blocks.append(records(caption, [{key: others.pop(key) for key, *_ in shown}], *shown, half=True))
-    if model["level"]:
-        blocks.append(level_sentence(model["level"]))
+    if model["intercept_shift"] and model["intercept_shift"]["shift"]:
+        blocks.append(intercept_sentence(model["intercept_shift"]))
     for key, title in EXPOSURE_TITLES.items():
         if model[key]:
             blocks.append(_exposure(model[key], title))

@@ -7,7 +7,7 @@ from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.models.base import factor_sentence
-from counterpoise.report.path import level_sentence, path_sentence
+from counterpoise.report.path import intercept_sentence, path_sentence
 
 Facts = Mapping[str, Any]
 HEADLINE_METRICS = ("auc", "ndcg", "log_loss")
@@ -150,13 +150,13 @@ def _balance(balance: Facts) -> list[str]:
 
 
 def _outcome(facts: Facts) -> list[str]:
-    """The outcome model, and the level of predictions."""
+    """The outcome model, and the moved intercept."""
     model, sentences = facts["model"], []
     if facts["method"]["imputation"] == "OutcomeModel":
         exposure = "with exposure as a covariate" if model["outcome_coefficients"] else "without an exposure covariate"
         sentences.append(f"Outcome model: a model trained first, by the same weights, imputes labels, {exposure}.")
-    if model["level"]:
-        sentences.append(level_sentence(model["level"]))
+    if model["intercept_shift"] and model["intercept_shift"]["shift"]:
+        sentences.append(intercept_sentence(model["intercept_shift"]))
     return sentences
 
 

@@ -163,6 +163,14 @@ class LogErrors(NamedTuple):
     errors: Tensor
 
 
+@dataclass(frozen=True)
+class InterceptShift:
+    """How far an intercept is moved, in log odds, and the standard error of the distance before it was shrunken."""
+
+    shift: float
+    standard_error: float
+
+
 class FittedWeights:
     """Weights during one fit. Those that never change set `ratio` and answer `at`; others learn in training."""
 
@@ -192,12 +200,12 @@ class FittedWeights:
     def finalize(self) -> None:
         """After training: the ratio of all rows, where it was learned batch by batch."""
 
-    def level(self, backbone: Backbone | None = None) -> float:
+    def intercept_shift(self, backbone: Backbone | None = None) -> InterceptShift | None:
         """After training: what to add to all logits, where weights know better than training with them.
 
         `backbone`: of a model like the one that was trained; None for the predictor's.
         """
-        return 0.0
+        return None
 
     def state(self) -> list[Tensor]:
         """The tensors that change in training, to keep a copy of the best epoch."""
@@ -223,7 +231,8 @@ class FittedImputation:
     active: bool = True  # whether it acts on this fit at all
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
     backbone: Backbone | None = None  # of the model that the predictor learns from, where there is one
-    prior_scale: float = 1.0  # what the risk counts a row of the log for, where it is not the weight
+    correction: float = 1.0  # the share of the correction that counts in the risk `dr`
+    prior_scale: float = 1.0  # factor of the predictor's prior
     offset: float = (
         0.0  # the log odds ratio c of labels, log against all pairs: P(label | observed) = sigmoid(logit + c)
     )

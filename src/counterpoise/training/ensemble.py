@@ -140,8 +140,15 @@ class EnsembleLearner:
     def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
         """JSON-able: the facts of the first, and the intercept."""
         facts = self.first.facts(log)
-        self.second.scorer.shift(self.first.level)
         return facts | {"imputation": facts["imputation"] | {"intercept": self._fit_intercept()}}
+
+    def finish(self) -> dict[str, Any]:
+        """Where there is no probe to take the intercept from, that of the weights, for both."""
+        if self.probe is not None and len(self.probe):
+            return {}
+        found = self.first.finish()
+        self.second.scorer.shift(self.first.shifted)
+        return found
 
     def _fit_intercept(self) -> float:
         """The intercept, from the probe where there is one."""

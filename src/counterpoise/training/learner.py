@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 from counterpoise import risks
 from counterpoise.balance.diagnostics import weight_facts
 from counterpoise.data.batches import Batch, Batches
+from counterpoise.errors import ConvergenceWarning
 from counterpoise.models.base import Scorer
 from counterpoise.training.contracts import (
     FitContext,
@@ -22,6 +24,7 @@ from counterpoise.training.contracts import (
     StepInputs,
     Weights,
 )
+from counterpoise.training.loop import DivergenceError
 from counterpoise.training.optimizer import Adam, Rate
 
 if TYPE_CHECKING:
@@ -49,7 +52,7 @@ class Learner:
     log: Batches  # the whole log as one batch, for the residuals of all rows
     ordinal: FittedOrdinal | None = None
     prior_scaled_at: int = 0  # the epoch, counted from 1
-    level: float = 0.0  # what was added to all logits after training
+    shifted: float = 0.0  # what was added to all logits after training
 
     @classmethod
     def init(
@@ -88,24 +91,26 @@ class Learner:
         self.imputation.refresh(self._on_log)
 
     def scale_prior(self) -> None:
-        """Let the prior of a user or item count by what its rows count in the risk, at most as with equal weights.
+        """Multiply the prior precision of each user and item by min(1, sum w^2 / sum w) over its rows.
 
-        The mean over rows r of a user, w_r times a label of variance v, is best shrunken by a precision of v times
-        (sum w_r^2 / sum w_r): weights below 1 leave less to shrink, and the prior must not outgrow the rows. It is not
-        raised where weights are above 1: these are users and items of which little was seen.
+        A mean of rows with weights w, of labels of variance v, is best shrunken by a precision of v sum w^2 / sum w:
+        where weights are small, the prior would otherwise outgrow the rows. It is not raised where they are large:
+        these are users and items of which little was seen. `prior_scale` of the imputation multiplies all of it.
         """
-        rows, ratio, whole = self.log.codes(), self.weights.ratio.double(), self.imputation.prior_scale
-        if rows is None or (whole == 1 and bool((ratio - 1).abs().max() < 1e-6)):
+        ratio, prior_scale = self.weights.ratio.double().cpu(), self.imputation.prior_scale
+        if self.risk_name == "snips":  # where weights count by their share of the sum
+            ratio = ratio / ratio.mean()
+        fixed = prior_scale == 1 and not self.weights.changes and not self.optimizer.row_precisions
+        if fixed and bool((ratio - 1).abs().max() < 1e-6):
             return
-        sizes = {"user": self.scorer.n_users, "item": self.scorer.n_items}
-        counts = {side: _count_of(ratio, codes, sizes[side]) for side, codes in zip(sizes, rows, strict=True)}
+        row_scales = _row_scales(ratio, self.log, {"user": self.scorer.n_users, "item": self.scorer.n_items})
         scales = {}
         for place, (name, parameter) in enumerate(self.scorer.named_parameters()):
-            count = counts.get(self.scorer.side(name) or "")
-            if parameter.ndim and (count is None or len(count) != len(parameter)):
-                count = ratio.new_ones(len(parameter))
-            if count is not None:
-                scales[place] = whole * count
+            scale = row_scales.get(self.scorer.side(name) or "")
+            if scale is not None and len(scale) == len(parameter):
+                scales[place] = prior_scale * scale
+            elif prior_scale != 1 and parameter.ndim:
+                scales[place] = ratio.new_full((len(parameter),), prior_scale)
         self.optimizer.scale_precisions(scales)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
@@ -151,14 +156,9 @@ class Learner:
     def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
         """JSON-able: what is known of the parts after training, and risk and mean error on the log, given in blocks."""
         self.weights.finalize()
-        if self.imputation.offset == 0:  # else the level is that of a missingness model
-            self.level = self.weights.level(self.imputation.backbone)
-        if not self.scorer.shift(self.level):
-            self.level = 0.0
         facts: dict[str, Any] = {
             "weights": self.weights.facts() | weight_facts(self.weights.ratio.cpu().numpy()),
             "imputation": self.imputation.facts(),
-            "level": self.level,
         }
         if self.ordinal is not None:
             facts["ordinal"] = self.ordinal.facts()
@@ -171,6 +171,20 @@ class Learner:
             risk += size * float(self._risk(block, errors, ratio, *imputed))
             rows, error = rows + size, error + size * float(errors.mean())
         return facts | {"risk": risk / rows, "error_on_log": error / rows}
+
+    def finish(self) -> dict[str, Any]:
+        """After training, once: move the intercept to where the weights put it; what there is to know about it."""
+        if self.imputation.offset != 0:  # a missingness model has moved it
+            return {}
+        try:
+            found = self.weights.intercept_shift(self.imputation.backbone)
+        except DivergenceError as error:
+            warnings.warn(f"the intercept was left as it is: {error}", ConvergenceWarning, stacklevel=2)
+            return {}
+        if found is None or not self.scorer.shift(found.shift):
+            return {}
+        self.shifted = found.shift
+        return {"intercept_shift": asdict(found)}
 
     def _logits(self, batch: Batch) -> Logits:
         base, pairs = self.scorer.base(), (batch.pair_users, batch.pair_items)
@@ -195,7 +209,7 @@ class Learner:
 
     def _risk(self, batch: Batch, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
         if self.risk_name == "dr":
-            return risks.dr(errors, ratio, imputed, imputed_on_pairs)
+            return risks.dr(errors, ratio, imputed, imputed_on_pairs, self.imputation.correction)
         if self.risk_name == "direct":
             return risks.direct(imputed_on_pairs)
         return self._weighted_mean(batch, errors, ratio)
@@ -222,10 +236,18 @@ class Learner:
         return errors - self.imputation.errors(batch, logits, logits[:0], errors)[0]
 
 
-def _count_of(ratio: Tensor, codes: Tensor, size: int) -> Tensor:
-    """min(1, sum w^2 / sum w) over the rows of each code; 1 for a code without rows. (size,)"""
-    codes = codes.long()
-    sums = [torch.zeros(size, dtype=ratio.dtype, device=ratio.device) for _ in range(2)]
-    for total, values in zip(sums, (ratio, ratio.square()), strict=True):
-        total.index_add_(0, codes, values)
-    return torch.where(sums[0] > 0, sums[1] / sums[0].clamp(min=1e-12), 1.0).clamp(max=1.0)
+def _row_scales(ratio: Tensor, log: Batches, sizes: dict[str, int]) -> dict[str, Tensor]:
+    """min(1, sum w^2 / sum w) over the rows of each user and of each item; 1 for one without rows. (size,)
+
+    On the CPU, where sums do not depend on the order of threads.
+    """
+    sums, start = {side: ratio.new_zeros(2, size) for side, size in sizes.items()}, 0
+    for block in log.codes():
+        part = ratio[start : start + len(block[0])]
+        for total, codes in zip(sums.values(), block, strict=True):
+            total.index_add_(1, codes.cpu().long(), torch.stack([part, part.square()]))
+        start += len(part)
+    return {
+        side: torch.where(first > 0, second / first.clamp(min=1e-12), 1.0).clamp(max=1.0)
+        for side, (first, second) in sums.items()
+    }

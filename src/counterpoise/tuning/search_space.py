@@ -141,6 +141,8 @@ def search_space(
     worst_case = getattr(getattr(model.weights, "functions", None), "select", None) == "worst_case"
     if worst_case:
         taken |= {"weights__tolerance", "weights__functions__n"}  # it has no tolerance and uses all candidates
+    if (params.get("weights__strength"), params.get("weights__solver")) != ("auto", "dual"):
+        taken.add("weights__kept")
     if getattr(model.imputation, "weighting", None) != "mse":
         taken.add("imputation__mix")  # which no other weighting looks at
     # settings that can be searched: {name, as if a wrapped backbone stood alone: full name}

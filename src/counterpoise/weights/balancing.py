@@ -23,7 +23,7 @@ from counterpoise.errors import ConfigError, ConvergenceWarning, check_choice, c
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.probability import shrink_by_error
-from counterpoise.training.contracts import FitContext, FittedWeights, Weights
+from counterpoise.training.contracts import FitContext, FittedWeights, InterceptShift, Weights
 from counterpoise.weights.base import NaiveBayes, Uniform
 
 COLLAPSE_ADVICE = "Lower `strength` or raise `tolerance`."
@@ -46,10 +46,11 @@ class Balancing(Weights):
     - the population is that of the log's users, each as often as in the log, with all items. Which items a user chose
       biases what is learned; how often users rate does not, and balancing it would cost sample;
     - imbalance that a random sample has by chance is left (`chance_tolerance`), unless a `tolerance` is given;
-    - `level`: after training the intercept is moved to where exact weights, with D as population, put it: a mean over D
-      needs the bias of exact weights, what is learned of each user and item the variance of soft ones.
+    - with `move_intercept`, the intercept is moved after training to where exact weights, with D as population, put
+      it: a mean over D needs the small bias of exact weights, what is learned of each user and item the small variance
+      of soft ones.
 
-    With other strengths the population is D, the default of `tolerance` 0, and there is no `level`.
+    With other strengths the population is D, the default of `tolerance` 0, and the intercept is not moved.
     `features`: what the functions are functions of, one or more of "embeddings" (of a first fit of `embedder` to the
     labels, the paper's choice), "exposure" (the same, fitted to what was observed), "side" (those of the log) and
     "activity" (how much users rate and items are rated). Learned features are cross-fitted: each of `folds` is balanced
@@ -57,8 +58,9 @@ class Balancing(Weights):
     even where there is none.
     `solver`: "dual" solves over the whole log, exactly; rules that look at the errors choose again every `refresh`
     epochs, and "auto" follows a path again for them. "gradient" is the paper's Algorithm 1: a weight model of
-    `embedder`'s kind, and a step for each batch. It has no use for `folds`, `refresh`, `kept` and `level`: its features
-    are learned from the whole log, as in the paper. Its default tolerance is the standard error of a batch's imbalance.
+    `embedder`'s kind, and a step for each batch. It has no use for `folds`, `refresh`, `kept` and `move_intercept`: its
+    features are learned from the whole log, as in the paper. Its default tolerance is the standard error of a batch's
+    imbalance.
     """
 
     functions: Functions = field(default_factory=KernelFunctions)
@@ -72,7 +74,7 @@ class Balancing(Weights):
     refresh: int = 30  # 10 to 150 change AUC by 0.0001 (benchmarks/constants.py)
     units: Units = "sd"
     kept: float | None = None
-    level: bool = True
+    move_intercept: bool = True
 
     def init(self, context: FitContext) -> FittedWeights:
         self.check()
@@ -105,12 +107,14 @@ class Balancing(Weights):
 
     def check(self) -> None:
         """Raise `ConfigError` for the first setting that breaks its rule."""
-        if isinstance(self.strength, str):
+        if isinstance(self.strength, str) or self.strength is None:
             check_choice("strength", self.strength, get_args(StrengthName))
         check_penalty(0.0 if self.tolerance is None else self.tolerance, self.fixed_strength, self.units)
         if self.kept is not None:
             check_number("kept", self.kept, above=0, at_most=1, advice="It is a share of the effective sample.")
-        check_flag("level", self.level)
+            if self.strength != "auto":
+                raise ConfigError(f"`kept` must be left out for strength={self.strength!r}: it is for 'auto'.")
+        check_flag("move_intercept", self.move_intercept)
         for source in self.sources:
             check_choice("features", source, get_args(Source))
         check_choice("prior", self.prior, get_args(Prior))
@@ -119,10 +123,9 @@ class Balancing(Weights):
         check_number("folds", self.folds, at_least=1, integer=True, advice="1 learns features on the rows themselves.")
         if self.solver == "gradient" and self.strength in ("exact", float("inf")):
             raise ConfigError(f"`solver` must be 'dual' for strength={self.strength!r}. Or give a number, or \"auto\".")
-        if self.strength == "auto" and self.units == "raw" and self.solver == "dual":
-            raise ConfigError(
-                "`strength` must be a number for units='raw', got 'auto', which is in standard deviations."
-            )
+        has_default = self.strength == "auto" or (self.solver == "gradient" and self.tolerance is None)
+        if self.units == "raw" and has_default and getattr(self.functions, "select", "") != "worst_case":
+            raise ConfigError("`strength` and `tolerance` must be numbers for units='raw': defaults are in SD.")
         if not isinstance(self.embedder, Backbone):
             raise ConfigError(f"`embedder` must be a Backbone, got {self.embedder!r}.")
         if not hasattr(self.functions, "fit"):
@@ -147,7 +150,6 @@ class BalancedWeights(FittedWeights):
         self.part, self.context, self.prior = part, context, prior
         self.ratio, self.solved_at = prior.ratio.clone(), 0
         self.errors: Tensor | None = None  # that the functions were last chosen by
-        self.levelled: Level | None = None
         folds = part.folds if {"embeddings", "exposure"} & set(part.sources) else 1
         self.folds = [_Fold(part, context, prior, rows, others) for rows, others in context.k_fold(folds)]
 
@@ -165,20 +167,19 @@ class BalancedWeights(FittedWeights):
         return None if self.errors is None else self.errors[fold.rows]
 
     @torch.enable_grad()
-    def level(self, backbone: Backbone | None = None) -> float:
-        """Where exact weights put the intercept less where these do, by the errors of models of the other folds.
+    def intercept_shift(self, backbone: Backbone | None = None) -> InterceptShift | None:
+        """From the intercept c(w) under these weights to that under exact ones, by models of the other folds' labels.
 
-        c(w) solves sum w (label - sigmoid(logit + c)) = 0. The difference is shrunken by its standard error.
+        c(w) solves sum w (label - sigmoid(logit + c)) = 0. The distance is shrunken by its standard error.
         """
-        if self.part.strength != "auto" or not self.part.level or self.solved_at == 0:
-            return 0.0
+        if self.part.strength != "auto" or not self.part.move_intercept or self.solved_at == 0:
+            return None
         logits, exact = torch.zeros_like(self.ratio), torch.zeros_like(self.ratio)
         for fold in self.folds:
             logits[fold.rows] = fold.predicted(backbone or self.context.backbone)
             exact[fold.rows] = fold.exact_ratio(self._errors_of(fold), self.ratio[fold.rows])
         labels = torch.from_numpy(self.context.log.labels).to(logits)
-        self.levelled = Level.of(logits.double(), labels.double(), self.ratio.double(), exact.double())
-        return self.levelled.shift
+        return shift_between(logits.double(), labels.double(), self.ratio.double(), exact.double())
 
     @torch.no_grad()
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
@@ -201,8 +202,6 @@ class BalancedWeights(FittedWeights):
     def facts(self) -> dict[str, Any]:
         chosen = [fold.path for fold in self.folds if fold.path is not None]
         found = {"path": path_facts(chosen, self.folds[0].kept)} if chosen else {}
-        if self.levelled is not None:
-            found["level"] = asdict(self.levelled)
         return (
             solution_facts([fold.result for fold in self.folds])
             | found
@@ -233,7 +232,8 @@ def solution_facts(results: list[BalanceResult]) -> dict[str, Any]:
 def path_facts(paths: list[Path], kept: float) -> dict[str, Any]:
     """JSON-able: the rule, what it chose, and the points of the path of every fold."""
     return {
-        "rule": "the largest strength with effective sample size >= kept x rows",
+        "rule": "the largest strength whose effective sample size is at least `kept` of that of the prior weights; "
+        "imbalance within `tolerance`, or that of a random sample (worst_case), is left",
         "kept": kept,
         "strength": float(np.mean([path.strength for path in paths])),
         "tolerance": float(np.mean([path.tolerance for path in paths])),
@@ -243,22 +243,15 @@ def path_facts(paths: list[Path], kept: float) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Level:
-    """How far the intercept was moved, in log odds, and the standard error of the distance before it was shrunken."""
-
-    shift: float
-    standard_error: float
-
-    @classmethod
-    def of(cls, logits: Tensor, labels: Tensor, ratio: Tensor, exact: Tensor) -> Level:
-        """From c(`ratio`) to c(`exact`); the error is that of independent rows."""
-        own, wanted = (weighted_intercept(logits, labels, weights) for weights in (ratio, exact))
-        p = torch.sigmoid(logits + wanted)
-        residuals, information = labels - p, float((exact * p * (1 - p)).sum())
-        spread = (exact - ratio) * (residuals - residuals.mean())
-        variance = float(spread.square().sum()) / max(information, 1e-12) ** 2
-        return cls(shrink_by_error(wanted - own, variance), variance**0.5)
+def shift_between(logits: Tensor, labels: Tensor, ratio: Tensor, exact: Tensor) -> InterceptShift:
+    """From c(`ratio`) to c(`exact`); the error is that of independent rows."""
+    found, influence = [], torch.zeros_like(logits)
+    for weights, sign in ((ratio, -1.0), (exact, 1.0)):
+        found.append(weighted_intercept(logits, labels, weights))
+        p = torch.sigmoid(logits + found[-1])
+        influence += sign * weights * (labels - p) / (weights * p * (1 - p)).sum().clamp(min=1e-12)
+    variance = float(influence.square().sum())
+    return InterceptShift(shrink_by_error(found[1] - found[0], variance), variance**0.5)
 
 
 def weighted_intercept(logits: Tensor, labels: Tensor, weights: Tensor) -> float:
@@ -286,18 +279,21 @@ class _Fold:
         self.base_mean = float(prior.ratio[rows].mean())
         self.pairs = part.pairs(others)
         self.observed = observed_pairs(context.log.take(rows.cpu().numpy()), self.pairs)
+        self.population = self._own_users() if part.strength == "auto" else self.pairs
         self.kept = share_to_keep(len(context.log), *context.log.shape) if part.kept is None else part.kept
 
     def solve(self, errors: Tensor | None, ratio: Tensor) -> Tensor:
         """Choose functions and balance them: the ratio of each row, 1 on average."""
         part, base = self.part, self.base
         if part.strength == "auto":
-            self.fitted = self._choose(self._own_users(), errors, ratio)
+            self.fitted = self._choose(self.population, errors, ratio)
             self.path = balance_keeping(self.fitted, self.observed, self.kept, part.tolerance, base, self.generator)
             self.result = self.path.result
         else:
-            self.fitted, penalty = self._choose(self.pairs, errors, ratio), (part.tolerance or 0.0, part.fixed_strength)
-            self.result = self.fitted.balance(self.observed, *penalty, units=part.units, base_weights=base)
+            self.fitted = self._choose(self.population, errors, ratio)
+            penalty = part.tolerance or 0.0, part.fixed_strength
+            units = part.units if part.strength != "exact" else "sd"
+            self.result = self.fitted.balance(self.observed, *penalty, units=units, base_weights=base)
         solved: Tensor = (len(ratio) * self.result.weights).to(ratio)
         own = solved if base is None else solved * self.base_mean / base
         self.max_log_factor = float(own.max().log())
@@ -358,7 +354,7 @@ class _Fold:
     def held_out(self, ratio: Tensor) -> dict[str, float] | None:
         """Balance on kernel functions that were not balanced."""
         centres = self.fitted.centres if isinstance(self.fitted, FittedKernels) else None
-        return held_out_imbalance(self.observed, ratio, self.pairs, balanced_at=centres)
+        return held_out_imbalance(self.observed, ratio, self.population, balanced_at=centres)
 
 
 def _mean(folds: list[dict[str, float] | None]) -> dict[str, float] | None:
