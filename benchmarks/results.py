@@ -20,8 +20,7 @@ from counterpoise.cli.main import main as counterpoise
 
 DOCS = Path(__file__).parents[1] / "docs"
 PUBLISHED = "table --datasets coat --protocol paper"  # the test of the published numbers
-PAPER = f"{PUBLISHED} --preset paper --methods rkb-ips akb-ips rkb-dr akb-dr"
-SWEPT = {"n_functions": "paper", "strength": "paper", "tolerance": "coat", "bandwidth": "coat"}  # on which datasets
+SWEPT = ("n_functions", "strength", "tolerance", "bandwidth")
 COMMANDS = (
     "table --datasets coat --methods all --seeds 10",
     f"{PUBLISHED} --methods all --seeds 10 --preset both --name published",
@@ -30,13 +29,8 @@ COMMANDS = (
     "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",
-    f"{PAPER} --seeds 10 --set solver=dual --name embeddings",
-    f"{PAPER} --seeds 5 --name algorithm-1",
-    *(f"sweep --parameter {name} --datasets {data} --seeds 3" for name, data in SWEPT.items()),
-    *(
-        f"sweep --parameter {name} --datasets {data} --seeds 3 --preset paper --name sweep-{name}-paper"
-        for name, data in SWEPT.items()
-    ),
+    *(f"sweep --parameter {name} --datasets coat --seeds 3" for name in SWEPT),
+    *(f"sweep --parameter {name} --datasets coat --seeds 3 --preset paper --name sweep-{name}-paper" for name in SWEPT),
 )
 FIGURES = tuple(f"sweep-{name}{preset}.png" for name in SWEPT for preset in ("", "-paper"))
 MARK = re.compile(r"(<!-- (?P<file>\S+\.md)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
