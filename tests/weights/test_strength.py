@@ -254,7 +254,7 @@ def test_only_auto_moves_the_intercept_and_only_scorers_with_an_intercept_move(m
         ({"kept": float("nan")}, r"`kept` must be"),
         ({"move_intercept": "yes"}, r"`move_intercept` must be"),
         ({"strength": 1.0, "kept": 0.9}, r"`kept` must be left out for strength=1.0"),
-        ({"strength": None}, r"`strength` must be one of"),
+        ({"strength": None}, r"`strength` must be a number >= 0, 'auto' or 'exact', got None"),
         ({"solver": "gradient", "strength": "exact"}, r"`solver` must be 'dual' for strength='exact'"),
     ],
 )

@@ -19,7 +19,7 @@ from counterpoise.balance.path import Path, balance_keeping
 from counterpoise.balance.population import Pairs
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.config import Prior, Solver, StrengthName, Units
-from counterpoise.errors import ConfigError, ConvergenceWarning, check_choice, check_flag, check_number
+from counterpoise.errors import ConfigError, ConvergenceWarning, check_choice, check_flag, check_number, did_you_mean
 from counterpoise.models.base import Backbone
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.probability import shrink_by_error
@@ -107,8 +107,10 @@ class Balancing(Weights):
 
     def check(self) -> None:
         """Raise `ConfigError` for the first setting that breaks its rule."""
-        if isinstance(self.strength, str) or self.strength is None:
-            check_choice("strength", self.strength, get_args(StrengthName))
+        names = get_args(StrengthName)
+        if self.strength is None or (isinstance(self.strength, str) and self.strength not in names):
+            hint = did_you_mean(self.strength, names)
+            raise ConfigError(f"`strength` must be a number >= 0, 'auto' or 'exact', got {self.strength!r}.{hint}")
         check_penalty(0.0 if self.tolerance is None else self.tolerance, self.fixed_strength, self.units)
         if self.kept is not None:
             check_number("kept", self.kept, above=0, at_most=1, advice="It is a share of the effective sample.")
