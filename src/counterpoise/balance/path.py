@@ -30,7 +30,7 @@ MAX_SOLUTIONS = 12  # along a path: the share is met to SHARE_ACCURACY in about 
 MAX_STEP = math.log(100)  # from one strength to the next
 BALANCED = 1e-9  # violation in standard deviations that counts as none
 STRENGTH_ACCURACY = 0.2  # of the log of the strength
-SHARE_ACCURACY = 0.05  # of the share that is given up: 0.02 +- 0.001 of the sample
+SHARE_ACCURACY = 0.05  # relative, of 1 / kept - 1: a sample that loses 2 % is found within 0.1 %
 MAX_SEARCH_ROWS = 2**16  # rows that the path is followed on; a draw of as many where there are more
 
 
@@ -97,7 +97,7 @@ def _size(shares: Tensor | None, rows: int) -> float:
 
 
 class _Search:
-    """Secant steps in log strength and log of what is given up, which are nearly a line: weak weights are linear."""
+    """Secant steps in log strength and log(1 / kept - 1), the inflation of the variance: nearly a line while weak."""
 
     def __init__(
         self, fitted: FittedFunctions, rows: Rows, base: Tensor | None, tolerance: float, kept: float, size: float
@@ -122,13 +122,14 @@ class _Search:
         return result, excess
 
     def run(self) -> tuple[float, BalanceResult]:
+        """The strength that was found, and its solution."""
         low, high = math.log(FIRST_STRENGTH * self.largest), math.log(self.largest)
         best, excess = self.solve(math.exp(low))
-        if excess > 0:  # nothing to balance, or nothing to give up
+        if excess > 0:  # nothing to balance, or nothing of the sample may be lost
             return MIN_STRENGTH, self.solve(MIN_STRENGTH)[0]
         strength, bracketed, high_excess = low, False, math.inf
         for _ in range(MAX_SOLUTIONS):
-            if not bracketed:  # what is given up grows with the square of a small strength
+            if not bracketed:  # the inflation grows with the square of a small strength
                 step = min(high, low + min(max(-excess / 2, 0.05), MAX_STEP))
             elif math.isinf(high_excess):
                 step = (low + high) / 2

@@ -12,9 +12,10 @@ from torch import Tensor
 from counterpoise.config import Weighting
 from counterpoise.data.batches import Batch
 from counterpoise.errors import check_choice, check_number
-from counterpoise.models.base import Backbone, as_backbone
+from counterpoise.models.base import Backbone, Scorer, as_backbone
 from counterpoise.risks import error
-from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs
+from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs, Weights
+from counterpoise.training.learner import Learner
 from counterpoise.training.optimizer import Rate
 
 
@@ -27,6 +28,13 @@ class NoImputation(Imputation):
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Nothing to learn."""
         return FittedImputation()
+
+
+def ips_model(context: FitContext, weights: Weights) -> Scorer:
+    """A model trained by the risk `ips` with these weights, for imputations that learn from one."""
+    learner = Learner.init(context, weights, "ips", NoImputation())
+    context.train(learner, learner.uses_pairs)
+    return learner.scorer.requires_grad_(False)
 
 
 @dataclass

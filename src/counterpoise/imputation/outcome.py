@@ -11,12 +11,11 @@ from torch import Tensor
 
 from counterpoise.data.batches import Batch
 from counterpoise.errors import check_number
-from counterpoise.imputation.base import NoImputation
+from counterpoise.imputation.base import ips_model
 from counterpoise.models.base import Backbone, Scorer, as_backbone
 from counterpoise.models.exposure import ExposureCovariate
 from counterpoise.risks import error
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, Weights
-from counterpoise.training.learner import Learner
 
 MIN_EVIDENCE = 11.3  # the 99th percentile of chi-squared with 3 degrees of freedom
 
@@ -47,16 +46,13 @@ class OutcomeModel(Imputation):
         own = ExposureCovariate(context.backbone)
         scorer = _trained(context, weights, own)
         information = len(context.log) * float(context.log.labels.var())
-        if scorer.exposure_evidence(information) < MIN_EVIDENCE:  # type: ignore[operator]
+        if scorer.exposure_evidence(information) < MIN_EVIDENCE:
             own, scorer = context.backbone, _trained(context, weights, context.backbone)
         return OutcomeLabel(scorer, own, self.correction)
 
 
 def _trained(context: FitContext, weights: FittedWeights, backbone: Backbone) -> Scorer:
-    """A model trained by the risk `ips` with the weights of the fit."""
-    learner = Learner.init(replace(context, backbone=deepcopy(backbone)), _Given(weights), "ips", NoImputation())
-    context.train(learner, learner.uses_pairs)
-    return learner.scorer.requires_grad_(False)
+    return ips_model(replace(context, backbone=deepcopy(backbone)), _Given(weights))
 
 
 class _Given(Weights):

@@ -12,11 +12,10 @@ from torch import Tensor
 from counterpoise.data.batches import Batch
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.imputation.base import NoImputation
+from counterpoise.imputation.base import ips_model
 from counterpoise.models.base import Scorer
 from counterpoise.risks import error
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, Weights
-from counterpoise.training.learner import Learner
 from counterpoise.training.loop import MAX_EXACT_PAIRS
 from counterpoise.weights.base import NaiveBayes
 from counterpoise.weights.propensity import KnownPropensity
@@ -48,9 +47,7 @@ class TriTraining(Imputation):
                 "Give the log its `propensities`, or a matrix."
             )
         again = context.on(_resampled(context))
-        agreeing = _FittedTriTraining(
-            _ips_model(context, self.weights), _ips_model(again, self.weights), self.threshold
-        )
+        agreeing = _FittedTriTraining(ips_model(context, self.weights), ips_model(again, self.weights), self.threshold)
         agreeing.measure(context)
         return agreeing
 
@@ -59,12 +56,6 @@ def _resampled(context: FitContext) -> FeedbackLog:
     """As many rows of the log, drawn with replacement."""
     rows = len(context.log)
     return context.log.take(torch.randint(rows, (rows,), generator=context.generator).numpy())
-
-
-def _ips_model(context: FitContext, weights: Weights) -> Scorer:
-    learner = Learner.init(context, weights, "ips", NoImputation())
-    context.train(learner, learner.uses_pairs)
-    return learner.scorer.requires_grad_(False)
 
 
 class _FittedTriTraining(FittedImputation):

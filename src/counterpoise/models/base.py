@@ -81,6 +81,10 @@ class Scorer(nn.Module):
         """What the exposure covariate adds to the logit of each pair, of all pairs of D where they are None."""
         raise NotImplementedError
 
+    def exposure_evidence(self, information: float) -> float:
+        """How clearly labels depend on the exposure covariate, of a scorer that has one."""
+        raise NotImplementedError
+
     def at(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         """The logit of each pair; of all pairs of D, user by user, where they are None."""
         if users is None or items is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-MIN_USED = 0.5  # share of the sample given up, over what the rule allows, from which the rule chose the strength
+MIN_USED = 0.5  # of the loss of sample that the rule allows: with less of it, something else ended the path
 
 
 def path_of(weights: Mapping[str, Any]) -> dict[str, Any] | None:

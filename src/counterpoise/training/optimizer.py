@@ -55,7 +55,7 @@ class Adam:
         self._halves = self.first[0].new_tensor(whole) / 2
 
     def scale_precisions(self, scales: Mapping[int, Tensor]) -> None:
-        """Count the prior of each row of some parameters, given by their places, so many times; (rows,) each.
+        """Multiply the prior precision of each row of some parameters, given by their places; (rows,) each.
 
         Later scales take the place of those before, in the same memory.
         """
