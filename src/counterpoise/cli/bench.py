@@ -24,7 +24,7 @@ from counterpoise.cli.options import (
     words,
 )
 from counterpoise.config import BenchPreset, EngineName, Protocol
-from counterpoise.errors import RESUME_ADVICE, ConfigError, check_choice, check_number, stoppable
+from counterpoise.errors import RESUME_ADVICE, ConfigError, check_choice, check_number, did_you_mean, stoppable
 
 if TYPE_CHECKING:
     from counterpoise.bench.jobs import Job
@@ -218,7 +218,8 @@ def sweep(
 
     known = FIGURES.get(parameter)
     if values is None and known is None:
-        raise ConfigError(f"`values` must be given for {parameter!r}: defaults are known for {', '.join(FIGURES)}.")
+        hint = did_you_mean(parameter, FIGURES)
+        raise ConfigError(f"`values` must be given for {parameter!r}: {', '.join(FIGURES)} have defaults.{hint}")
     chosen: Sequence[float] = numbers("values", values) if values is not None else ()
     if values is None and known is not None:
         chosen = known.paper_values if preset == "paper" else known.values
