@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from counterpoise.training.ensemble import Ensemble
     from counterpoise.training.loop import History, Training
     from counterpoise.training.ordinal import OrdinalLoss
+    from counterpoise.training.probe import ProbeLabels
     from counterpoise.tuning.result import Tuning
     from counterpoise.tuning.tune import tune
     from counterpoise.weights.balancing import Balancing
@@ -119,6 +120,7 @@ _HOMES = {
     "report.write": ("write_report",),
     "training.ensemble": ("Ensemble",),
     "training.ordinal": ("OrdinalLoss",),
+    "training.probe": ("ProbeLabels",),
     "training.loop": (
         "History",
         "Training",

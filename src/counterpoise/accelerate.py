@@ -42,7 +42,7 @@ def with_cuda_graphs(learner: Any, training: Training) -> Any:
 
 def is_replayable(learner: Any) -> bool:
     """Whether each step does the same to any batch, with no number that the host must know."""
-    learner = learner.first if isinstance(learner, EnsembleLearner) else learner
+    learner = learner.main if isinstance(learner, EnsembleLearner) else learner
     if not isinstance(learner, Learner):
         return True  # a scorer that is trained by itself
     return type(learner.weights) in REPLAYABLE_WEIGHTS and type(learner.imputation) in REPLAYABLE_IMPUTATIONS

@@ -37,13 +37,16 @@ from counterpoise.training.loop import (
     Training,
     train,
 )
+from counterpoise.training.summary import correction_sentences, is_corrected
 from counterpoise.weights.base import Uniform
 
 if TYPE_CHECKING:
     from counterpoise.training.checkpoint import Checkpoint
     from counterpoise.training.ensemble import Ensemble, EnsembleLearner
     from counterpoise.training.ordinal import OrdinalLoss
+    from counterpoise.training.probe import ProbeLabels
 
+OPTIONAL_PARTS = {"ensemble": "Ensemble", "ordinal": "OrdinalLoss", "probe_labels": "ProbeLabels"}
 BLOCK_SCORES = 1 << 22  # scores held in memory at a time
 
 
@@ -54,6 +57,7 @@ class DebiasedRecommender(Configurable):
     `weights`: how much each observed pair counts. `imputation`: the error of unobserved pairs. `risk`: how the ideal
     loss is estimated from both. `backbone`: what predicts. `training`: how it learns. `ensemble`: average with a second
     predictor that learns without the imputation. `ordinal`: also learn from how far ratings are from the threshold.
+    `probe_labels`: also learn from the labels of the probe.
     `fit` starts over when called again. The fitted ratios are in `ratio_`, facts on all parts in `facts_`.
     """
 
@@ -64,6 +68,7 @@ class DebiasedRecommender(Configurable):
     training: Training = field(default_factory=Training)
     ensemble: Ensemble | None = None
     ordinal: OrdinalLoss | None = None
+    probe_labels: ProbeLabels | None = None
 
     def fit(
         self,
@@ -98,6 +103,7 @@ class DebiasedRecommender(Configurable):
                     self._keep(learner, stop.history, learner.facts(batches.final()), log, probe)
                 raise
             facts = learner.facts(batches.final())
+            self._keep(learner, history, facts, log, probe)  # a whole model, should the last step be stopped
             return self._keep(learner, history, facts | learner.finish(), log, probe)
 
     def _context(self, log: FeedbackLog, probe: FeedbackLog | None) -> FitContext:
@@ -113,7 +119,8 @@ class DebiasedRecommender(Configurable):
 
     def _learner(self, context: FitContext, weights: Weights | None = None) -> Learner | EnsembleLearner:
         """What the loop trains; `weights` take the place of the model's."""
-        learner = Learner.init(context, weights or self.weights, self.risk, self.imputation, self.ordinal)
+        parts = (weights or self.weights, self.risk, self.imputation, self.ordinal, self.probe_labels)
+        learner = Learner.init(context, *parts)
         return learner if self.ensemble is None else self.ensemble.init(learner, context)
 
     def _keep(
@@ -130,7 +137,14 @@ class DebiasedRecommender(Configurable):
             "ordinal": None if self.ordinal is None or learner.ordinal else self.ordinal.why_inactive(log),
         }
         inactive = {name: why for name, why in inactive.items() if why is not None}
-        more = {"factors": factor_facts(learner.scorer), "inactive": inactive}
+        exposure = getattr(learner.scorer, "exposure_coefficients", None)
+        more = {
+            "factors": factor_facts(learner.scorer),
+            "exposure": {} if exposure is None else {"coefficients": exposure.tolist()},
+            "inactive": inactive,
+        }
+        if probe is not None and len(probe):
+            more["probe"] = {"rows": len(probe), "learned": "probe" in facts} | facts.get("probe", {})
         self.history_, self.facts_ = history, facts | {name: found for name, found in more.items() if found}
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weights.ratio.cpu().numpy()
         self.scorer_.clear_caches()
@@ -140,6 +154,17 @@ class DebiasedRecommender(Configurable):
         self.probed_ = Seen.of(log.take([]) if probe is None else probe)
         self.log_facts_, self.configuration_ = _log_facts(log), self.to_config()
         return self
+
+    def summary(self) -> str:
+        """What the fit corrected and what it did not, in a plain paragraph."""
+        self._check_fitted()
+        return " ".join(correction_sentences(self.facts_, len(self.ratio_)))
+
+    @property
+    def is_corrected(self) -> bool:
+        """Whether the fit did anything about selection."""
+        self._check_fitted()
+        return is_corrected(self.facts_)
 
     def held_out_rows(self, rows: int) -> NDArray[np.bool_]:
         """A mask of the rows of a log that early stopping holds out, which have no ratio; none without patience."""
@@ -164,10 +189,10 @@ class DebiasedRecommender(Configurable):
         for name, kind in (("weights", Weights), ("imputation", Imputation), ("training", Training)):
             if not isinstance(getattr(self, name), kind):
                 raise ConfigError(f"`{name}` must be a {kind.__name__} part, got {getattr(self, name)!r}.")
-        for name, public_name in (("ensemble", "Ensemble"), ("ordinal", "OrdinalLoss")):
+        for name, public_name in OPTIONAL_PARTS.items():
             part = getattr(self, name)
             if part is not None and not isinstance(part, getattr(counterpoise, public_name)):
-                raise ConfigError(f"`{name}` must be a {public_name} part or None, got {part!r}.")
+                raise ConfigError(f"`{name}` must be of the part {public_name}, or None, got {part!r}.")
         self.training.check()
         check_choice("risk", self.risk, RISKS)
         if self.risk == "direct" and not self.imputation.imputes_errors:
@@ -352,10 +377,11 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
         with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
             scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
-            if any(name.startswith("scorer.with_imputation.") for name in tensors):
-                if model.ensemble is None:
-                    raise DataError(f"{folder} holds two predictors, and its configuration has one.")
-                scorer = model.ensemble.empty_scorer(scorer)
+            members = {name.split(".")[2] for name in tensors if name.startswith("scorer.members.")}
+            if members:
+                if model.ensemble is None or len(members) > 2:
+                    raise DataError(f"{folder} holds {len(members)} predictors, and its configuration has one.")
+                scorer = model.ensemble.empty_scorer(scorer, len(members))
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
         scorer.load_state_dict(state, assign=True)
         model.scorer_ = scorer.requires_grad_(False).to(place)

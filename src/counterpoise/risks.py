@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 
-RISKS = ("ips", "snips", "dr", "direct")
+RISKS = ("ips", "snips", "dr", "direct", "probe")  # "probe": the mean error on a uniform sample, nothing of the log
 NEED_IMPUTATION = ("dr", "direct")
 
 

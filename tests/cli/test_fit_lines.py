@@ -18,34 +18,50 @@ def lines_of(model: cp.DebiasedRecommender) -> str:
     return "\n".join(fit_lines(model.facts_, 601))
 
 
-def test_the_missingness_model_and_its_average_are_described(dataset: Dataset) -> None:
+def paragraph(model: cp.DebiasedRecommender) -> str:
+    assert " ".join(lines_of(model).split()).startswith(model.summary())
+    return model.summary()
+
+
+def test_the_missingness_model_and_its_weight_are_described(dataset: Dataset, tmp_path: Path) -> None:
     model = cp.make("counterpoise", **FAST).fit(dataset.train, probe=dataset.probe)
-    facts = model.facts_["imputation"]
-    assert f"{facts['positive'] / facts['negative']:.1f}x as likely" in lines_of(model)
-    assert "average of the model with this correction" in lines_of(model)
-    without_probe = cp.make("counterpoise", **FAST).fit(dataset.train)
-    assert "Missingness model off" in lines_of(without_probe)
-    assert "Prediction = average" not in lines_of(without_probe)
+    facts, weight = model.facts_["imputation"], model.facts_["ensemble"]["weight"]
+    text = paragraph(model)
+    assert f"{facts['positive'] / facts['negative']:.1f}x as likely to be observed" in text
+    assert f"has {weight:.0%} of the prediction, by the probe" in text
+    assert "The level of predictions is that of the probe" in text
+    report = cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
+    assert text in str(report["summary"])
 
 
-def test_the_ensemble_of_any_imputation_is_described(dataset: Dataset) -> None:
-    model = cp.make("dr-jl", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, probe=dataset.probe)
-    assert "average of the model with the imputation" in lines_of(model)
+def test_what_cannot_be_known_without_a_probe_is_said(dataset: Dataset) -> None:
+    text = paragraph(cp.make("counterpoise", **FAST).fit(dataset.train))
+    assert text.startswith("No probe:")
+    assert "was not modelled: without a probe it cannot be known" in text
 
 
 @pytest.mark.parametrize(
-    ("method", "why"),
+    ("method", "learned"),
     [
-        ("mf", "nothing is imputed"),
-        ("mnar", "there is no active missingness model to average with"),
-        ("skb-ips", "nothing is imputed"),
+        ("mf", "its labels were not learned"),
+        ("ips", "only its label rate was used"),
+        ("mf-log-and-probe", "learned beside the log with 9% of the weight"),
     ],
 )
-def test_an_inactive_ensemble_is_described(method: str, why: str, dataset: Dataset, tmp_path: Path) -> None:
-    model = cp.make(method, ensemble=cp.Ensemble(), **FAST).fit(dataset.train)
-    assert f"Ensemble off: {why}." in lines_of(model)
-    facts = cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
-    assert f"Ensemble: inactive, {why}." in str(facts["summary"])
+def test_the_use_of_the_probe_is_said(method: str, learned: str, dataset: Dataset) -> None:
+    assert learned in paragraph(cp.make(method, **FAST).fit(dataset.train, dataset.probe))
+
+
+@pytest.mark.parametrize(
+    ("method", "corrected"),
+    [("mf", False), ("ips", True), ("skb-ips", True), ("eib", True), ("mf-log-and-probe", True), ("counterpoise", True)],
+)
+def test_a_model_knows_whether_it_corrects_for_selection(method: str, corrected: bool, dataset: Dataset) -> None:
+    assert cp.make(method, **FAST).fit(dataset.train, dataset.probe).is_corrected == corrected
+
+
+def test_a_missingness_model_without_a_probe_corrects_nothing(dataset: Dataset) -> None:
+    assert not cp.make("mnar", **FAST).fit(dataset.train).is_corrected
 
 
 def test_the_chosen_strength_and_the_moved_intercept_are_described(dataset: Dataset) -> None:

@@ -231,15 +231,17 @@ def test_the_spread_of_factors_is_that_of_all_inner_products(dataset: Dataset) -
 
 
 def test_the_factors_of_a_fit_are_those_of_its_predictions(dataset: Dataset) -> None:
-    """Two predictors with an exposure covariate: without biases and exposure their average is the factor part."""
+    """Two predictors with an exposure covariate: without biases and exposure their mean is the factor part."""
     model = make("counterpoise", side_features=False, epochs=20, dim=4, l2=0.5).fit(dataset.train, probe=dataset.probe)
     grid = model.scorer_.grid().double()
-    for member in (model.scorer_.with_imputation, model.scorer_.without_imputation):
+    scorer = model.scorer_
+    grid = (grid - scorer.intercept.double()) / scorer.slope.double()
+    for member, weight in zip(scorer.members, scorer.weights.double(), strict=True):
         inner = member.inner
         rest = inner.mean + inner.user_bias.weight + inner.item_bias.weight.T
         rest = rest + member.exposure_logits(None, None).reshape(grid.shape)
-        grid = grid - rest.double() / 2
-    spread = float(grid.std(correction=0))
+        grid = grid - weight * rest.double()
+    spread = float(scorer.slope) * float(grid.std(correction=0))
     assert spread > 0.05
     assert model.facts_["factors"] == {"spread": pytest.approx(spread, rel=1e-4), "features": True}
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize
 from torch import Tensor
 
 import counterpoise as cp
 from counterpoise import ConfigError, DataError, Dataset
 from counterpoise.parallel import fit_many
 from counterpoise.training.contracts import FittedImputation
-from counterpoise.training.ensemble import EnsembleScorer, calibrating_intercept
+from counterpoise.training.ensemble import PRIOR_SD, EnsembleScorer, calibrating_intercept, combine
 from counterpoise.training.learner import Learner
 
 FAST = {"epochs": 6, "dim": 4, "device": "cpu"}
@@ -31,13 +31,47 @@ def model(dataset: Dataset) -> cp.DebiasedRecommender:
     return cp.make("counterpoise", **FAST).fit(dataset.train, probe=dataset.probe)
 
 
-def test_the_logit_is_the_mean_of_two_plus_an_intercept(model: cp.DebiasedRecommender, dataset: Dataset) -> None:
-    with_imputation = cp.make("counterpoise", ensemble=None, **FAST).fit(dataset.train, probe=dataset.probe)
-    without = cp.make("counterpoise", ensemble=None, imputation="none", **FAST).fit(dataset.train)
-    found = model.facts_["imputation"]["intercept"]
-    assert found != 0
-    assert np.allclose(logits(model), (logits(with_imputation) + logits(without)) / 2 + found, atol=1e-5)
-    assert not np.allclose(logits(with_imputation), logits(without), atol=0.05)
+def test_the_logit_is_a_weighted_mean_with_slope_and_intercept(model: cp.DebiasedRecommender) -> None:
+    scorer = model.scorer_
+    assert isinstance(scorer, EnsembleScorer)
+    found, members = model.facts_["ensemble"], [member.grid().double().numpy() for member in scorer.members]
+    assert set(found) == {"weight", "exposure", "slope", "intercept", "members"}
+    mean = (1 - found["weight"]) * members[0] + found["weight"] * members[1]
+    assert np.allclose(logits(model), float(scorer.intercept) + found["slope"] * mean, atol=1e-5)
+    assert not np.allclose(*members, atol=0.05)
+
+
+def test_members_are_the_predictors_with_and_without_imputation(dataset: Dataset) -> None:
+    settings = {"probe_labels": None, "weights": "uniform", "l2_biases": 2.0, "l2_exposure": 1.0, **FAST}
+    both = cp.make("counterpoise", **settings).fit(dataset.train, probe=dataset.probe)
+    alone = [
+        cp.make("counterpoise", ensemble=None, imputation=imputation, **settings).fit(dataset.train, probe=dataset.probe)
+        for imputation in ("none", "mnar")
+    ]
+    first, found = both.scorer_.members[0], both.facts_["ensemble"]
+    coefficients = alone[0].scorer_.exposure_coefficients
+    first.add_exposure(-coefficients * (found["exposure"] - 1) / (1 - found["weight"]))
+    assert found["weight"] < 0.5  # so that what the probe adds of exposure was added to the first
+    for member, model in zip(both.scorer_.members, alone, strict=True):
+        assert torch.allclose(member.grid(), model.scorer_.grid(), atol=1e-5)
+
+
+def test_the_probe_is_learned_after_it_has_judged(dataset: Dataset) -> None:
+    with_labels, without = (
+        cp.make("counterpoise", probe_labels=part, **FAST).fit(dataset.train, probe=dataset.probe)
+        for part in ("likelihood", None)
+    )
+    for name in ("weight", "exposure", "slope"):
+        assert with_labels.facts_["ensemble"][name] == without.facts_["ensemble"][name]
+    assert with_labels.facts_["probe"]["learned"] and not without.facts_["probe"]["learned"]
+    assert not np.allclose(logits(with_labels), logits(without), atol=1e-3)
+
+
+def test_one_predictor_is_calibrated_where_nothing_is_imputed(dataset: Dataset) -> None:
+    model = cp.make("mf", ensemble="average", probe_labels="likelihood", **FAST).fit(dataset.train, dataset.probe)
+    assert isinstance(model.scorer_, EnsembleScorer)
+    assert model.facts_["ensemble"]["members"] == len(model.scorer_.members) == 1
+    assert model.facts_["inactive"] == {"ensemble": "nothing is imputed"}
 
 
 def test_pairs_grids_and_vectors_have_the_same_logits(model: cp.DebiasedRecommender) -> None:
@@ -51,21 +85,22 @@ def test_pairs_grids_and_vectors_have_the_same_logits(model: cp.DebiasedRecommen
     assert torch.allclose(scorer.grid(torch.tensor([3, 1])), scorer.grid()[[3, 1]], atol=1e-6)
 
 
-def test_exposure_coefficients_are_the_mean_of_both(model: cp.DebiasedRecommender) -> None:
+def test_exposure_coefficients_are_the_weighted_mean_of_both(model: cp.DebiasedRecommender) -> None:
     scorer = model.scorer_
-    both = [getattr(scorer, name).exposure_coefficients for name in ("with_imputation", "without_imputation")]
-    assert torch.allclose(scorer.exposure_coefficients, (both[0] + both[1]) / 2)
-    assert not torch.allclose(both[0], both[1])
-    assert torch.equal(scorer.with_imputation.user_exposure, scorer.without_imputation.user_exposure)
+    weight = model.facts_["ensemble"]["weight"]
+    first, second = (member.exposure_coefficients for member in scorer.members)
+    assert torch.allclose(scorer.exposure_coefficients, (1 - weight) * first + weight * second)
+    assert not torch.allclose(first, second)
+    assert torch.equal(scorer.members[0].user_exposure, scorer.members[1].user_exposure)
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.7])
 def test_the_intercept_makes_predictions_average_to_the_labels(rate: float) -> None:
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=4000), (rng.random(4000) < rate).astype(np.float32)
-    target = (labels.sum() + 1) / 4002
-    exact = brentq(lambda b: (1 / (1 + np.exp(-scores - b))).mean() - target, -9, 9)
-    p = 1 / (1 + np.exp(-scores - exact))
+    own, given = np.append(scores, [scores.mean()] * 2), np.append(labels, [0.0, 1.0])  # a row of each label more
+    exact = brentq(lambda b: (1 / (1 + np.exp(-own - b)) - given).sum(), -9, 9)
+    p = 1 / (1 + np.exp(-own - exact))
     expected = exact * max(0, 1 - 2 / (p * (1 - p)).sum() / exact**2)
     found = calibrating_intercept(torch.from_numpy(scores), torch.from_numpy(labels))
     assert found == pytest.approx(expected, abs=1e-6)
@@ -79,10 +114,47 @@ def test_a_probe_of_one_label_has_a_finite_intercept() -> None:
     assert -math.inf < calibrating_intercept(torch.zeros(200), torch.zeros(200)) < -1
 
 
+def negative_log_posterior(beta: np.ndarray, columns: np.ndarray, y: np.ndarray, offset: np.ndarray) -> float:
+    eta = offset + columns @ beta
+    return float((np.logaddexp(0, eta) - y * eta).sum() + (beta[1:] ** 2).sum() / (2 * PRIOR_SD**2))
+
+
+def test_combine_is_the_mode_of_a_regression_on_predictors_and_exposure() -> None:
+    rng = np.random.default_rng(1)
+    first, x = rng.normal(size=900), rng.normal(size=900)
+    second = first + rng.normal(scale=0.7, size=900)
+    truth = 1.2 * (0.3 * first + 0.7 * second - 0.4 * x) - 0.5
+    y = (rng.random(900) < 1 / (1 + np.exp(-truth))).astype(float)
+    found = combine(torch.tensor(y), torch.tensor(np.stack([first, second])), torch.tensor(x), 1 / 3)
+    start = first + (second - first) / 3
+    columns = np.stack([np.ones(900), *(v - v.mean() for v in (start, second - first, x))], 1)
+    padded = np.concatenate([columns, np.tile(columns.mean(0), (2, 1))])
+    rows = padded, np.append(y, [0, 1]), np.append(start, [start.mean()] * 2)
+    beta = minimize(negative_log_posterior, np.zeros(4), rows, tol=1e-10).x
+    assert found.weight == pytest.approx(1 / 3 + beta[2] / (1 + beta[1]), abs=1e-3)
+    assert found.exposure == pytest.approx(1 + beta[3] / (1 + beta[1]), abs=1e-3)
+    assert found.weight > 0.5 and found.exposure < 0.8
+
+
+def test_a_small_probe_leaves_everything_near_where_it_was() -> None:
+    rng = np.random.default_rng(2)
+    values = torch.tensor(rng.normal(size=(3, 30)))
+    found = combine((torch.rand(30, generator=torch.Generator().manual_seed(0)) < 0.5).double(), values[:2], values[2], 1 / 3)
+    assert abs(found.weight - 1 / 3) < 2 * PRIOR_SD and abs(found.exposure - 1) < 2 * PRIOR_SD
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+def test_labels_of_one_kind_combine_to_finite_numbers(rate: float) -> None:
+    logits = torch.linspace(-2, 2, 40).repeat(2, 1) * torch.tensor([[1.0], [0.5]])
+    found = combine(torch.full((40,), rate), logits, None, 1 / 3)
+    assert all(math.isfinite(value) for value in found)
+    assert 0 <= found.weight <= 1 and found.exposure == 1
+
+
 def test_without_a_probe_there_is_one_predictor(dataset: Dataset) -> None:
     model = cp.make("counterpoise", **FAST).fit(dataset.train)
     assert not isinstance(model.scorer_, EnsembleScorer)
-    assert "intercept" not in model.facts_["imputation"]
+    assert "ensemble" not in model.facts_
 
 
 @pytest.mark.parametrize(
@@ -106,7 +178,7 @@ def test_facts_hold_why_an_ensemble_is_inactive(method: str, why: str, dataset: 
 
 def test_a_probe_that_agrees_with_the_log_leaves_one_predictor(dataset: Dataset) -> None:
     model = cp.make("mnar", ensemble=cp.Ensemble(), **FAST).fit(dataset.train, probe=dataset.train)
-    assert not isinstance(model.scorer_, EnsembleScorer)
+    assert len(model.scorer_.members) == 1
     assert model.facts_["inactive"] == {"ensemble": "there is no active missingness model to average with"}
 
 
@@ -121,10 +193,10 @@ def test_an_imputation_the_risk_does_not_use_needs_no_ensemble(dataset: Dataset)
 
 @pytest.mark.parametrize("method", ["dr-jl", "dr-v2", "skb-dr", "eib", "mnar"])
 def test_any_imputation_can_be_averaged(method: str, dataset: Dataset) -> None:
-    fast = {"epochs": 3, "dim": 4, "device": "cpu"}
+    fast = {"epochs": 3, "dim": 4, "l2_biases": 2.0, "device": "cpu"}
     averaged = cp.make(method, ensemble=cp.Ensemble(), **fast).fit(dataset.train, probe=dataset.probe)
     alone = cp.make(method, **fast).fit(dataset.train, probe=dataset.probe)
-    assert np.array_equal(averaged.scorer_.with_imputation.grid().numpy(), alone.scorer_.grid().numpy())
+    assert np.array_equal(averaged.scorer_.members[1].grid().numpy(), alone.scorer_.grid().numpy())
     assert np.array_equal(averaged.ratio_, alone.ratio_)
 
 
@@ -146,12 +218,11 @@ def test_direct_risk_refuses_an_ensemble(dataset: Dataset) -> None:
         cp.make("mr", ensemble=cp.Ensemble()).fit(dataset.train)
 
 
-def test_facts_hold_the_label_propensities_and_the_intercept(model: cp.DebiasedRecommender) -> None:
+def test_facts_hold_the_label_propensities(model: cp.DebiasedRecommender) -> None:
     facts = model.facts_["imputation"]
-    assert set(facts) == {"log_odds_ratio", "positive", "negative", "intercept"}
+    assert set(facts) == {"log_odds_ratio", "positive", "negative"}
     assert facts["log_odds_ratio"] == pytest.approx(math.log(facts["positive"] / facts["negative"]))
     assert facts["log_odds_ratio"] > 0
-    assert facts["intercept"] == pytest.approx(float(model.scorer_.intercept))
 
 
 def test_two_predictors_in_a_run_without_ensemble_are_refused(model: cp.DebiasedRecommender, tmp_path: Path) -> None:
@@ -160,7 +231,7 @@ def test_two_predictors_in_a_run_without_ensemble_are_refused(model: cp.Debiased
     facts = json.loads(manifest.read_text())
     facts["configuration"]["ensemble"] = None
     manifest.write_text(json.dumps(facts))
-    with pytest.raises(DataError, match="two predictors"):
+    with pytest.raises(DataError, match="2 predictors"):
         cp.load_model(tmp_path / "run")
 
 

@@ -256,9 +256,10 @@ def test_the_prior_of_a_user_counts_by_its_weights(backbone: str, dataset: Datas
 
 
 def test_equal_weights_leave_the_prior_as_it_is(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_scaling = make("mf", epochs=5, device="cpu").fit(dataset.train).predict_log(dataset.test)
-    monkeypatch.setattr(Learner, "scale_prior", lambda learner: None)
-    assert np.array_equal(make("mf", epochs=5, device="cpu").fit(dataset.train).predict_log(dataset.test), with_scaling)
+    settings = {"epochs": 5, "l2_biases": 2.0, "device": "cpu"}
+    with_scaling = make("mf", **settings).fit(dataset.train).predict_log(dataset.test)
+    monkeypatch.setattr(Learner, "scale_prior", lambda learner, estimate=False: None)
+    assert np.array_equal(make("mf", **settings).fit(dataset.train).predict_log(dataset.test), with_scaling)
 
 
 def test_weights_that_become_equal_take_the_scale_of_the_prior_back(dataset: Dataset) -> None:

@@ -13,6 +13,7 @@ from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_nam
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.path import intercept_sentence, path_of, path_sentence
+from counterpoise.training.summary import correction_sentences
 
 WIDTH = 110  # characters in a line of a paragraph
 COLUMNS = ("name", "family", "weights", "risk", "imputation", "needs", "citation")
@@ -111,7 +112,7 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     """
     weights, imputation = facts["weights"], facts["imputation"]
     inside = "share_agreed" in imputation or imputation.get("propensities")  # the weights are in the imputation
-    lines = []
+    lines = textwrap.wrap(" ".join(correction_sentences(facts, rows)), WIDTH)
     if not inside:
         if weights["design_effect"] < 1 + 1e-9:
             sample = "every row counts the same"
@@ -126,9 +127,8 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     if "ordinal" in facts:
         weight = facts["ordinal"]["weight"]
         lines.append(f"Ordinal loss: ratings beyond the label are learned with weight {weight:.0%}.")
-    for name, title in (("ensemble", "Ensemble"), ("ordinal", "Ordinal loss")):
-        if name in facts.get("inactive", {}):
-            lines.append(f"{title} off: {facts['inactive'][name]}.")
+    if "ordinal" in facts.get("inactive", {}):
+        lines.append(f"Ordinal loss off: {facts['inactive']['ordinal']}.")
     for candidate in imputation.get("propensities", []):
         lines += _weights_lines(candidate)
     if facts["risk"] < 0:
@@ -156,18 +156,8 @@ def truth_line(truth: Mapping[str, float]) -> str:
 
 
 def _imputation_lines(facts: Mapping[str, Any]) -> list[str]:
-    """The missingness model, the ensemble and tri-training, where there are such."""
+    """Tri-training, where there is such."""
     lines = []
-    if facts.get("log_odds_ratio") == 0:
-        lines.append("Missingness model off: no probe shows that labels of the log differ from those of all pairs.")
-    elif "log_odds_ratio" in facts:
-        lines.append(
-            f"Missingness model: positive pairs are {facts['positive'] / facts['negative']:.1f}x as likely to be "
-            "observed as negative ones (estimated from the label rates of the log and of all pairs)."
-        )
-    if "intercept" in facts:
-        part = "this correction" if "log_odds_ratio" in facts else "the imputation"
-        lines.append(f"Prediction = average of the model with {part} and one without.")
     if "share_agreed" in facts:
         share = f"{facts['share_agreed']:.1%}"
         lines.append(f"Tri-training: two models agree on {share} of all pairs; the third learns these.")

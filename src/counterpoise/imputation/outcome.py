@@ -67,7 +67,6 @@ class _Given(Weights):
 
 class OutcomeLabel(FittedImputation):
     """The errors of labels that a trained model predicts."""
-
     def __init__(self, scorer: Scorer, backbone: Backbone, correction: float) -> None:
         self.scorer, self.backbone, self.correction, self.prior_scale = scorer, backbone, correction, correction
         self._everywhere: Tensor | None = None  # (|D|,) once it was asked for
@@ -79,6 +78,7 @@ class OutcomeLabel(FittedImputation):
             name in mine and mine[name].shape == values.shape for name, values in own.items()
         ):
             scorer.base().load_state_dict({name: mine[name] for name in own})
+            scorer.base().take_estimates(self.scorer.base())
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         labels, on_pairs = self._labels(batch, len(pair_logits) > 0)

@@ -52,6 +52,23 @@ class Scorer(nn.Module):
     def precisions(self) -> list[float]:
         return [self.precision(name) for name, _ in self.named_parameters()]
 
+    @property
+    def estimates(self) -> dict[str, Tensor]:
+        """The precisions that the scorer estimates in training, by the names of their parameters; the others are given.
+
+        Each is () or one for each row, and changes in place.
+        """
+        return {}
+
+    def estimate_precisions(self, users: Tensor, items: Tensor) -> None:
+        """Estimate them anew from the parameters, given the information on each user and item: sum w p (1 - p)."""
+
+    def take_estimates(self, other: Scorer) -> None:
+        """Take over the precisions that a scorer like this one has estimated."""
+        for name, value in self.estimates.items():
+            if name in other.estimates:
+                value.copy_(other.estimates[name])
+
     def penalty(self) -> Tensor:
         """1/2 sum of precision x |parameter|^2: the negative log of the Gaussian prior."""
         parameters = zip(self.precisions(), self.parameters(), strict=True)
@@ -79,6 +96,10 @@ class Scorer(nn.Module):
 
     def exposure_logits(self, users: Tensor | None, items: Tensor | None) -> Tensor:
         """What the exposure covariate adds to the logit of each pair, of all pairs of D where they are None."""
+        raise NotImplementedError
+
+    def add_exposure(self, coefficients: Tensor) -> None:
+        """Add to the exposure coefficients, of a scorer that has an exposure covariate."""
         raise NotImplementedError
 
     def exposure_evidence(self, information: float) -> float:
@@ -178,6 +199,19 @@ def factor_sentence(facts: Mapping[str, Any]) -> str:
     if facts["spread"] < MIN_FACTOR_SPREAD:
         return f"No factors were learned: a model of biases {'and features ' if facts['features'] else ''}only."
     return f"Factors: their part of the log odds has a standard deviation of {facts['spread']:.2g} over all pairs."
+
+
+def estimated_precision(values: Tensor, information: Tensor, now: Tensor | float, first: float) -> Tensor:
+    """The precision of a Gaussian prior on some values that were learned under the precision `now`. ()
+
+    A step of EM (Dempster, Laird and Rubin 1977): the variance is the mean of value^2 + 1 / (information + now), the
+    second term by Laplace's approximation, over the values that have information. One more value, of the variance
+    1 / `first`, keeps it finite.
+    """
+    known = information > 0
+    squares = values.double().to(information).square() + 1 / (information + now)
+    precision: Tensor = (1 + known.sum()) / (1 / first + squares[known].sum())
+    return precision
 
 
 def zero_table(rows: int, columns: int) -> nn.Embedding:

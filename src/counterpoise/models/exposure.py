@@ -29,6 +29,9 @@ from counterpoise.models.embedding_ops import RepeatedInputCache
 from counterpoise.models.matrix_factorization import MatrixFactorization
 
 BIAS_VARIANCE = 1.0  # of users or items in log odds, as far as it may be in logs: twice that of the default prior
+FIRST_PRECISION = 1.0  # of `l2_exposure="auto"`, until there is an estimate
+MIN_COEFFICIENT = 0.01  # log odds for a standard deviation of exposure: smaller ones change predictions in the third
+# digit at most
 MIN_SPREAD = 0.1  # log odds of being observed: parts that vary less, such as that of users who all rate equally often,
 # are not scaled up to 1. Simulated logs: 0.01 to 1 change no metric in the fourth digit (benchmarks/constants.py)
 
@@ -44,11 +47,12 @@ class ExposureCovariate(Backbone):
 
     backbone: Backbone | str = field(default_factory=MatrixFactorization)
     exposure_dim: int = 4
-    l2_exposure: float = 1.0
+    l2_exposure: float | str = "auto"
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
         check_number("exposure_dim", self.exposure_dim, at_least=1, integer=True)
-        check_number("l2_exposure", self.l2_exposure, at_least=0)
+        if self.l2_exposure != "auto":
+            check_number("l2_exposure", self.l2_exposure, at_least=0, advice='Or "auto": estimated from the log.')
         if isinstance(self.backbone, ExposureCovariate):
             raise ConfigError("`backbone` of ExposureCovariate must not be one itself: name the backbone inside.")
         return _ExposureScorer(self, deepcopy(as_backbone(self.backbone)).build(log, generator, rate))
@@ -91,6 +95,10 @@ class _ExposureScorer(Scorer):
         self.part, self.n_users, self.n_items = part, inner.n_users, inner.n_items
         self.inner, self.cache = inner, RepeatedInputCache()
         self.exposure_coefficients = nn.Parameter(torch.zeros(3))
+        self.own_estimates: dict[str, Tensor] = {}
+        if part.l2_exposure == "auto":
+            first = torch.full((3,), FIRST_PRECISION, dtype=torch.float64)
+            self.own_estimates = {"exposure_coefficients": first}
         self.register_buffer("user_exposure", torch.zeros(inner.n_users, 1 + part.exposure_dim))
         self.register_buffer("item_exposure", torch.zeros(inner.n_items, 1 + part.exposure_dim))
 
@@ -117,20 +125,38 @@ class _ExposureScorer(Scorer):
     def shift(self, logit: float) -> bool:
         return self.inner.shift(logit)
 
-    def exposure_evidence(self, information: float) -> float:
-        """Wald's statistic of the coefficients, chi-squared with 3 degrees of freedom where exposure says nothing.
+    def add_exposure(self, coefficients: Tensor) -> None:
+        self.exposure_coefficients.data += coefficients
 
-        A coefficient of a part of variance 1 has a variance of 1 / information, the rows times a label's variance;
-        those of users and items also that of what users and items differ by besides.
-        """
-        among = torch.tensor([BIAS_VARIANCE / self.n_users, BIAS_VARIANCE / self.n_items, 0.0])
-        squares = self.exposure_coefficients.detach().cpu().square()
-        return float((information * squares / (1 + information * among)).sum())
+    def exposure_evidence(self, information: float) -> float:
+        """Wald's statistic of the coefficients, chi-squared with 3 degrees of freedom where exposure says nothing."""
+        squares = self.exposure_coefficients.detach().cpu().double().square()
+        return float((self._information(squares.new_tensor(information)) * squares).sum())
 
     def precision(self, name: str) -> float:
         if name == "exposure_coefficients":
-            return self.part.l2_exposure
+            return FIRST_PRECISION if isinstance(self.part.l2_exposure, str) else self.part.l2_exposure
         return self.inner.precision(name.removeprefix("inner."))
+
+    @property
+    def estimates(self) -> dict[str, Tensor]:
+        return {f"inner.{name}": value for name, value in self.inner.estimates.items()} | self.own_estimates
+
+    def estimate_precisions(self, users: Tensor, items: Tensor) -> None:
+        """Of the base, and of each exposure coefficient: large where the coefficient is within its error."""
+        self.inner.estimate_precisions(users, items)
+        for now in self.own_estimates.values():
+            squares = self.exposure_coefficients.detach().to(now).square()
+            now.copy_(1 / (squares + 1 / (self._information(users.sum()) + now)))
+
+    def _information(self, total: Tensor) -> Tensor:
+        """On each coefficient, of rows with so much in total. (3,)
+
+        A coefficient of a part of variance 1 has a variance of 1 / total; those of users and items also that of what
+        users and items differ by besides.
+        """
+        among = total.new_tensor([BIAS_VARIANCE / self.n_users, BIAS_VARIANCE / self.n_items, 0.0])
+        return total / (1 + total * among)
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.inner.embeddings()

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_flag, check_number
-from counterpoise.models.base import Backbone, Scorer, draw_normal, initial_logit, zero_table
+from counterpoise.models.base import Backbone, Scorer, draw_normal, estimated_precision, initial_logit, zero_table
 from counterpoise.models.embedding_ops import (
     MIN_PAIRS_TO_SORT,
     GridPositions,
@@ -24,6 +24,7 @@ from counterpoise.models.embedding_ops import (
 )
 
 NOISE_PRECISION = 4.0  # the prior's precision that keeps factors from learning noise at USUAL_ROWS; the default of l2
+FIRST_BIAS_PRECISION = 2.0  # of `l2_biases="auto"`, until there is an estimate
 USUAL_ROWS = 24  # rows for each user and item at which `l2` means what it says: those of Coat, where it was chosen
 MAX_GRID_RATIO = 32  # pairs of D for each pair asked for up to which one matrix product is faster than gathering
 
@@ -34,7 +35,9 @@ class MatrixFactorization(Backbone):
 
     `l2`, `l2_biases`, `l2_features` are precisions of Gaussian priors: the loss gains half of each times the squared
     parameters over the number of observed rows, so that they mean the same for a log of any size. `l2`, that of the
-    factors, is raised where it is below the noise that they would otherwise learn (`noise_growth`). `l2_features` is
+    factors, is raised where it is below the noise that they would otherwise learn (`noise_growth`). `l2_biases="auto"`
+    estimates one for users and one for items from the log (empirical Bayes, see `estimated_precision`) where the risk
+    is a likelihood; it is 2 where errors are imputed, and in first models. `l2_features` is
     that of x_u' W y_i as a whole: each weight has it times their number, so that more columns are no wider prior.
     `side_features`: "auto" uses those of the log if it has any. `dim` 0 leaves the factors out: an additive model.
     (Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems.)
@@ -44,7 +47,7 @@ class MatrixFactorization(Backbone):
     biases: bool = True
     side_features: bool | str = False
     l2: float = 4.0
-    l2_biases: float = 2.0
+    l2_biases: float | str = "auto"
     l2_features: float = 6.0
 
     def build(self, log: FeedbackLog, generator: torch.Generator, rate: float | None = None) -> Scorer:
@@ -54,8 +57,10 @@ class MatrixFactorization(Backbone):
             raise ConfigError("`dim` must be at least 1 without biases and side features, got 0.")
         if self.side_features != "auto":
             check_flag("side_features", self.side_features, advice='Or "auto": where the log has any.')
-        for name in ("l2", "l2_biases", "l2_features"):
-            check_number(name, getattr(self, name), at_least=0)
+        check_number("l2", self.l2, at_least=0)
+        check_number("l2_features", self.l2_features, at_least=0)
+        if self.l2_biases != "auto":
+            check_number("l2_biases", self.l2_biases, at_least=0, advice='Or "auto": estimated from the log.')
         scorer = self.empty(*log.shape, n_columns=log.feature_columns)
         scorer.noise_growth = noise_growth(len(log), *log.shape)
         draw_normal(scorer.user_factors.weight, generator)
@@ -89,10 +94,14 @@ class _Factors(Scorer):
         self.part, self.n_users, self.n_items, self.cache = part, n_users, n_items, RepeatedInputCache()
         self.user_factors = zero_table(n_users, part.dim)
         self.item_factors = zero_table(n_items, part.dim)
+        self.bias_precisions: dict[str, Tensor] = {}
         if part.biases:
             self.mean = nn.Parameter(torch.zeros(()))
             self.user_bias = zero_table(n_users, 1)
             self.item_bias = zero_table(n_items, 1)
+            if part.l2_biases == "auto":
+                names = ("user_bias.weight", "item_bias.weight")
+                self.bias_precisions = {n: torch.tensor(FIRST_BIAS_PRECISION, dtype=torch.float64) for n in names}
         self.uses_side_features = any(n_columns) if part.side_features == "auto" else bool(part.side_features)
         if self.uses_side_features:
             shape = n_columns[0] + 1, n_columns[1] + 1  # a column of ones beside the features
@@ -164,7 +173,19 @@ class _Factors(Scorer):
         part = self.part
         if name == "feature_weights":
             return part.l2_features * math.prod(self.feature_weights.shape)
-        return part.l2_biases if "bias" in name else max(part.l2, self.noise_growth * min(part.l2, NOISE_PRECISION))
+        if "bias" in name:
+            return FIRST_BIAS_PRECISION if isinstance(part.l2_biases, str) else part.l2_biases
+        return max(part.l2, self.noise_growth * min(part.l2, NOISE_PRECISION))
+
+    @property
+    def estimates(self) -> dict[str, Tensor]:
+        return self.bias_precisions
+
+    def estimate_precisions(self, users: Tensor, items: Tensor) -> None:
+        for name, information in (("user_bias.weight", users), ("item_bias.weight", items)):
+            if (now := self.bias_precisions.get(name)) is not None:
+                values = self.get_parameter(name).detach()[:, 0]
+                now.copy_(estimated_precision(values, information, now, FIRST_BIAS_PRECISION))
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
         return self.user_factors.weight, self.item_factors.weight

@@ -31,6 +31,7 @@ from counterpoise.report.context import Floats, ReportContext, WeightedRows, see
 from counterpoise.report.definitions import DEFINITIONS
 from counterpoise.report.path import path_of
 from counterpoise.report.summary import CUSTOM, headline, summary
+from counterpoise.training.summary import correction_sentences
 
 Codes = NDArray[np.int64]
 SIDES = ("user", "item")
@@ -323,6 +324,9 @@ def model_facts(context: ReportContext, fit: Mapping[str, Any]) -> dict[str, Any
         "ordinal": fit.get("ordinal"),
         "factors": fit.get("factors"),
         "inactive": fit.get("inactive", {}),
+        "corrections": correction_sentences(fit, model.log_facts_["rows"]),
+        "ensemble": fit.get("ensemble"),
+        "probe": fit.get("probe"),
         "truth": context.manifest.get("truth"),
         "demo": context.manifest.get("demo"),
         **_on_test(context),

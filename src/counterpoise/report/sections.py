@@ -34,6 +34,11 @@ MISSINGNESS_COLUMNS = (
     ("positive", "P(observed | positive)", "share", "observation probability"),
     ("negative", "P(observed | negative)", "share", "observation probability"),
     ("log_odds_ratio", "log odds ratio", "number", "log odds ratio"),
+)
+ENSEMBLE_COLUMNS = (
+    ("weight", "weight of the missingness model", "share", "ensemble"),
+    ("exposure", "factor of exposure", "number", "exposure coefficients"),
+    ("slope", "slope", "number", "slope"),
     ("intercept", "intercept", "number", "intercept"),
 )
 
@@ -420,6 +425,9 @@ def _fitted_parts(model: Facts) -> list[Block]:
         shown = [column for column in MISSINGNESS_COLUMNS if column[0] in others]
         caption = "Missingness model: probability that a pair is observed, by its label"
         blocks.append(records(caption, [{key: others.pop(key) for key, *_ in shown}], *shown, half=True))
+    if model["ensemble"]:
+        caption = "What the probe decided"
+        blocks.append(records(caption, [model["ensemble"]], *ENSEMBLE_COLUMNS, half=True))
     if model["intercept_shift"] and model["intercept_shift"]["shift"]:
         blocks.append(intercept_sentence(model["intercept_shift"]))
     for key, title in EXPOSURE_TITLES.items():

@@ -161,22 +161,8 @@ def _outcome(facts: Facts) -> list[str]:
 
 
 def _corrections(model: Facts) -> list[str]:
-    """Missingness model, ensemble, exposure covariate and ordinal ratings, and why some of them are inactive."""
-    fitted, inactive, sentences = model["imputation"], model["inactive"], []
-    if fitted.get("log_odds_ratio"):
-        times = fitted["positive"] / fitted["negative"]
-        sentences.append(
-            f"Missingness model: positive pairs are {times:.1f} times as likely to be observed as negative ones, so "
-            f"unobserved pairs are {'less' if times > 1 else 'more'} likely to be positive."
-        )
-    elif "log_odds_ratio" in fitted:
-        sentences.append("Missingness model: inactive, no probe shows that labels of the log and of all pairs differ.")
-    if "intercept" in fitted:
-        sentences.append("Ensemble: the prediction is the average of this model and one trained without imputation.")
-    if "ensemble" in inactive:
-        sentences.append(f"Ensemble: inactive, {inactive['ensemble']}.")
-    if model["exposure_coefficients"]:
-        sentences.append("Exposure of user, item and pair is a covariate of the prediction.")
+    """What was done about selection and what was not, and ordinal ratings."""
+    inactive, sentences = model["inactive"], list(model["corrections"])
     if model["factors"]:
         sentences.append(factor_sentence(model["factors"]))
     if model["ordinal"]:

@@ -13,7 +13,7 @@ import numpy as np
 from counterpoise.config import Unknown
 from counterpoise.errors import DataError
 from counterpoise.recommender import load_model
-from counterpoise.report.context import is_uncorrected, load_baseline
+from counterpoise.report.context import load_baseline
 from counterpoise.report.write import REPORT
 from counterpoise.serve.lists import Id, Ids, Items, Lists
 from counterpoise.storage import read_manifest
@@ -31,7 +31,7 @@ class ServedRun:
     lists: Lists
     facts: dict[str, Any]
     baseline: Lists | None = None
-    is_baseline: bool = False  # whether the run itself is matrix factorisation without weights
+    is_corrected: bool = True  # whether the fit did anything about selection
     unknown: Unknown = "error"
 
     @classmethod
@@ -44,13 +44,13 @@ class ServedRun:
         facts = _printable({"run": folder.resolve().name} | facts)
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
         beside = None if baseline is None else Lists.of(load_baseline(model, baseline))
-        return cls(folder, users, items, Lists.of(model), facts, beside, is_uncorrected(model), unknown)
+        return cls(folder, users, items, Lists.of(model), facts, beside, model.is_corrected, unknown)
 
     @property
     def method(self) -> str:
-        """The name of the method, "debiased" where the run does not tell it."""
+        """The name of the method, "recommendations" where the run does not tell it."""
         fit = self.facts.get("fit")
-        return str(fit.get("method", "debiased")) if isinstance(fit, dict) else "debiased"
+        return str(fit.get("method", "recommendations")) if isinstance(fit, dict) else "recommendations"
 
     def has_report(self) -> bool:
         """Whether the run's report lies in the folder; a link is not followed."""

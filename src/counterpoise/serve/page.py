@@ -41,7 +41,7 @@ def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
 def page_lists(run: ServedRun, user: str, k: int) -> list[dict[str, Any]]:
     """The list of the run, and beside it that of the baseline run or else the most rated items."""
     code = run.user(user)
-    title = f"{'Baseline' if run.is_baseline else 'Debiased'}: {run.method}"
+    title = f"{'Debiased' if run.is_corrected else 'Not corrected'}: {run.method}"
     unknown = "" if code is not None else " This user is unknown: the items with the best rates of positive labels."
     own = _page_list(run, title, f"Recommendations of this run.{unknown}", *run.lists.recommend(code, k))
     if run.baseline is not None:

@@ -86,6 +86,8 @@ class Resumable:
                 self.checkpoint.write(self.learner, self.losses)
                 self.saved = time.monotonic()
         self.sum, self.steps, self.epoch = torch.zeros(()), 0, epoch
+        if 0 < self.epochs_done == epoch - 1:  # epochs that were skipped may have changed the prior since it was read
+            self.checkpoint.read(self.learner)
         self.learner.start_epoch(epoch)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
@@ -107,5 +109,11 @@ class Resumable:
 
 def _changing(learner: Learner) -> dict[str, Tensor]:
     """Every tensor that steps change."""
-    moments = [moment for optimizer in optimizers_of(learner) for moment in (*optimizer.first, *optimizer.second)]
-    return {f"{number:04d}": tensor for number, tensor in enumerate([*learner.state(), *moments])}
+    optimizers = list(optimizers_of(learner))
+    moments = [moment for optimizer in optimizers for moment in (*optimizer.first, *optimizer.second)]
+    priors = {
+        f"prior-{number}-{place}": values
+        for number, optimizer in enumerate(optimizers)
+        for place, values in optimizer.row_precisions.items()
+    }
+    return {f"{number:04d}": tensor for number, tensor in enumerate([*learner.state(), *moments])} | priors

@@ -1,52 +1,68 @@
-"""The average of two predictors: one learned with the imputation, one without.
+"""The average of two predictors, one learned with the imputation and one without, as far as a probe trusts each.
 
 What an imputation assumes of pairs that nobody rated cannot be checked on the log: where it is right it helps, where it
 is wrong it misleads. So both predictors are trained on the same batches, and the prediction is
 
-    logit = (logit with the imputation + logit without) / 2 + intercept
+    logit = intercept + slope x (weight x logit with the imputation + (1 - weight) x logit without)
 
-The intercept makes predictions average to the label rate of the probe, shrunken by its standard error.
+Without a probe the weight is a constant, the slope 1 and the intercept 0. With one, the predictors learn from the log
+alone first. The probe, none of whose labels they have seen, then says how far to trust each, and the exposure covariate
+(`combine`); priors keep what few rows cannot decide near where it was. Only then do the predictors learn from its
+labels too, where the model has `ProbeLabels`, and the intercept is where predictions average to the probe's label rate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from counterpoise import risks
 from counterpoise.config import Configurable
 from counterpoise.data.batches import Batch
+from counterpoise.errors import check_number
 from counterpoise.models.base import Scorer
 from counterpoise.probability import shrink_by_error
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights
 from counterpoise.training.learner import Learner
 from counterpoise.training.optimizer import Rate
+from counterpoise.training.probe import FittedProbe, ProbeLabels
 
-BISECTIONS = 50  # of an interval of 64 in log odds: past the digits of a float64
+PRIOR_SD = 0.25  # of what `combine` adds to weight, slope and share of exposure, before it sees the probe: some hundred
+# rows move them a little, thousands as far as they are sure
+NEWTON_STEPS = 30
 
 
 @dataclass
 class Ensemble(Configurable):
-    """Average the predictor with one that is trained without the imputation."""
+    """Average the predictor with one that is trained without the imputation, as far as the probe trusts each.
+
+    `weight`: of the predictor with the imputation, where no probe says otherwise.
+    """
+
+    weight: float = 0.25
 
     def init(self, learner: Learner, context: FitContext) -> Learner | EnsembleLearner:
-        """Both learners as one; the learner as it is where no imputation acts on it."""
-        return learner if self.why_inactive(learner) else EnsembleLearner(learner, context)
+        """All members as one learner; the learner as it is where there is nothing to average or to calibrate with."""
+        check_number("weight", self.weight, at_least=0, at_most=1)
+        if self.why_inactive(learner) is None:
+            members, weights = [_without_imputation(learner, context), learner], [1 - self.weight, self.weight]
+            return EnsembleLearner(members, weights, context)
+        return learner if context.probe is None or len(context.probe) == 0 else EnsembleLearner([learner], [1.0], context)
 
-    def empty_scorer(self, scorer: Scorer) -> EnsembleScorer:
-        """Two scorers of the shape of this one, to be filled with saved values."""
-        return EnsembleScorer(scorer, deepcopy(scorer))
+    def empty_scorer(self, scorer: Scorer, members: int) -> EnsembleScorer:
+        """So many scorers of the shape of this one, to be filled with saved values."""
+        return EnsembleScorer([scorer, *(deepcopy(scorer) for _ in range(members - 1))], [1.0] * members)
 
     def why_inactive(self, learner: Learner | EnsembleLearner) -> str | None:
         """Why there is nothing to average with; None where there is."""
-        imputation = learner.imputation
         if isinstance(learner, EnsembleLearner):
-            return None
+            return None if len(learner.members) > 1 else self.why_inactive(learner.members[0])
+        imputation = learner.imputation
         if type(imputation) is FittedImputation:
             return "nothing is imputed"
         if not imputation.active:
@@ -55,110 +71,185 @@ class Ensemble(Configurable):
         return None if adds_loss or learner.risk_name in risks.NEED_IMPUTATION else "the risk uses no imputation"
 
 
-class EnsembleScorer(Scorer):
-    """The mean of two scorers' logits + an intercept."""
+def _without_imputation(learner: Learner, context: FitContext) -> Learner:
+    """A learner from the same draw, on the same weights, that imputes nothing."""
+    risk = "ips" if learner.risk_name in risks.NEED_IMPUTATION else learner.risk_name
+    ordinal, probe = learner.ordinal and learner.ordinal.copy(), learner.probe and learner.probe.learning()
+    parts = deepcopy(learner.scorer), _SharedWeights(learner.weights), FittedImputation()
+    return Learner.of(context, *parts, risk, ordinal, probe)
 
+
+class EnsembleScorer(Scorer):
+    """intercept + slope x the weighted mean of some scorers' logits."""
+
+    weights: Tensor  # (members,)
+    slope: Tensor  # ()
     intercept: Tensor  # ()
 
-    def __init__(self, with_imputation: Scorer, without_imputation: Scorer) -> None:
+    def __init__(self, members: Sequence[Scorer], weights: Sequence[float]) -> None:
         super().__init__()
-        self.with_imputation, self.without_imputation = with_imputation, without_imputation
-        self.n_users, self.n_items = with_imputation.n_users, with_imputation.n_items
-        self.register_buffer("intercept", torch.zeros((), device=with_imputation.embeddings()[0].device))
+        self.members = nn.ModuleList(members)
+        self.n_users, self.n_items = members[0].n_users, members[0].n_items
+        device = members[0].embeddings()[0].device
+        self.register_buffer("weights", torch.tensor(weights, device=device))
+        self.register_buffer("slope", torch.ones((), device=device))
+        self.register_buffer("intercept", torch.zeros((), device=device))
+
+    def _scorers(self) -> list[Scorer]:
+        return list(self.members)  # type: ignore[arg-type]
+
+    def _combined(self, values: Sequence[Tensor]) -> Tensor:
+        """The weighted mean of a value of each member."""
+        total = self.weights[0] * values[0]
+        for weight, value in zip(self.weights[1:], values[1:], strict=True):
+            total = total + weight * value
+        return total
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        logits: Tensor = (self.with_imputation(users, items) + self.without_imputation(users, items)) / 2
-        return logits + self.intercept
+        return self.intercept + self.slope * self._combined([scorer(users, items) for scorer in self._scorers()])
 
     def grid(self, users: Tensor | None = None) -> Tensor:
-        return (self.with_imputation.grid(users) + self.without_imputation.grid(users)) / 2 + self.intercept
+        return self.intercept + self.slope * self._combined([scorer.grid(users) for scorer in self._scorers()])
 
     def precision(self, name: str) -> float:
-        member, _, own = name.partition(".")
-        return self.get_submodule(member).precision(own)  # type: ignore[no-any-return, operator]
+        _, member, own = name.split(".", 2)
+        return self._scorers()[int(member)].precision(own)
 
     def embeddings(self) -> tuple[Tensor, Tensor]:
-        """The embeddings of both scorers, concatenated."""
-        pairs = zip(self.with_imputation.embeddings(), self.without_imputation.embeddings(), strict=True)
-        users, items = (torch.cat(tables, 1) for tables in pairs)
-        return users, items
+        """The embeddings of all members, concatenated."""
+        users, items = zip(*(scorer.embeddings() for scorer in self._scorers()), strict=True)
+        return torch.cat(users, 1), torch.cat(items, 1)
 
     def factors(self) -> tuple[Tensor, Tensor] | None:
-        first, second = self.with_imputation.factors(), self.without_imputation.factors()
-        if first is None or second is None:
-            return None
-        return torch.cat([first[0] / 2, second[0] / 2], 1), torch.cat([first[1], second[1]], 1)
+        return self._joined([scorer.factors() for scorer in self._scorers()])
 
     def vectors(self) -> tuple[Tensor, Tensor] | None:
-        """The vectors of both scorers, concatenated, the users' halved, and the intercept beside a column of ones."""
-        first, second = self.with_imputation.vectors(), self.without_imputation.vectors()
-        if first is None or second is None:
+        """The vectors of all members, those of users by slope and weight, and the intercept beside a column of ones."""
+        joined = self._joined([scorer.vectors() for scorer in self._scorers()])
+        if joined is None:
             return None
-        ones, intercept = torch.ones_like(first[1][:, :1]), self.intercept * torch.ones_like(first[0][:, :1])
-        return torch.cat([first[0] / 2, second[0] / 2, intercept], 1), torch.cat([first[1], second[1], ones], 1)
+        users, items = joined
+        ones = torch.ones_like(items[:, :1])
+        return torch.cat([users, self.intercept * torch.ones_like(users[:, :1])], 1), torch.cat([items, ones], 1)
+
+    def _joined(self, tables: Sequence[tuple[Tensor, Tensor] | None]) -> tuple[Tensor, Tensor] | None:
+        known = [pair for pair in tables if pair is not None]
+        if len(known) < len(tables):
+            return None
+        factors = [float(self.slope * weight) for weight in self.weights]
+        users = torch.cat([factor * users for factor, (users, _) in zip(factors, known, strict=True)], 1)
+        return users, torch.cat([items for _, items in known], 1)
 
     @property
     def exposure_coefficients(self) -> Tensor | None:
-        """The mean of both scorers' coefficients, if both have an exposure covariate; it is the same covariate."""
-        both = [getattr(s, "exposure_coefficients", None) for s in (self.with_imputation, self.without_imputation)]
-        return None if None in both else torch.stack(both).mean(0)  # type: ignore[arg-type]
+        """The weighted mean of the members' coefficients, if all have an exposure covariate; it is the same one."""
+        all_of_them = [getattr(scorer, "exposure_coefficients", None) for scorer in self._scorers()]
+        return None if None in all_of_them else self._combined(all_of_them)  # type: ignore[arg-type]
 
 
 class EnsembleLearner:
-    """Two learners on the same batches; the weights learn beside the first."""
+    """Some learners on the same batches; the weights learn beside the last, which has the imputation.
 
-    def __init__(self, first: Learner, context: FitContext) -> None:
-        self.first, self.probe = first, context.probe
-        self.weights, self.imputation, self.uses_pairs = first.weights, first.imputation, first.uses_pairs
-        self.ordinal = first.ordinal
-        risk = "ips" if first.risk_name in risks.NEED_IMPUTATION else first.risk_name
-        scorer, ordinal = deepcopy(first.scorer), first.ordinal and first.ordinal.copy()
-        optimizer = context.optimizer(*(model for model in (scorer, ordinal) if model is not None))
-        weights = _SharedWeights(first.weights)
-        self.second = Learner(scorer, weights, FittedImputation(), risk, optimizer, first.log, ordinal)
-        self.scorer = EnsembleScorer(first.scorer, scorer)
+    Where the log is streamed there is no second training: members learn from the probe at once, if at all.
+    """
+
+    def __init__(self, members: Sequence[Learner], weights: Sequence[float], context: FitContext) -> None:
+        self.context = context if context.log.in_memory else None
+        self.labels = [member.probe for member in members]  # of the probe, to be learned later
+        if self.context is not None and members[-1].probe is not None:
+            members = [member.rebuilt(context, probe=None) for member in members]
+        self.members, self.main = list(members), members[-1]
+        self.main.follows = len(members) > 1
+        self.weights, self.imputation, self.ordinal = self.main.weights, self.main.imputation, self.main.ordinal
+        self.uses_pairs = self.main.uses_pairs
+        self.scorer = EnsembleScorer([member.scorer for member in members], weights)
 
     def start_epoch(self, epoch: int) -> None:
-        """Let the weights look at the whole log."""
-        self.first.start_epoch(epoch)
-        if self.first.prior_scaled_at == epoch:
-            self.second.scale_prior()
+        """Let the weights look at the whole log, and then all members at the weights.
+
+        A predictor with an imputation takes the prior that the one without has estimated.
+        """
+        self.main.start_epoch(epoch)
+        for member in self.members[:-1]:
+            member.start_epoch(epoch)
+            if epoch in member.prior_epochs:
+                self.main.scorer.base().take_estimates(member.scorer.base())
+                self.main.scale_prior()
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of each; the mean of their losses."""
-        return (self.first.step(batch, rate) + self.second.step(batch, rate)) / 2
+        return torch.stack([member.step(batch, rate) for member in reversed(self.members)]).mean()
 
     def risk(self, batch: Batch) -> Tensor:
         """The mean of their risks on rows that were held out."""
-        return (self.first.risk(batch) + self.second.risk(batch)) / 2
+        return torch.stack([member.risk(batch) for member in reversed(self.members)]).mean()
 
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""
-        return self.first.state() + self.second.state()
+        return [tensor for member in reversed(self.members) for tensor in member.state()]
 
-    @torch.no_grad()
     def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
-        """JSON-able: the facts of the first, and the intercept."""
-        facts = self.first.facts(log)
-        return facts | {"imputation": facts["imputation"] | {"intercept": self._fit_intercept()}}
+        """JSON-able: the facts of the member with the imputation."""
+        return self.main.facts(log)
 
     def finish(self) -> dict[str, Any]:
-        """Where there is no probe to take the intercept from, that of the weights, for both."""
-        if self.probe is not None and len(self.probe):
-            return {}
-        found = self.first.finish()
-        self.second.scorer.shift(self.first.shifted)
+        """After training: what the probe says; without one, the intercept that the weights say."""
+        context = self.context
+        if context is None or context.probe is None or len(context.probe) == 0:
+            found = self.main.finish()
+            for member in self.members[:-1]:
+                member.scorer.shift(self.main.shifted)
+            return found
+        probe = FittedProbe.of(ProbeLabels(), context.probe, torch.zeros((), device=context.device), None)
+        combination = self._combine(probe)
+        facts: dict[str, Any] = {}
+        if self.labels[-1] is not None:
+            facts["probe"] = self._learn_labels(context)
+        self._add_exposure(combination)
+        intercept = self._fit_intercept(probe, combination.slope)
+        return facts | {"ensemble": combination._asdict() | {"intercept": intercept, "members": len(self.members)}}
+
+    @torch.no_grad()
+    def _combine(self, probe: FittedProbe) -> Combination:
+        """Take the weight of the members and the share of exposure from the probe."""
+        scorer = self.scorer
+        logits = torch.stack([member.scorer(probe.users, probe.items) for member in self.members])
+        has_exposure, first = scorer.exposure_coefficients is not None, self.members[0].scorer
+        exposure = first.exposure_logits(probe.users, probe.items) if has_exposure else None
+        found = combine(probe.labels, logits, exposure, float(scorer.weights[-1]))
+        if len(self.members) > 1:
+            scorer.weights.copy_(torch.tensor([1 - found.weight, found.weight]))
         return found
 
-    def _fit_intercept(self) -> float:
-        """The intercept, from the probe where there is one."""
-        own, probe = self.scorer.intercept, self.probe
-        own.zero_()
-        if probe is not None and len(probe):
-            columns = (probe.users, probe.items, probe.labels)
-            users, items, labels = (torch.from_numpy(column).to(own.device) for column in columns)
-            own.fill_(calibrating_intercept(self.scorer(users, items), labels))
-        return float(own)
+    def _add_exposure(self, found: Combination) -> None:
+        """Add (factor - 1) x the exposure part of the first member; all members have the same exposure covariate."""
+        first, weights = self.members[0].scorer, self.scorer.weights
+        if found.exposure != 1:
+            heaviest = int(weights.argmax())
+            share = (found.exposure - 1) / float(weights[heaviest])
+            self.members[heaviest].scorer.add_exposure(share * first.exposure_coefficients)
+
+    def _learn_labels(self, context: FitContext) -> dict[str, Any]:
+        """Train on with the labels of the probe beside those of the log."""
+        self.scorer.requires_grad_(True)
+        for place, (member, labels) in enumerate(zip(self.members, self.labels, strict=True)):
+            self.members[place] = member.rebuilt(context.short(), probe=labels)
+        self.main = self.members[-1]
+        self.main.follows = len(self.members) > 1
+        context.short().train(self, self.uses_pairs)
+        found = self.members[0].probe
+        return {} if found is None else found.facts()
+
+    @torch.no_grad()
+    def _fit_intercept(self, probe: FittedProbe, slope: float) -> float:
+        """Take slope and intercept from the probe."""
+        logits, scorer = self.scorer(probe.users, probe.items).double(), self.scorer
+        p = torch.sigmoid(logits)
+        centre = float((p * (1 - p) * logits).sum() / (p * (1 - p)).sum())
+        level = calibrating_intercept(centre + slope * (logits - centre), probe.labels)
+        scorer.slope.fill_(slope)
+        scorer.intercept.fill_((1 - slope) * centre + level)
+        return level
 
 
 class _SharedWeights(FittedWeights):
@@ -171,19 +262,74 @@ class _SharedWeights(FittedWeights):
     def ratio(self) -> Tensor:  # type: ignore[override]
         return self.of.ratio
 
+    @property
+    def changes(self) -> bool:  # type: ignore[override]
+        return self.of.changes
+
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
         return self.of.at(users, items, labels)
+
+
+class Combination(NamedTuple):
+    """How far predictors are trusted: see `combine`."""
+
+    weight: float  # of the predictor with the imputation
+    exposure: float  # factor of the exposure part of the predictor without imputation; more or less of it is added
+    slope: float  # of the combined logit
+
+
+def combine(labels: Tensor, logits: Tensor, exposure: Tensor | None, weight: float) -> Combination:
+    """Weight, share of exposure and slope under which labels that no predictor has seen are likeliest.
+
+    With z = (1 - weight) z_1 + weight z_2 the logits of two predictors (members, rows), or those of one, and x the
+    exposure part of the first, a logistic regression of the labels on
+
+        z + a + b (z - mean) + c (z_2 - z_1) + d x,      b, c, d ~ N(0, PRIOR_SD^2)
+
+    gives the weight + c / (1 + b), from 0 to 1, and what is added of x, d / (1 + b), from -1 to 1. With a and b free it
+    judges how well predictors tell pairs apart, in the units of log loss, and not where they lie. The slope is that of
+    a second regression on the combined logit alone; its distance from 1 is shrunken by its error (`shrink_by_error`).
+    """
+    y, z = labels.double(), logits.double()
+    difference = z[-1] - z[0]
+    start = z[0] + weight * difference
+    x = torch.zeros_like(start) if exposure is None else exposure.double()
+    columns = torch.stack([torch.ones_like(start), *(value - value.mean() for value in (start, difference, x))], 1)
+    beta, _ = logistic_regression(columns, y, start, y.new_tensor([0.0, *[PRIOR_SD**-2] * 3]))
+    scale = max(1 + float(beta[1]), PRIOR_SD)
+    chosen = min(max(weight + float(beta[2]) / scale, 0.0), 1.0)
+    factor = min(max(1 + float(beta[3]) / scale, 0.0), 2.0)
+    combined = z[0] + chosen * difference + (factor - 1) * x
+    columns = torch.stack([torch.ones_like(combined), combined - combined.mean()], 1)
+    beta, covariance = logistic_regression(columns, y, combined, torch.zeros(2).to(y))
+    slope = 1 + shrink_by_error(float(beta[1]), float(covariance[1, 1]))
+    return Combination(chosen, factor, max(slope, PRIOR_SD))
 
 
 def calibrating_intercept(logits: Tensor, labels: Tensor) -> float:
     """The b with which sigmoid(logits + b) averages to the rate of the labels, shrunken (`shrink_by_error`).
 
-    Its variance is 1 / sum of p (1 - p). The rate has a row of each label more, so that there is a b for any labels.
+    Its variance is 1 / sum of p (1 - p). A row of each label more keeps it finite for any labels.
     """
-    logits, rate = logits.double(), (float(labels.sum()) + 1) / (len(labels) + 2)
-    low, high = -32.0, 32.0
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if float(torch.sigmoid(logits + middle).mean()) > rate else (middle, high)
-    p = torch.sigmoid(logits + high)
-    return shrink_by_error(high, 1 / max(float((p * (1 - p)).sum()), 1e-12))
+    ones = torch.ones(len(logits), 1, dtype=torch.float64, device=logits.device)
+    beta, covariance = logistic_regression(ones, labels.double(), logits.double(), torch.zeros(1).to(ones))
+    return shrink_by_error(float(beta[0]), float(covariance[0, 0]))
+
+
+def logistic_regression(columns: Tensor, labels: Tensor, offset: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """(coefficients, covariance) of P(label = 1) = sigmoid(offset + columns b), b ~ N(0, 1 / precision), by Newton.
+
+    A row of each label more, at the means of all columns, keeps it finite where labels are of one kind.
+    """
+    columns = torch.cat([columns, columns.mean(0, keepdim=True).expand(2, -1)])
+    labels, offset = torch.cat([labels, labels.new_tensor([0.0, 1.0])]), torch.cat([offset, offset.mean().expand(2)])
+    beta, ridge = torch.zeros_like(precision), precision + 1e-6
+    for _ in range(NEWTON_STEPS):
+        p = torch.sigmoid(offset + columns @ beta)
+        slope = columns.T @ (labels - p) - ridge * beta
+        information = (columns.T * (p * (1 - p))) @ columns + torch.diag(ridge)
+        step = torch.linalg.solve(information, slope)
+        beta = beta + step * min(1.0, 2.0 / max(float(step.abs().max()), 1e-12))
+        if float(step.abs().max()) < 1e-9:
+            break
+    return beta, torch.linalg.inv(information)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from counterpoise import risks
 from counterpoise.balance.diagnostics import weight_facts
 from counterpoise.data.batches import Batch, Batches
-from counterpoise.errors import ConvergenceWarning
+from counterpoise.errors import ConfigError, ConvergenceWarning
 from counterpoise.models.base import Scorer
 from counterpoise.training.contracts import (
     FitContext,
@@ -29,6 +29,13 @@ from counterpoise.training.optimizer import Adam, Rate
 
 if TYPE_CHECKING:
     from counterpoise.training.ordinal import FittedOrdinal, OrdinalLoss
+    from counterpoise.training.probe import FittedProbe, ProbeLabels
+
+
+NO_PROBE = (
+    "`probe` must be given for the risk 'probe', with a ProbeLabels part as `probe_labels`: it is the mean error on a "
+    "small uniformly collected sample."
+)
 
 
 class Logits(NamedTuple):
@@ -51,6 +58,9 @@ class Learner:
     optimizer: Adam
     log: Batches  # the whole log as one batch, for the residuals of all rows
     ordinal: FittedOrdinal | None = None
+    probe: FittedProbe | None = None
+    prior_epochs: Container[int] = ()  # before which the prior is estimated
+    follows: bool = False  # whether it takes precisions over that another learner estimates meanwhile
     prior_scaled_at: int = 0  # the epoch, counted from 1
     shifted: float = 0.0  # what was added to all logits after training
 
@@ -62,6 +72,7 @@ class Learner:
         risk: str,
         imputation: Imputation,
         ordinal: OrdinalLoss | None = None,
+        probe_labels: ProbeLabels | None = None,
     ) -> Self:
         """Everything that is learned before the first step, and fresh models for the rest."""
         scorer = context.build(context.backbone)  # first, so that all methods start from the same draw
@@ -69,8 +80,34 @@ class Learner:
         fitted_imputation = imputation.init(context, fitted_weights)
         fitted_imputation.start(scorer)
         fitted_ordinal = None if ordinal is None else ordinal.init(context)
-        optimizer = context.optimizer(*(model for model in (scorer, fitted_ordinal) if model is not None))
-        return cls(scorer, fitted_weights, fitted_imputation, risk, optimizer, context.batches(), fitted_ordinal)
+        probe = None if probe_labels is None else probe_labels.init(context, fitted_ordinal)
+        if probe is None and risk == "probe":
+            raise ConfigError(NO_PROBE)
+        if probe is not None and fitted_imputation.offset:
+            probe = probe.fixed(fitted_imputation.offset)
+        return cls.of(context, scorer, fitted_weights, fitted_imputation, risk, fitted_ordinal, probe)
+
+    @classmethod
+    def of(
+        cls,
+        context: FitContext,
+        scorer: Scorer,
+        weights: FittedWeights,
+        imputation: FittedImputation,
+        risk: str,
+        ordinal: FittedOrdinal | None,
+        probe: FittedProbe | None,
+    ) -> Self:
+        """From parts that are there, with a fresh optimiser."""
+        optimizer = context.optimizer(*(model for model in (scorer, ordinal, probe) if model is not None))
+        labels_alone = risk not in risks.NEED_IMPUTATION and not imputation.needs_pairs  # a likelihood of labels
+        epochs = prior_epochs(context.training.epochs) if labels_alone else ()
+        return cls(scorer, weights, imputation, risk, optimizer, context.batches(), ordinal, probe, epochs)
+
+    def rebuilt(self, context: FitContext, probe: FittedProbe | None) -> Learner:
+        """The same parts with other labels of a probe, or none, and a fresh optimiser."""
+        parts = self.scorer, self.weights, self.imputation, self.risk_name, self.ordinal
+        return Learner.of(context, *parts, probe)
 
     @property
     def uses_pairs(self) -> bool:
@@ -83,35 +120,84 @@ class Learner:
         weights = self.weights
         return self.risk_name in risks.NEED_IMPUTATION or (weights.needs_pairs and weights.needs_pair_logits)
 
+    @property
+    def offset(self) -> Tensor | float:
+        """Labels of the log against those of all pairs, in log odds: P(label | observed) = sigmoid(logit + offset)."""
+        return self.imputation.offset if self.probe is None else self.probe.shift
+
     def start_epoch(self, epoch: int) -> None:
         """Let weights and imputation look at the whole log."""
-        if self.weights.refresh(epoch, self._residuals) or not self.prior_scaled_at:
-            self.scale_prior()
+        changed = self.weights.refresh(epoch, self._residuals)
+        if self.probe is not None and (epoch == 1 or self.weights.changes):
+            self.probe.scale(self.weights.ratio)
+        if changed or not self.prior_scaled_at or epoch in self.prior_epochs:
+            self.scale_prior(estimate=epoch in self.prior_epochs)
             self.prior_scaled_at = epoch
         self.imputation.refresh(self._on_log)
 
-    def scale_prior(self) -> None:
+    def scale_prior(self, estimate: bool = False) -> None:
         """Multiply the prior precision of each user and item by min(1, sum w^2 / sum w) over its rows.
 
         A mean of rows with weights w, of labels of variance v, is best shrunken by a precision of v sum w^2 / sum w:
         where weights are small, the prior would otherwise outgrow the rows. It is not raised where they are large:
         these are users and items of which little was seen. `prior_scale` of the imputation multiplies all of it.
+        `estimate`: take precisions that the scorer can estimate from what it has learned so far
+        (`Scorer.estimated_precisions`).
         """
         ratio, prior_scale = self.weights.ratio.double().cpu(), self.imputation.prior_scale
         if self.risk_name == "snips":  # where weights count by their share of the sum
             ratio = ratio / ratio.mean()
-        fixed = prior_scale == 1 and not self.weights.changes and not self.optimizer.row_precisions
+        sizes = {"user": self.scorer.n_users, "item": self.scorer.n_items}
+        if estimate:
+            self._estimate_precisions(ratio, sizes)
+        found = self.scorer.estimates.items()
+        factors = {name: value / self.scorer.precision(name) for name, value in found if self.scorer.precision(name)}
+        given = not self.prior_epochs and not self.follows and all(bool((value == 1).all()) for value in factors.values())
+        fixed = prior_scale == 1 and given and not self.weights.changes and not self.optimizer.row_precisions
         if fixed and bool((ratio - 1).abs().max() < 1e-6):
             return
-        row_scales = _row_scales(ratio, self.log, {"user": self.scorer.n_users, "item": self.scorer.n_items})
-        scales = {}
+        row_scales = _row_scales(ratio, self.log, sizes)
+        scales = {} if self.probe is None else self._scale_of_shift(prior_scale)
         for place, (name, parameter) in enumerate(self.scorer.named_parameters()):
             scale = row_scales.get(self.scorer.side(name) or "")
-            if scale is not None and len(scale) == len(parameter):
-                scales[place] = prior_scale * scale
-            elif prior_scale != 1 and parameter.ndim:
-                scales[place] = ratio.new_full((len(parameter),), prior_scale)
+            if not parameter.ndim:
+                continue
+            if scale is None or len(scale) != len(parameter):
+                scale = ratio.new_ones(len(parameter))
+            scale = scale * factors[name].to(scale) if name in factors else scale
+            scale = prior_scale * scale
+            if place in self.optimizer.row_precisions or bool((scale != 1).any()):
+                scales[place] = scale
         self.optimizer.scale_precisions(scales)
+
+    def _scale_of_shift(self, prior_scale: float) -> dict[int, Tensor]:
+        """The factor of the precision of the probe's shift, by its place, which is the last; {} where it is fixed."""
+        assert self.probe is not None
+        place = len(self.optimizer.parameters) - 1
+        return {place: prior_scale * self.probe.precision} if self.probe.shift.requires_grad else {}
+
+    @torch.no_grad()
+    def _estimate_precisions(self, ratio: Tensor, sizes: dict[str, int]) -> None:
+        """Let the scorer estimate its prior, and the probe that of its shift, from the information of all rows."""
+        information, start = {side: ratio.new_zeros(size) for side, size in sizes.items()}, 0
+
+        def add(users: Tensor, items: Tensor, of_rows: Tensor) -> None:
+            for total, codes in zip(information.values(), (users, items), strict=True):
+                total.index_add_(0, codes.cpu().long(), of_rows.double().cpu())
+
+        for users, items in self.log.codes() if self.risk_name != "probe" else ():
+            rows = slice(start, start + len(users))
+            levels = None if self.ordinal is None else self.ordinal.levels[rows]
+            of_rows = _information(self.scorer(users, items) + self.offset, self.ordinal, levels)
+            add(users, items, ratio[rows] * of_rows.double().cpu())
+            start += len(users)
+        if self.probe is not None:
+            users, items = self.probe.users, self.probe.items
+            of_rows = _information(self.scorer(users, items), self.ordinal, self.probe.levels)
+            of_rows = of_rows * (float(self.probe.share) * len(ratio) / len(users))
+            add(users, items, of_rows)
+            self.probe.estimate_precision(of_rows.sum())
+        self.scorer.estimate_precisions(information["user"], information["item"])
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
@@ -129,6 +215,8 @@ class Learner:
         )
         risk = self._risk(batch, errors, ratio, imputed, imputed_on_pairs)
         loss = sum((extra for extra in extras if extra is not None), risk)
+        if self.probe is not None:
+            loss = loss + self.probe.share * self.probe.mean_error(self.scorer, self.ordinal)
         penalty = self.optimizer.penalty()
         self.optimizer.step(loss, rate)
         return loss.detach() + penalty
@@ -150,7 +238,8 @@ class Learner:
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""
         own = [parameter.data for parameter in self.optimizer.parameters]
-        return own + self.weights.state() + self.imputation.state()
+        precisions = list(self.scorer.estimates.values())
+        return own + precisions + self.weights.state() + self.imputation.state()
 
     @torch.no_grad()
     def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
@@ -170,11 +259,15 @@ class Learner:
             size = len(block.rows)
             risk += size * float(self._risk(block, errors, ratio, *imputed))
             rows, error = rows + size, error + size * float(errors.mean())
+        if self.probe is not None:
+            facts["probe"] = self.probe.facts()
+        if self.risk_name == "probe":
+            risk = rows * float(self.probe.mean_error(self.scorer, self.ordinal))
         return facts | {"risk": risk / rows, "error_on_log": error / rows}
 
     def finish(self) -> dict[str, Any]:
         """After training, once: move the intercept to where the weights put it; what there is to know about it."""
-        if self.imputation.offset != 0:  # a missingness model has moved it
+        if self.imputation.offset != 0 or self.probe is not None:  # a missingness model or the probe have moved it
             return {}
         try:
             found = self.weights.intercept_shift(self.imputation.backbone)
@@ -200,7 +293,7 @@ class Learner:
 
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
         """The errors of the rows, whose labels are those given that they were observed."""
-        return risks.error(batch.labels, logits + self.imputation.offset)
+        return risks.error(batch.labels, logits + self.offset)
 
     def _imputed(self, batch: Batch, logits: Logits, errors: Tensor) -> tuple[Tensor, Tensor]:
         """The imputed errors of the rows, and of the pairs of D where they are scored."""
@@ -212,15 +305,17 @@ class Learner:
             return risks.dr(errors, ratio, imputed, imputed_on_pairs, self.imputation.correction)
         if self.risk_name == "direct":
             return risks.direct(imputed_on_pairs)
+        if self.risk_name == "probe":
+            return 0.0 * errors.sum()
         return self._weighted_mean(batch, errors, ratio)
 
     def _weighted_mean(self, batch: Batch, errors: Tensor, ratio: Tensor) -> Tensor:
         return risks.snips(errors, ratio, batch.sum(ratio)) if self.risk_name == "snips" else risks.ips(errors, ratio)
 
     def _ordinal_loss(self, batch: Batch, logits: Logits, ratio: Tensor) -> Tensor | None:
-        if self.ordinal is None:
+        if self.ordinal is None or self.risk_name == "probe":
             return None
-        return self._weighted_mean(batch, self.ordinal.losses(batch, logits.rows + self.imputation.offset), ratio)
+        return self._weighted_mean(batch, self.ordinal.losses(batch, logits.rows + self.offset), ratio)
 
     @torch.no_grad()
     def _on_log(self) -> LogErrors:
@@ -234,6 +329,20 @@ class Learner:
         """Error minus imputed error of every row of the log."""
         batch, logits, errors = self._on_log()
         return errors - self.imputation.errors(batch, logits, logits[:0], errors)[0]
+
+
+def _information(logits: Tensor, ordinal: FittedOrdinal | None, levels: Tensor | None) -> Tensor:
+    """The curvature of each row's loss in its logit: p (1 - p), and that of its level."""
+    p = torch.sigmoid(logits)
+    return p * (1 - p) if ordinal is None or levels is None else ordinal.information(levels, logits)
+
+
+def prior_epochs(epochs: int) -> range:
+    """Before which epochs a prior is estimated: every fifteenth of all, from a seventh to three quarters of them.
+
+    Earlier there is little to estimate from; later there would be no time left to settle.
+    """
+    return range(1 + epochs // 7, 1 + 3 * epochs // 4, max(1, epochs // 15))
 
 
 def _row_scales(ratio: Tensor, log: Batches, sizes: dict[str, int]) -> dict[str, Tensor]:

@@ -236,9 +236,25 @@ class FittedOrdinal:
 
     def losses(self, batch: Batch, logits: Tensor) -> Tensor:
         """`level_losses` of each row, from logits of P(label | observed)."""
+        return self.level_losses(self.levels[batch.rows], batch.labels, logits)
+
+    def level_losses(self, levels: Tensor, labels: Tensor, logits: Tensor) -> Tensor:
+        """`level_losses` of any rows, from the logits of their labels."""
         scores = self.centre + self.weight * (logits - self.centre)
-        levels = self.levels[batch.rows].long()
-        return level_losses(scores, batch.labels, levels, self.cutpoints.log_gaps.exp(), self.rating_levels.main)
+        return level_losses(scores, labels, levels.long(), self.cutpoints.log_gaps.exp(), self.rating_levels.main)
+
+    def information(self, levels: Tensor, logits: Tensor) -> Tensor:
+        """The curvature of error + level loss in the logit, (1 - w^2) p (1 - p) + w^2 (A (1 - A) + B (1 - B)).
+
+        A = P(>= the level), B = P(>= the next).
+        """
+        cutpoints = pad(-self.cutpoints.log_gaps.exp().cumsum(0), (1, 0))
+        cutpoints = cutpoints - cutpoints[self.rating_levels.main - 1]
+        ends = pad(pad(cutpoints, (1, 0), value=BEYOND_ALL_SCORES), (0, 1), value=-BEYOND_ALL_SCORES)
+        scores = self.centre + self.weight * (logits - self.centre)
+        p, own, following = torch.sigmoid(logits), *(torch.sigmoid(scores + ends[levels.long() + k]) for k in (0, 1))
+        of_level = own * (1 - own) + following * (1 - following)
+        return (1 - self.weight**2) * p * (1 - p) + self.weight**2 * of_level
 
     def parameters(self) -> Iterator[Tensor]:
         """The cutpoints."""
