@@ -67,6 +67,7 @@ class Learner:
         scorer = context.build(context.backbone)  # first, so that all methods start from the same draw
         fitted_weights = weights.init(context)
         fitted_imputation = imputation.init(context, fitted_weights)
+        fitted_weights.start(scorer)
         fitted_imputation.start(scorer)
         fitted_ordinal = None if ordinal is None else ordinal.init(context)
         optimizer = context.optimizer(*(model for model in (scorer, fitted_ordinal) if model is not None))
@@ -124,7 +125,7 @@ class Learner:
         ratio = self.weights.ratio[batch.rows]
         extras = (
             self.weights.extra_loss(batch, logits.rows, logits.pairs),
-            self.imputation.extra_loss(logits.base_rows, logits.base_pairs),
+            self.imputation.extra_loss(batch, logits.base_rows, logits.base_pairs),
             self._ordinal_loss(batch, logits, ratio),
         )
         risk = self._risk(batch, errors, ratio, imputed, imputed_on_pairs)
@@ -200,7 +201,7 @@ class Learner:
 
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
         """The errors of the rows, whose labels are those given that they were observed."""
-        return risks.error(batch.labels, logits + self.imputation.offset)
+        return risks.error(self.imputation.targets(batch), logits + self.imputation.offset)
 
     def _imputed(self, batch: Batch, logits: Logits, errors: Tensor) -> tuple[Tensor, Tensor]:
         """The imputed errors of the rows, and of the pairs of D where they are scored."""
