@@ -1,4 +1,4 @@
-"""Causal embeddings (CausE): a second table of items that learns from the probe, kept near that of the log.
+"""Causal embeddings (CausE): items have a second table, which learns from the probe and is kept near that of the log.
 
 (Bonner and Vasile 2018, Causal Embeddings for Recommendation.) Differences from the released code: log losses of
 probabilities, where it has squared errors of labels -1 and 1; items have biases in both tables; the penalty is a
@@ -7,60 +7,59 @@ squared distance that moves both tables, where it has absolute differences that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from counterpoise.data.batches import Batch
-from counterpoise.errors import check_number
+from counterpoise.errors import ConfigError, check_number
 from counterpoise.models.base import Scorer
 from counterpoise.risks import error
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs
 from counterpoise.training.optimizer import Adam, Rate
 
 
-def squared_distance(tables: Sequence[Tensor], others: Sequence[Tensor]) -> Tensor:
-    """The sum over all entries of (table - other table)^2."""
-    pairs = zip(tables, others, strict=True)
-    return torch.stack([(table - other).square().sum() for table, other in pairs]).sum()
+def logits_with_items(scorer: Scorer, differences: dict[str, Tensor], users: Tensor, items: Tensor) -> Tensor:
+    """The logits of pairs, where a difference is added to each table of items: b' = b + difference."""
+    tables = {name: scorer.get_parameter(name) + difference for name, difference in differences.items()}
+    logits: Tensor = functional_call(scorer, tables, (users, items))
+    return logits
 
 
-def probe_loss(errors: Tensor, distance: Tensor, l2_distance: float, rows: int) -> Tensor:
-    """(1 / |O|) (sum over S of e + l2_distance / 2 x the squared distance of the tables): a row of the probe S counts
-    as one of the log.
-    """
-    return (errors.sum() + l2_distance / 2 * distance) / rows
+def probe_loss(errors: Tensor, rows: int) -> Tensor:
+    """(1 / |O|) sum over the probe of e: a row of the probe counts as one of the log."""
+    return errors.sum() / rows
 
 
 @dataclass
 class CausalEmbeddings(Imputation):
     """Beside the risk, the error on the probe of the predictor with other items, whose distance is penalised.
 
-    Users, intercept and all else are shared, and learn from both; the tables of items (factors and biases) are two. The
-    predictor's own learns from the log and from the distance to the other. `l2_distance`: the precision of a Gaussian
-    prior on the difference of both tables, as `l2` in `MatrixFactorization`. 0: items learn from one sample each; a
-    large one: both tables are one, and the probe's rows are rows of the log.
+    Users, intercept and all else are shared, and learn from both samples. Items have two tables of factors and biases:
+    b learns from the log and predicts, b' from the probe, and both from their distance l2_distance / 2 |b - b'|^2, a
+    Gaussian prior that counts as `l2` in `MatrixFactorization`. 0: items learn from one sample each. Large: both tables
+    are one, and the rows of the probe are rows of the log.
     """
 
     imputes_errors: ClassVar[bool] = False
-    l2_distance: float = 4.0
+    l2_distance: float = 16.0
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
-        """The tables are copied once there is a predictor."""
+        """The tables are made once there is a predictor."""
         check_number("l2_distance", self.l2_distance, at_least=0)
         context.need_probe("causal embeddings", "Without one, train by 'mf'.")
         return FittedCausalEmbeddings(self.l2_distance, context)
 
 
 class FittedCausalEmbeddings(FittedImputation):
-    """The predictor with a table of items for the probe."""
+    """The differences of both tables, learned beside the predictor."""
 
-    scorer: Scorer  # that of the probe: the predictor, but for its items
-    optimizer: Adam  # of the probe's items
+    scorer: Scorer  # the predictor
+    differences: dict[str, Tensor]  # b' - b of each table of items, by its name in the predictor
+    optimizer: Adam  # of the differences
 
     def __init__(self, l2_distance: float, context: FitContext) -> None:
         assert context.probe is not None
@@ -68,15 +67,13 @@ class FittedCausalEmbeddings(FittedImputation):
         self.probe: Batch = context.on(context.probe).batches().whole()
 
     def start(self, scorer: Scorer) -> None:
-        self.scorer = deepcopy(scorer)
-        parameters = dict(scorer.named_parameters())
-        items = [name for name in parameters if scorer.side(name) == "item"]
-        for name in parameters.keys() - set(items):
-            module, _, own_name = name.rpartition(".")
-            setattr(self.scorer.get_submodule(module), own_name, parameters[name])
-        self.of_log, self.of_probe = [parameters[n] for n in items], [self.scorer.get_parameter(n) for n in items]
-        precisions = [scorer.precision(name) / self.rows for name in items]
-        self.optimizer = Adam(self.of_probe, self.learning_rate, precisions)
+        self.scorer = scorer
+        items = {name: table for name, table in scorer.named_parameters() if scorer.side(name) == "item"}
+        if not items:
+            raise ConfigError("`backbone` must have tables of items for causal embeddings, named `item_...`.")
+        self.differences = {name: torch.zeros_like(table).requires_grad_() for name, table in items.items()}
+        precisions = [self.l2_distance / self.rows] * len(items)
+        self.optimizer = Adam(self.differences.values(), self.learning_rate, precisions)
 
     def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         self.optimizer.step(self._loss(), rate)
@@ -85,14 +82,14 @@ class FittedCausalEmbeddings(FittedImputation):
         return self._loss()
 
     def _loss(self) -> Tensor:
-        """Users and the log's items learn from it with the predictor, the probe's items in `step`."""
-        errors = error(self.probe.labels, self.scorer(self.probe.users, self.probe.items))
-        return probe_loss(errors, squared_distance(self.of_log, self.of_probe), self.l2_distance, self.rows)
+        logits = logits_with_items(self.scorer, self.differences, self.probe.users, self.probe.items)
+        return probe_loss(error(self.probe.labels, logits), self.rows)
 
     def state(self) -> list[Tensor]:
-        return [parameter.data for parameter in self.of_probe]
+        return [difference.data for difference in self.differences.values()]
 
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
         """How far apart both tables are: the root of the mean over items of the squared distance."""
-        return {"item_distance": float(squared_distance(self.of_log, self.of_probe) / self.scorer.n_items) ** 0.5}
+        total = sum(float(difference.square().sum()) for difference in self.differences.values())
+        return {"item_distance": (total / self.scorer.n_items) ** 0.5}
