@@ -44,7 +44,7 @@ LIU = (
 )
 
 LOG, PROBE, LABEL = "the log alone", "a probe (or other weights)", "a probe (or a label)"
-UNIFORM = "a probe, whose rows are learned from"
+UNIFORM = "a probe"
 SIDE = "the log alone; side features help"
 DR = "risk = mean over D of e^ + (1/|D|) sum over O of w (e - e^)"
 KB_IPS = "risk = sum over O of w e"
@@ -576,7 +576,7 @@ IMPUTATIONS = {
     "tri-training": "TriTraining",
     "mnar": "MNARLikelihood",
     "outcome": "OutcomeModel",
-    "causal-embeddings": "CausalEmbeddings",
+    "cause": "CausalEmbeddings",
     "bridge": "BridgeDistillation",
     "refine": "RefineDistillation",
 }

@@ -134,7 +134,7 @@ def test_the_loss_is_that_of_dense_tables(dataset: Dataset) -> None:
     fitted, batch, theta = in_float64(dataset)
     slow = dense(dataset, fitted)
     logits = fitted._logits(fitted.scorer, batch)
-    found = fitted._loss(batch, *map(log_loss_of, logits)) + slow.prior(theta)
+    found = fitted._loss(fitted.phi, batch, *map(log_loss_of, logits)) + slow.prior(theta)
     assert found.item() == pytest.approx(slow.loss(fitted.phi, theta).item(), rel=1e-10)
 
 

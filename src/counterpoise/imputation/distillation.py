@@ -52,7 +52,7 @@ class BridgeDistillation(Imputation):
     """
 
     imputes_errors: ClassVar[bool] = False
-    strength: float = 0.1
+    strength: float = 0.3
     backbone: Backbone | str | None = None
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
@@ -92,7 +92,7 @@ class RefineDistillation(Imputation):
     """
 
     imputes_errors: ClassVar[bool] = False
-    strength: float = 0.1
+    strength: float = 0.2
     backbone: Backbone | str | None = None
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:

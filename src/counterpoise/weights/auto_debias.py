@@ -103,11 +103,11 @@ def observed_weight(phi: DebiasingParameters, users: Tensor, items: Tensor, labe
 
 def pair_weight(phi: DebiasingParameters, users: Tensor | None, items: Tensor | None, observed: bool) -> Tensor:
     """w2 = exp((user + item + observed bias) / 5), of all pairs of D, user by user, where they are None."""
+    of_users = ((phi.pair_user + phi.observed[int(observed)]) / TEMPERATURE).exp()
+    of_items = (phi.pair_item / TEMPERATURE).exp()
     if users is None or items is None:
-        biases = (phi.pair_user[:, None] + phi.pair_item).flatten()
-    else:
-        biases = phi.pair_user[users.long()] + phi.pair_item[items.long()]
-    return ((biases + phi.observed[int(observed)]) / TEMPERATURE).exp()
+        return torch.outer(of_users, of_items).flatten()
+    return of_users[users.long()] * of_items[items.long()]
 
 
 def observed_loss(phi: DebiasingParameters, batch: Batch, on_rows: ErrorOfLabel) -> Tensor:
@@ -191,14 +191,14 @@ class FittedAutoDebias(FittedWeights):
         derivative of L along v, and L is made of errors, each of which has its own (`derivative_of`).
         """
         rows, pairs = self._logits(self.scorer, batch)
-        loss = self._loss(batch, log_loss_of(rows), log_loss_of(pairs))
+        loss = self._loss(self.phi.detached(), batch, log_loss_of(rows), log_loss_of(pairs))
         step = self.part.look_ahead * self.rows
         along = self._probe_gradient(self._at(self._gradient(loss), -step))
         changes = self._changes(batch, along)
         on_rows, on_pairs = (
             derivative_of(s.detach(), change) for s, change in zip((rows, pairs), changes, strict=True)
         )
-        return -step * self._loss(batch, on_rows, on_pairs)
+        return -step * self._loss(self.phi, batch, on_rows, on_pairs)
 
     def _gradient(self, loss: Tensor) -> list[Tensor]:
         """The gradient of a loss and of the prior in the predictor's parameters."""
@@ -206,9 +206,9 @@ class FittedAutoDebias(FittedWeights):
         terms = zip(gradients_of(loss, parameters), self.scorer.precisions(), parameters, strict=True)
         return [gradient + precision / self.rows * values.detach() for gradient, precision, values in terms]
 
-    def _loss(self, batch: Batch, on_rows: ErrorOfLabel, on_pairs: ErrorOfLabel) -> Tensor:
-        pairs = imputed_loss(self.phi, batch, on_rows, on_pairs, self.density)
-        return observed_loss(self.phi, batch, on_rows) + self.part.imputed_strength * pairs
+    def _loss(self, phi: DebiasingParameters, batch: Batch, on_rows: ErrorOfLabel, on_pairs: ErrorOfLabel) -> Tensor:
+        pairs = imputed_loss(phi, batch, on_rows, on_pairs, self.density)
+        return observed_loss(phi, batch, on_rows) + self.part.imputed_strength * pairs
 
     def _logits(self, scorer: Scorer, batch: Batch) -> tuple[Tensor, Tensor]:
         return scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
