@@ -494,7 +494,7 @@ def kd_refine() -> DebiasedRecommender:
 @method(
     "AutoDebias",
     "probe",
-    "risk = mean over O of w1 e + strength x mean over D of w2 CE(m -> prediction),   "
+    "risk = mean over O of w1 e + imputed_strength x mean over D of w2 CE(m -> prediction),   "
     "w1 = exp((user + item + label bias) / 5),   w2 = exp((user + item + observed bias) / 5),   "
     "m = sigmoid(c[label, or missing]),   all learned on the probe after a look-ahead step",
     UNIFORM,

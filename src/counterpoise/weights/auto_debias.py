@@ -13,7 +13,7 @@ and phi the error on the probe S of where one step of plain gradient descent wou
     theta' = theta - look_ahead |O| gradient of L(theta; phi),    phi against the gradient of mean over S of CE(r -> s')
 
 Differences from the released code: log losses of probabilities, where it has squared errors of labels -1 and 1, and
-with them sigmoid(c) for tanh(c); means in place of sums, so that `strength` means the same for any log; the predictor
+with them sigmoid(c) for tanh(c); means in place of sums, so that the strength means the same for any log; the predictor
 itself takes a step of Adam, as all our models, and plain descent serves the look-ahead alone.
 """
 
@@ -135,16 +135,17 @@ def imputed_loss(
 class AutoDebias(Weights):
     """Weights of observed pairs, and weights and labels of all pairs, learned on the probe by a look-ahead step.
 
-    `strength`: of the imputed labels. `look_ahead`: the rate of the plain gradient step on the sum of errors over the
-    log, after which the probe judges. `meta_rate`: the learning rate of the debiasing parameters, as a share of the
-    predictor's; 0 leaves all weights at 1. `l2_debiasing`: the precision of a Gaussian prior on the biases of users and
-    items in the weights, where the loss is a sum over the probe.
+    `imputed_strength`: of the imputed labels of all pairs. `look_ahead`: the rate of the plain gradient step on the sum
+    of errors over the log, after which the probe judges. `meta_rate`: the learning rate of the debiasing parameters, as
+    a share of the predictor's; 0 leaves all weights at 1. `l2_debiasing`: the precision of a Gaussian prior on the
+    biases of users and items in the weights, where the loss is a sum over the probe: it counts by what a step of
+    `look_ahead` can change. Without it Adam follows the noise of hundreds of biases on a small probe.
     """
 
-    imputed_strength: float = 0.3
-    look_ahead: float = 0.01
+    imputed_strength: float = 0.1
+    look_ahead: float = 0.001
     meta_rate: float = 1.0
-    l2_debiasing: float = 0.0
+    l2_debiasing: float = 0.1
 
     def init(self, context: FitContext) -> FittedWeights:
         """All weights are 1, and the imputed labels the label rate of the probe."""
