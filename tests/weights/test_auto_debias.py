@@ -199,6 +199,15 @@ def test_switched_off_it_is_the_naive_fit(dataset: Dataset) -> None:
     assert np.allclose(own.predict_log(dataset.test), naive.predict_log(dataset.test), atol=1e-5)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_negative_labels_count_more_where_positive_ones_are_likelier(seed: int) -> None:
+    data = cp.simulate(200, 150, 0.1, seed=seed, selection="preference", probe_fraction=0.2).dataset
+    model = cp.make("autodebias", seed=seed).fit(data.train, data.probe)
+    negative, positive = (model.ratio_[data.train.labels == label].mean() for label in (0, 1))
+    assert negative > 1.2 * positive
+    assert model.facts_["weights"]["imputed_label_of_missing"] < data.probe.labels.mean()
+
+
 @pytest.mark.parametrize("backbone", ["ncf", cp.ExposureCovariate(MatrixFactorization(dim=3))])
 @pytest.mark.parametrize("batch_size", ["full", 150])
 def test_it_learns_with_every_backbone_and_in_batches(backbone, batch_size, dataset: Dataset) -> None:
