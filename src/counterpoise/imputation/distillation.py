@@ -92,7 +92,7 @@ class RefineDistillation(Imputation):
     """
 
     imputes_errors: ClassVar[bool] = False
-    strength: float = 0.2
+    strength: float = 0.1
     backbone: Backbone | str | None = None
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
