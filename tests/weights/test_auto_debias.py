@@ -104,7 +104,7 @@ def dense(dataset: Dataset, fitted: FittedAutoDebias) -> Dense:
 
 def test_the_gradient_in_phi_is_that_through_the_look_ahead(dataset: Dataset) -> None:
     fitted, batch, theta = in_float64(dataset)
-    found = torch.autograd.grad(fitted.look_ahead(batch), list(fitted.phi))
+    found = torch.autograd.grad(fitted.meta_loss(batch), list(fitted.phi))
     expected = torch.autograd.grad(dense(dataset, fitted).probe_error(fitted.phi, theta), list(fitted.phi))
     for own, exact in zip(found, expected, strict=True):
         assert bool(exact.any())
@@ -113,7 +113,7 @@ def test_the_gradient_in_phi_is_that_through_the_look_ahead(dataset: Dataset) ->
 
 def test_the_gradient_in_phi_equals_finite_differences(dataset: Dataset) -> None:
     fitted, batch, theta = in_float64(dataset)
-    found = torch.autograd.grad(fitted.look_ahead(batch), list(fitted.phi))
+    found = torch.autograd.grad(fitted.meta_loss(batch), list(fitted.phi))
     slow, h = dense(dataset, fitted), 1e-4
     for place, gradient in enumerate(found):
         for entry in (0, len(gradient) - 1):
@@ -127,7 +127,7 @@ def test_the_gradient_in_phi_equals_finite_differences(dataset: Dataset) -> None
 
 def test_without_a_look_ahead_phi_has_no_gradient(dataset: Dataset) -> None:
     fitted, batch, _ = in_float64(dataset, look_ahead=0.0)
-    assert not any(bool(g.any()) for g in torch.autograd.grad(fitted.look_ahead(batch), list(fitted.phi)))
+    assert not any(bool(g.any()) for g in torch.autograd.grad(fitted.meta_loss(batch), list(fitted.phi)))
 
 
 def test_the_loss_is_that_of_dense_tables(dataset: Dataset) -> None:
@@ -142,12 +142,12 @@ def test_pairs_by_their_codes_are_those_of_the_grid(dataset: Dataset) -> None:
     fitted, batch, _ = in_float64(dataset)
     users, items = (torch.from_numpy(codes.ravel()) for codes in np.indices(dataset.train.shape))
     listed = replace(batch, pair_users=users, pair_items=items)
-    assert fitted.look_ahead(listed).item() == pytest.approx(fitted.look_ahead(batch).item(), rel=1e-9)
+    assert fitted.meta_loss(listed).item() == pytest.approx(fitted.meta_loss(batch).item(), rel=1e-9)
 
 
 def test_the_look_ahead_leaves_the_predictor_where_it_is(dataset: Dataset) -> None:
     fitted, batch, theta = in_float64(dataset)
-    fitted.look_ahead(batch)
+    fitted.meta_loss(batch)
     assert all(torch.equal(a, b) for a, b in zip(fitted.scorer.parameters(), theta, strict=True))
 
 

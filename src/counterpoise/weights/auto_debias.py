@@ -13,8 +13,9 @@ and phi the error on the probe S of where one step of plain gradient descent wou
     theta' = theta - look_ahead |O| gradient of L(theta; phi),    phi against the gradient of mean over S of CE(r -> s')
 
 Differences from the released code: log losses of probabilities, where it has squared errors of labels -1 and 1, and
-with them sigmoid(c) for tanh(c); means in place of sums, so that the strength means the same for any log; the predictor
-itself takes a step of Adam, as all our models, and plain descent serves the look-ahead alone.
+with them sigmoid(c) for tanh(c); means in place of sums, so that the strength means the same for any log; weights learn
+from the first epoch, not after 20; the predictor itself takes a step of Adam, as all our models, and plain descent
+serves the look-ahead alone.
 """
 
 from __future__ import annotations
@@ -181,11 +182,11 @@ class FittedAutoDebias(FittedWeights):
 
     def step(self, inputs: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
         batch = inputs.batch
-        self.optimizer.step(self.look_ahead(batch), rate)
+        self.optimizer.step(self.meta_loss(batch), rate)
         with torch.no_grad():
             self.ratio[batch.rows] = observed_weight(self.phi, batch.users, batch.items, batch.labels)
 
-    def look_ahead(self, batch: Batch) -> Tensor:
+    def meta_loss(self, batch: Batch) -> Tensor:
         """A number whose gradient in phi is that of the probe's error after the look-ahead step.
 
         With v the gradient of the probe's error at theta', it is -look_ahead |O| <v, gradient of L(theta; phi)>: the
