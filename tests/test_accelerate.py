@@ -23,6 +23,7 @@ RECORDED = ("mf", "ips", "eib", "dr-jl", "mnar", "counterpoise", "skb-ips", "akb
 NOT_RECORDED = {  # parts with a number that the host must know, or a regression in every step
     *("ips-v2", "dr-v2", "sdr"),  # joint propensities
     *("asips", "tdr", "tdr-jl", "mr"),  # tri-training, targeted and multiply robust imputations
+    *("cause", "kd-bridge", "kd-refine", "autodebias"),  # what learns from the rows of a probe
 }
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
     from counterpoise.imputation.base import Constant, Learned, NoImputation
+    from counterpoise.imputation.causal_embeddings import CausalEmbeddings
+    from counterpoise.imputation.distillation import BridgeDistillation, RefineDistillation
     from counterpoise.imputation.mnar import MNARLikelihood
     from counterpoise.imputation.multiply_robust import MultiplyRobust
     from counterpoise.imputation.outcome import OutcomeModel
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from counterpoise.training.probe import ProbeLabels
     from counterpoise.tuning.result import Tuning
     from counterpoise.tuning.tune import tune
+    from counterpoise.weights.auto_debias import AutoDebias
     from counterpoise.weights.balancing import Balancing
     from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
     from counterpoise.weights.joint import BalancedPropensity, StabilizedPropensity
@@ -94,6 +97,11 @@ _HOMES = {
         "Learned",
         "NoImputation",
     ),
+    "imputation.causal_embeddings": ("CausalEmbeddings",),
+    "imputation.distillation": (
+        "BridgeDistillation",
+        "RefineDistillation",
+    ),
     "imputation.multiply_robust": ("MultiplyRobust",),
     "imputation.targeted": ("Targeted",),
     "imputation.mnar": ("MNARLikelihood",),
@@ -127,6 +135,7 @@ _HOMES = {
     ),
     "tuning.result": ("Tuning",),
     "tuning.tune": ("tune",),
+    "weights.auto_debias": ("AutoDebias",),
     "weights.balancing": ("Balancing",),
     "weights.base": (
         "UnitWeights",
@@ -149,9 +158,12 @@ _PACKAGES = ("plots",)  # reached as counterpoise.NAME
 
 __all__ = [
     "METHODS",
+    "AutoDebias",
     "BalanceResult",
     "BalancedPropensity",
     "Balancing",
+    "BridgeDistillation",
+    "CausalEmbeddings",
     "ConfigError",
     "Constant",
     "ConvergenceWarning",
@@ -184,6 +196,7 @@ __all__ = [
     "OutcomeModel",
     "Popularity",
     "Propensity",
+    "RefineDistillation",
     "SimulatedData",
     "StabilizedPropensity",
     "Targeted",

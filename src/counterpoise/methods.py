@@ -38,7 +38,13 @@ TDR_CL = (
 )
 MARLIN = "Marlin and Zemel 2009, Collaborative Prediction and Ranking with Non-Random Missing Data"
 
+LIU = (
+    "Liu, Cheng, Dong, He, Pan and Ming 2020, A General Knowledge Distillation Framework for Counterfactual "
+    "Recommendation via Uniform Data"
+)
+
 LOG, PROBE, LABEL = "the log alone", "a probe (or other weights)", "a probe (or a label)"
+UNIFORM = "a probe"
 SIDE = "the log alone; side features help"
 DR = "risk = mean over D of e^ + (1/|D|) sum over O of w (e - e^)"
 KB_IPS = "risk = sum over O of w e"
@@ -55,7 +61,7 @@ class Method:
 
     name: str
     title: str
-    family: str  # naive, ips, dr, imputation, likelihood
+    family: str  # naive, ips, dr, imputation, probe, likelihood
     build: Callable[[], DebiasedRecommender]
     formula: str
     about: str
@@ -470,6 +476,66 @@ def mf_probe() -> DebiasedRecommender:
 
 
 @method(
+    "CausE",
+    "probe",
+    "risk = mean over O of e;   + (1/|O|) (sum over the probe of e with items b' + l2_distance/2 |b - b'|^2),   "
+    "b the items that predict",
+    UNIFORM,
+    "Bonner and Vasile 2018, Causal Embeddings for Recommendation",
+)
+def cause() -> DebiasedRecommender:
+    """Causal embeddings: users are shared, and items have two tables, one that learns from the log and one that learns
+    from the probe, kept near each other. That of the log predicts.
+    """
+    return cp.DebiasedRecommender(cp.Uniform(), "ips", cp.CausalEmbeddings())
+
+
+@method(
+    "KD-Bridge",
+    "probe",
+    "risk = mean over O of e;   + strength x mean over D of CE(t -> prediction),   t a model of the probe",
+    UNIFORM,
+    LIU,
+)
+def kd_bridge() -> DebiasedRecommender:
+    """Distillation of labels: a teacher is fitted to the probe alone, and on uniform pairs the predictor is drawn to
+    what the teacher predicts.
+    """
+    return cp.DebiasedRecommender(cp.Uniform(), "ips", cp.BridgeDistillation())
+
+
+@method(
+    "KD-Refine",
+    "probe",
+    "risk = mean over O of CE((r + strength x z) / (1 + strength) -> prediction),   z = (t - min t) / (max t - min t) "
+    "over O,   t a model of the probe",
+    UNIFORM,
+    LIU,
+)
+def kd_refine() -> DebiasedRecommender:
+    """Distillation of labels: a teacher is fitted to the probe alone, and each label of the log is moved towards what
+    the teacher predicts.
+    """
+    return cp.DebiasedRecommender(cp.Uniform(), "ips", cp.RefineDistillation())
+
+
+@method(
+    "AutoDebias",
+    "probe",
+    "risk = mean over O of w1 e + imputed_strength x mean over D of w2 CE(m -> prediction),   "
+    "w1 = exp((user + item + label bias) / 5),   w2 = exp((user + item + observed bias) / 5),   "
+    "m = sigmoid(c[label, or missing]),   all learned on the probe after a look-ahead step",
+    UNIFORM,
+    "Chen, Dong, Qiu, He, Xin, Chen, Lin and Yang 2021, AutoDebias: Learning to Debias for Recommendation",
+)
+def autodebias() -> DebiasedRecommender:
+    """The weights of observed pairs, and weights and labels of all pairs, are learned by meta-learning: such that a
+    step of the predictor on the log makes it better on the probe.
+    """
+    return cp.DebiasedRecommender(cp.AutoDebias(), "ips")
+
+
+@method(
     "MNAR",
     "likelihood",
     f"{OBSERVED};   + {EXPOSURE}",
@@ -528,6 +594,7 @@ WEIGHTS = {  # names of parts, and of their classes in `counterpoise`
     "balanced-propensity": "BalancedPropensity",
     "stabilized-propensity": "StabilizedPropensity",
     "balancing": "Balancing",
+    "autodebias": "AutoDebias",
 }
 IMPUTATIONS = {
     "none": "NoImputation",
@@ -538,6 +605,9 @@ IMPUTATIONS = {
     "tri-training": "TriTraining",
     "mnar": "MNARLikelihood",
     "outcome": "OutcomeModel",
+    "cause": "CausalEmbeddings",
+    "bridge": "BridgeDistillation",
+    "refine": "RefineDistillation",
 }
 
 # Settings that are parts: of what kind, and the names of the classes that are one, by their own short names.

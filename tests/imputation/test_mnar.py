@@ -109,7 +109,8 @@ def test_without_a_probe_the_missingness_model_is_inactive(dataset: Dataset) -> 
     learner = init(dataset, "mnar", probe=False)
     assert learner.imputation.offset == 0
     assert not learner.uses_pairs
-    assert learner.imputation.extra_loss(torch.zeros(3), torch.zeros(9)) is None
+    batch = learner.log.whole()
+    assert learner.imputation.extra_loss(batch, torch.zeros(3), torch.zeros(9)) is None
     mnar, mf = (cp.make(name, epochs=4).fit(dataset.train) for name in ("mnar", "mf"))
     assert np.array_equal(mnar.predict_log(dataset.test), mf.predict_log(dataset.test))
 
@@ -134,8 +135,9 @@ def test_the_exposure_loss_does_not_move_exposure_coefficients(dataset: Dataset)
     batches = FitContext(
         dataset.train, None, cp.MatrixFactorization(), Training(), torch.device("cpu"), torch.Generator()
     ).batches(pairs=True)
-    logits = learner._logits(batches.whole())
-    loss = learner.imputation.extra_loss(logits.base_rows, logits.base_pairs)
+    batch = batches.whole()
+    logits = learner._logits(batch)
+    loss = learner.imputation.extra_loss(batch, logits.base_rows, logits.base_pairs)
     assert loss is not None
     exposure_coefficients, factors = (
         learner.scorer.get_parameter("exposure_coefficients"),
@@ -220,7 +222,8 @@ def test_drawn_pairs_give_the_exposure_loss_on_average(dataset: Dataset) -> None
     with torch.no_grad():
         learner.scorer.base().get_parameter("user_bias.weight").normal_(generator=generator)
         logits = [learner._logits(batches.whole()) for batches in (exact, *[drawn] * 200)]
-        whole, *losses = (learner.imputation.extra_loss(each.base_rows, each.base_pairs) for each in logits)
+        batch = exact.whole()
+        whole, *losses = (learner.imputation.extra_loss(batch, each.base_rows, each.base_pairs) for each in logits)
         losses = torch.stack(losses)
     assert float(losses.mean()) == pytest.approx(float(whole), abs=4 * float(losses.std()) / 200**0.5)
 

@@ -31,7 +31,10 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.training.checkpoint.SECONDS_BETWEEN", 0)
 
 
-@pytest.mark.parametrize("method", ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "counterpoise", "counterpoise, ordinal"])
+METHODS = ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "cause", "autodebias", "counterpoise", "counterpoise, ordinal"]
+
+
+@pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_fit_is_the_fit_that_was_not_stopped(
     method: str, dataset: Dataset, tmp_path: Path, often: None
 ) -> None:

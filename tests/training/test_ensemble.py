@@ -14,6 +14,7 @@ from torch import Tensor
 
 import counterpoise as cp
 from counterpoise import ConfigError, DataError, Dataset
+from counterpoise.data.batches import Batch
 from counterpoise.parallel import fit_many
 from counterpoise.training.contracts import FittedImputation
 from counterpoise.training.ensemble import PRIOR_SD, EnsembleScorer, calibrating_intercept, combine
@@ -237,7 +238,7 @@ def test_two_predictors_in_a_run_without_ensemble_are_refused(model: cp.Debiased
 
 def test_an_imputation_with_a_loss_of_its_own_is_averaged(dataset: Dataset) -> None:
     class WithLoss(FittedImputation):
-        def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor:
+        def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor:
             return logits.square().mean()
 
     context = cp.make("mf", **FAST)._context(dataset.train, None)

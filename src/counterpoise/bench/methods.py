@@ -20,7 +20,8 @@ from counterpoise.methods import BALANCING, BASELINES, KERNEL_RULES, METHODS, ca
 PLUGINS = "counterpoise.methods"  # the group of entry points under which other packages offer methods
 KERNELS = {"exp": "Exp", "gau": "Gau"}  # the ending of our names and of the paper's
 TITLES = {"sdr": "SDR"}  # where the paper's table has another name than the method's own paper
-LITERATURE = ("mnar", *(method.name for method in BASELINES))
+PROBE_LEARNERS = tuple(name for name, method in METHODS.items() if method.family == "probe")
+LITERATURE = ("mnar", *PROBE_LEARNERS, *(method.name for method in BASELINES))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import Tensor
 
+from counterpoise.data.batches import Batch
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.probability import log_odds, shrink_by_error
 from counterpoise.risks import negative_log_complement
@@ -120,7 +121,7 @@ class FittedMNAR(FittedImputation):
         self.offset = of.log_odds_ratio if abs(of.log_odds_ratio) > 1e-9 else 0.0
         self.active = self.needs_pairs = bool(self.offset and strength)
 
-    def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+    def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         if not self.needs_pairs:
             return None
         return self.strength * exposure_loss(logits, pair_logits, self.density, self.of)

@@ -179,6 +179,9 @@ class FittedWeights:
     needs_pair_logits: ClassVar[bool] = True  # and at what is predicted there
     ratio: Tensor  # (rows,) of the log that is trained on, on the device of the fit
 
+    def start(self, scorer: Scorer) -> None:
+        """Meet the predictor before its first step, for weights that look at more of it than its logits."""
+
     def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> bool:
         """At the start of an epoch, counted from 1; whether the ratios changed.
 
@@ -251,9 +254,13 @@ class FittedImputation:
         return torch.zeros_like(logits), torch.zeros_like(pair_logits)
 
     def start(self, scorer: Scorer) -> None:
-        """Give a fresh predictor what this imputation has learned, if it has learned one like it."""
+        """Meet the predictor before its first step, and give it what was learned already of a model like it."""
 
-    def extra_loss(self, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+    def targets(self, batch: Batch) -> Tensor:
+        """The labels that the predictor learns from on the batch's rows."""
+        return batch.labels
+
+    def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
         """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone.
 
         From the logits of its base scorer (without an exposure covariate) on rows and on pairs of D.

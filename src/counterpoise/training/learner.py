@@ -78,6 +78,7 @@ class Learner:
         scorer = context.build(context.backbone)  # first, so that all methods start from the same draw
         fitted_weights = weights.init(context)
         fitted_imputation = imputation.init(context, fitted_weights)
+        fitted_weights.start(scorer)
         fitted_imputation.start(scorer)
         fitted_ordinal = None if ordinal is None else ordinal.init(context)
         probe = None if probe_labels is None else probe_labels.init(context, fitted_ordinal)
@@ -210,7 +211,7 @@ class Learner:
         ratio = self.weights.ratio[batch.rows]
         extras = (
             self.weights.extra_loss(batch, logits.rows, logits.pairs),
-            self.imputation.extra_loss(logits.base_rows, logits.base_pairs),
+            self.imputation.extra_loss(batch, logits.base_rows, logits.base_pairs),
             self._ordinal_loss(batch, logits, ratio),
         )
         risk = self._risk(batch, errors, ratio, imputed, imputed_on_pairs)
@@ -238,7 +239,7 @@ class Learner:
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""
         own = [parameter.data for parameter in self.optimizer.parameters]
-        precisions = list(self.scorer.estimates.values())
+        precisions = list(self.scorer.estimates.values()) if self.prior_epochs or self.follows else []
         return own + precisions + self.weights.state() + self.imputation.state()
 
     @torch.no_grad()
@@ -293,7 +294,7 @@ class Learner:
 
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
         """The errors of the rows, whose labels are those given that they were observed."""
-        return risks.error(batch.labels, logits + self.offset)
+        return risks.error(self.imputation.targets(batch), logits + self.offset)
 
     def _imputed(self, batch: Batch, logits: Logits, errors: Tensor) -> tuple[Tensor, Tensor]:
         """The imputed errors of the rows, and of the pairs of D where they are scored."""

@@ -104,6 +104,10 @@ DEFAULT_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "imputation__mix": _fixed(low=0.1, high=0.9),
     "imputation__ridge": _around(10, 10),
     "imputation__threshold": _around(4, 3),
+    "imputation__l2_distance": _around(16, 16),
+    "weights__imputed_strength": _around(10, 10),
+    "weights__look_ahead": _around(10, 10),
+    "weights__meta_rate": _around(10, 10),
 }
 PAPER_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "training__learning_rate": _fixed(choices=(0.01, 0.03, 0.05, 0.1)),
