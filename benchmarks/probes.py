@@ -5,8 +5,8 @@
                                 [--device cpu] [--out FILE.json]
 
 The ten kinds of simulated logs of `kinds.py`. For each kind and number of probe rows: AUC, NDCG@5, F1@5 (users without
-a positive are left out), log loss and MSE on the uniform test minus those of `mf`, x 10,000, paired by log; the standard
-error of the mean difference in brackets, + better and - worse where it is more than two of them. Then the same against
+a positive are left out), log loss and MSE on the uniform test minus those of `mf`, x 10,000, paired by log; in brackets
+the standard error of the mean difference, + better and - worse where it is more than two of them. Then the same against
 `mf-log-and-probe`, which trains on the rows of both. `mf` has no use for features, so that the simulation's, which are
 the true ones, are kept from the other methods too, unless `--features`. Choose on seeds from 100 on, report seeds from
 0 on.
@@ -38,7 +38,9 @@ BASELINE, WITH_PROBE = "mf", "mf-log-and-probe"
 Values = dict[str, dict[str, float]]  # of each method, by metric
 
 
-def fit_all(call: tuple[str, int, int], methods: list[str], settings: dict[str, Any], sided: bool, device: str) -> Values:
+def fit_all(
+    call: tuple[str, int, int], methods: list[str], settings: dict[str, Any], sided: bool, device: str
+) -> Values:
     """Every method on the log of a kind, seed and number of probe rows."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -84,7 +86,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    methods, kinds, probes = options.methods.split(","), options.kinds.split(","), list(map(int, options.probes.split(",")))
+    methods, kinds, probes = (
+        options.methods.split(","),
+        options.kinds.split(","),
+        list(map(int, options.probes.split(","))),
+    )
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     calls = list(product(kinds, seeds, probes))
     rest = methods, parse_settings(options.set), options.features, options.device

@@ -178,6 +178,13 @@ def test_all_methods_of_the_paper_are_there() -> None:
     baselines |= {"TDR", "TDR-JL", "StableDR", "DR-V2"}
     ours = [f"{rule}{risk}" for rule in ("RKB", "WKB", "AKB") for risk in ("IPS", "DR")]
     others = {"EIB", "SKBIPS", "SKBDR", "MBIPS", "MBDR", "MNAR", "Counterpoise"}
-    others |= {"MF (log and probe)", "MF (probe)", "CausE", "KD-Bridge", "KD-Refine", "AutoDebias"}  # which learn from the rows of the probe
+    others |= {
+        "MF (log and probe)",
+        "MF (probe)",
+        "CausE",
+        "KD-Bridge",
+        "KD-Refine",
+        "AutoDebias",
+    }  # which learn from the rows of the probe
     assert {*baselines, *ours, *others} == {m.title for m in METHODS.values()}
     assert all(method.citation and method.formula and method.about and method.needs for method in METHODS.values())

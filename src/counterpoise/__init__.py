@@ -195,6 +195,7 @@ __all__ = [
     "OrdinalLoss",
     "OutcomeModel",
     "Popularity",
+    "ProbeLabels",
     "Propensity",
     "RefineDistillation",
     "SimulatedData",

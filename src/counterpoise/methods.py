@@ -655,9 +655,10 @@ def configure(model: DebiasedRecommender, **settings: Any) -> DebiasedRecommende
     """Change settings of a model or of its parts in place.
 
     A setting of a part may be given by its own name (`dim=16`, `seed=1`) where only one part has it, or one nearer to
-    the top than the others (`backbone`), or the predictor's backbone, else with the part (`training__seed=1`). Parts may be given by their names:
-    `backbone="ncf"`, `kernel="exponential"`, `weights="logistic"`, `imputation="learned"`, `ensemble="none"`. Where the
-    backbone is an `ExposureCovariate`, `backbone` is the one inside, unless it is itself an `ExposureCovariate`.
+    the top than the others (`backbone`), or the predictor's backbone, else with the part (`training__seed=1`). Parts
+    may be given by their names: `backbone="ncf"`, `kernel="exponential"`, `weights="logistic"`, `imputation="learned"`,
+    `ensemble="none"`. Where the backbone is an `ExposureCovariate`, `backbone` is the one inside, unless it is itself
+    an `ExposureCovariate`.
     """
     flat = _flat(settings)
     for setting, value in sorted(flat.items(), key=_precedence):
@@ -698,7 +699,9 @@ def _full_name(model: DebiasedRecommender, setting: str) -> str:
     matches = [name for name in names if name == setting or name.endswith(f"__{setting}")]
     highest = min((name.count("__") for name in matches), default=0)
     nearest = [name for name in matches if name.count("__") == highest]
-    nearest = [name for name in nearest if name.startswith("backbone__")] or nearest  # the predictor before other models
+    nearest = [
+        name for name in nearest if name.startswith("backbone__")
+    ] or nearest  # the predictor before other models
     if len(nearest) != 1:
         known = sorted({_last(name) for name in names})
         problem = f"is ambiguous: {', '.join(nearest)}." if nearest else f"is unknown. Settings: {', '.join(known)}."

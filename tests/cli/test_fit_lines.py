@@ -54,7 +54,14 @@ def test_the_use_of_the_probe_is_said(method: str, learned: str, dataset: Datase
 
 @pytest.mark.parametrize(
     ("method", "corrected"),
-    [("mf", False), ("ips", True), ("skb-ips", True), ("eib", True), ("mf-log-and-probe", True), ("counterpoise", True)],
+    [
+        ("mf", False),
+        ("ips", True),
+        ("skb-ips", True),
+        ("eib", True),
+        ("mf-log-and-probe", True),
+        ("counterpoise", True),
+    ],
 )
 def test_a_model_knows_whether_it_corrects_for_selection(method: str, corrected: bool, dataset: Dataset) -> None:
     assert cp.make(method, **FAST).fit(dataset.train, dataset.probe).is_corrected == corrected

@@ -245,7 +245,9 @@ def test_an_exposure_covariate_inside_another_is_refused(dataset: Dataset) -> No
         cp.make("mf", backbone=ExposureCovariate(ExposureCovariate())).fit(dataset.train)
 
 
-@pytest.mark.parametrize("settings", [{"rate": 0.0}, {"imputation__strength": -1.0}, {"exposure_dim": 0}, {"l2_exposure": -1.0}])
+@pytest.mark.parametrize(
+    "settings", [{"rate": 0.0}, {"imputation__strength": -1.0}, {"exposure_dim": 0}, {"l2_exposure": -1.0}]
+)
 def test_settings_out_of_range_are_named(settings: dict[str, float], dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match=f"`{next(iter(settings)).rpartition('__')[2]}` must be"):
         cp.make("counterpoise", **settings).fit(dataset.train, probe=dataset.probe)

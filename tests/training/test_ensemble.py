@@ -46,7 +46,9 @@ def test_members_are_the_predictors_with_and_without_imputation(dataset: Dataset
     settings = {"probe_labels": None, "weights": "uniform", "l2_biases": 2.0, "l2_exposure": 1.0, **FAST}
     both = cp.make("counterpoise", **settings).fit(dataset.train, probe=dataset.probe)
     alone = [
-        cp.make("counterpoise", ensemble=None, imputation=imputation, **settings).fit(dataset.train, probe=dataset.probe)
+        cp.make("counterpoise", ensemble=None, imputation=imputation, **settings).fit(
+            dataset.train, probe=dataset.probe
+        )
         for imputation in ("none", "mnar")
     ]
     first, found = both.scorer_.members[0], both.facts_["ensemble"]
@@ -64,7 +66,8 @@ def test_the_probe_is_learned_after_it_has_judged(dataset: Dataset) -> None:
     )
     for name in ("weight", "exposure", "slope"):
         assert with_labels.facts_["ensemble"][name] == without.facts_["ensemble"][name]
-    assert with_labels.facts_["probe"]["learned"] and not without.facts_["probe"]["learned"]
+    assert with_labels.facts_["probe"]["learned"]
+    assert not without.facts_["probe"]["learned"]
     assert not np.allclose(logits(with_labels), logits(without), atol=1e-3)
 
 
@@ -134,14 +137,18 @@ def test_combine_is_the_mode_of_a_regression_on_predictors_and_exposure() -> Non
     beta = minimize(negative_log_posterior, np.zeros(4), rows, tol=1e-10).x
     assert found.weight == pytest.approx(1 / 3 + beta[2] / (1 + beta[1]), abs=1e-3)
     assert found.exposure == pytest.approx(1 + beta[3] / (1 + beta[1]), abs=1e-3)
-    assert found.weight > 0.5 and found.exposure < 0.8
+    assert found.weight > 0.5
+    assert found.exposure < 0.8
 
 
 def test_a_small_probe_leaves_everything_near_where_it_was() -> None:
     rng = np.random.default_rng(2)
     values = torch.tensor(rng.normal(size=(3, 30)))
-    found = combine((torch.rand(30, generator=torch.Generator().manual_seed(0)) < 0.5).double(), values[:2], values[2], 1 / 3)
-    assert abs(found.weight - 1 / 3) < 2 * PRIOR_SD and abs(found.exposure - 1) < 2 * PRIOR_SD
+    found = combine(
+        (torch.rand(30, generator=torch.Generator().manual_seed(0)) < 0.5).double(), values[:2], values[2], 1 / 3
+    )
+    assert abs(found.weight - 1 / 3) < 2 * PRIOR_SD
+    assert abs(found.exposure - 1) < 2 * PRIOR_SD
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0])
@@ -149,7 +156,8 @@ def test_labels_of_one_kind_combine_to_finite_numbers(rate: float) -> None:
     logits = torch.linspace(-2, 2, 40).repeat(2, 1) * torch.tensor([[1.0], [0.5]])
     found = combine(torch.full((40,), rate), logits, None, 1 / 3)
     assert all(math.isfinite(value) for value in found)
-    assert 0 <= found.weight <= 1 and found.exposure == 1
+    assert 0 <= found.weight <= 1
+    assert found.exposure == 1
 
 
 def test_without_a_probe_there_is_one_predictor(dataset: Dataset) -> None:

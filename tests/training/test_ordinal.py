@@ -170,7 +170,9 @@ def test_levels_without_information_have_no_weight(seed: int) -> None:
         assert least <= _weight_of_log(log, levels, np.arange(len(log)), 2) <= most
 
 
-@pytest.mark.parametrize(("density", "least"), [(0.15, 0.003), (0.8, -0.003)])  # where most pairs are observed it costs 0.002
+@pytest.mark.parametrize(
+    ("density", "least"), [(0.15, 0.003), (0.8, -0.003)]
+)  # where most pairs are observed it costs 0.002
 def test_levels_help_to_predict_labels(density: float, least: float) -> None:
     gains = []
     for seed in range(4):

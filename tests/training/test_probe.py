@@ -67,7 +67,8 @@ def test_the_probe_alone_learns_nothing_of_the_labels_of_the_log(dataset: Datase
 
 def test_a_shift_takes_the_level_of_the_log_away() -> None:
     data = cp.simulate(200, 150, 0.1, seed=3, selection="preference", probe_fraction=0.2).dataset
-    assert data.probe is not None and data.test is not None
+    assert data.probe is not None
+    assert data.test is not None
     found = {
         shift: cp.make("mf", probe_labels=cp.ProbeLabels(shift=shift), **CPU).fit(data.train, data.probe)
         for shift in (True, False)
@@ -82,12 +83,15 @@ def test_a_shift_takes_the_level_of_the_log_away() -> None:
 def test_the_missingness_model_gives_its_own_shift(dataset: Dataset) -> None:
     model = cp.make("mnar", probe_labels="likelihood", **CPU)
     learner = learner_of(model, dataset, dataset.probe)
-    assert learner.probe is not None and not learner.probe.shift.requires_grad
+    assert learner.probe is not None
+    assert not learner.probe.shift.requires_grad
     assert float(learner.probe.shift) == pytest.approx(learner.imputation.offset)
 
 
 def test_without_a_probe_nothing_changes(dataset: Dataset) -> None:
-    first, second = (cp.make("mf", epochs=5, probe_labels=part, **CPU).fit(dataset.train) for part in (None, cp.ProbeLabels()))
+    first, second = (
+        cp.make("mf", epochs=5, probe_labels=part, **CPU).fit(dataset.train) for part in (None, cp.ProbeLabels())
+    )
     assert np.array_equal(first.scorer_.grid(), second.scorer_.grid())
     assert "probe" not in second.facts_
 
@@ -118,5 +122,8 @@ def test_wrong_settings_are_named(settings: dict[str, object], dataset: Dataset)
 @pytest.mark.parametrize("method", ["dr-jl", "skb-dr", "snips", "ips-v2", "mr"])
 def test_any_method_can_learn_from_the_probe(method: str, dataset: Dataset) -> None:
     settings = {"epochs": 3, "dim": 3, **CPU}
-    models = [cp.make(method, probe_labels=part, **settings).fit(dataset.train, dataset.probe) for part in ("none", "likelihood")]
+    models = [
+        cp.make(method, probe_labels=part, **settings).fit(dataset.train, dataset.probe)
+        for part in ("none", "likelihood")
+    ]
     assert not torch.equal(models[0].scorer_.grid(), models[1].scorer_.grid())

@@ -67,6 +67,7 @@ class _Given(Weights):
 
 class OutcomeLabel(FittedImputation):
     """The errors of labels that a trained model predicts."""
+
     def __init__(self, scorer: Scorer, backbone: Backbone, correction: float) -> None:
         self.scorer, self.backbone, self.correction, self.prior_scale = scorer, backbone, correction, correction
         self._everywhere: Tensor | None = None  # (|D|,) once it was asked for

@@ -52,7 +52,9 @@ class Ensemble(Configurable):
         if self.why_inactive(learner) is None:
             members, weights = [_without_imputation(learner, context), learner], [1 - self.weight, self.weight]
             return EnsembleLearner(members, weights, context)
-        return learner if context.probe is None or len(context.probe) == 0 else EnsembleLearner([learner], [1.0], context)
+        return (
+            learner if context.probe is None or len(context.probe) == 0 else EnsembleLearner([learner], [1.0], context)
+        )
 
     def empty_scorer(self, scorer: Scorer, members: int) -> EnsembleScorer:
         """So many scorers of the shape of this one, to be filled with saved values."""
@@ -223,11 +225,11 @@ class EnsembleLearner:
 
     def _add_exposure(self, found: Combination) -> None:
         """Add (factor - 1) x the exposure part of the first member; all members have the same exposure covariate."""
-        first, weights = self.members[0].scorer, self.scorer.weights
-        if found.exposure != 1:
-            heaviest = int(weights.argmax())
-            share = (found.exposure - 1) / float(weights[heaviest])
-            self.members[heaviest].scorer.add_exposure(share * first.exposure_coefficients)
+        coefficients = getattr(self.members[0].scorer, "exposure_coefficients", None)
+        if coefficients is not None:
+            heaviest = int(self.scorer.weights.argmax())
+            share = (found.exposure - 1) / float(self.scorer.weights[heaviest])
+            self.members[heaviest].scorer.add_exposure(share * coefficients.detach())
 
     def _learn_labels(self, context: FitContext) -> dict[str, Any]:
         """Train on with the labels of the probe beside those of the log."""

@@ -153,7 +153,9 @@ class Learner:
             self._estimate_precisions(ratio, sizes)
         found = self.scorer.estimates.items()
         factors = {name: value / self.scorer.precision(name) for name, value in found if self.scorer.precision(name)}
-        given = not self.prior_epochs and not self.follows and all(bool((value == 1).all()) for value in factors.values())
+        given = (
+            not self.prior_epochs and not self.follows and all(bool((value == 1).all()) for value in factors.values())
+        )
         fixed = prior_scale == 1 and given and not self.weights.changes and not self.optimizer.row_precisions
         if fixed and bool((ratio - 1).abs().max() < 1e-6):
             return
@@ -262,7 +264,7 @@ class Learner:
             rows, error = rows + size, error + size * float(errors.mean())
         if self.probe is not None:
             facts["probe"] = self.probe.facts()
-        if self.risk_name == "probe":
+        if self.risk_name == "probe" and self.probe is not None:
             risk = rows * float(self.probe.mean_error(self.scorer, self.ordinal))
         return facts | {"risk": risk / rows, "error_on_log": error / rows}
 

@@ -128,4 +128,3 @@ class FittedProbe:
         """JSON-able: the rows, the share of the combined estimate that they have, and the shift."""
         share = float(self.share)
         return {"rows": len(self.labels), "share": share / (1 + share), "shift": float(self.shift.detach())}
-

@@ -28,7 +28,9 @@ def _probe(facts: Facts) -> str:
         return "No probe: nothing is known of pairs that were not rated but what the log shows."
     if not probe["learned"]:
         rate = "ratio_of_positive" in facts["weights"] or "log_odds_ratio" in facts["imputation"]
-        used = "only its label rate was used" if rate or "label" in facts["imputation"] else "its labels were not learned"
+        used = (
+            "only its label rate was used" if rate or "label" in facts["imputation"] else "its labels were not learned"
+        )
         return f"Probe: {probe['rows']:,} rows; {used}."
     return f"Probe: {probe['rows']:,} rows, learned beside the log with {probe['share']:.0%} of the weight."
 
@@ -38,12 +40,13 @@ def _weights(facts: Facts, rows: int) -> str:
     if weights.get("design_effect", 1.0) < 1 + 1e-9:
         return "Every row of the log counts the same."
     how = "to look more like all pairs" if "relaxed" in weights else "by how likely they were to be observed"
-    return f"Rows of the log are weighted {how}: effective sample size {weights['effective_sample_size']:,.0f} of {rows:,}."
+    size = f"{weights['effective_sample_size']:,.0f} of {rows:,}"
+    return f"Rows of the log are weighted {how}: effective sample size {size}."
 
 
 def _exposure_counts(facts: Facts) -> bool:
-    found = facts.get("exposure")
-    return bool(found) and max(map(abs, found["coefficients"])) >= MIN_COEFFICIENT
+    coefficients = facts.get("exposure", {}).get("coefficients", [0.0])
+    return bool(max(map(abs, coefficients)) >= MIN_COEFFICIENT)
 
 
 def _exposure(facts: Facts) -> list[str]:
