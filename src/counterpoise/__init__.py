@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from counterpoise.data.log import Dataset, FeedbackLog
     from counterpoise.data.reading import read_log, read_logs
     from counterpoise.data.simulation import SimulatedData, simulate
+    from counterpoise.data.splits import HoldoutSplit, split
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
     from counterpoise.imputation.base import Constant, Learned, NoImputation
@@ -77,6 +78,10 @@ _HOMES = {
     "data.simulation": (
         "SimulatedData",
         "simulate",
+    ),
+    "data.splits": (
+        "HoldoutSplit",
+        "split",
     ),
     "errors": (
         "ConfigError",
@@ -165,6 +170,7 @@ __all__ = [
     "FeedbackLog",
     "Gaussian",
     "History",
+    "HoldoutSplit",
     "KernelBalancer",
     "KernelFunctions",
     "KnownPropensity",
@@ -204,6 +210,7 @@ __all__ = [
     "read_logs",
     "shard_log",
     "simulate",
+    "split",
     "tune",
     "worst_case_balance",
     "write_report",

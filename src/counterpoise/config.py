@@ -88,6 +88,8 @@ def _rich(value: Any) -> Any:
 
 Duplicates = Literal["error", "last", "mean"]  # a pair that occurs twice: refuse, keep the last row, average
 Protocol = Literal["honest", "paper"]  # how unbiased ratings become probe and test
+Sample = Literal["uniform", "biased"]  # how the pairs of a log were collected: drawn uniformly from D, or not
+Holdout = Literal["random", "user", "time", "leave-last"]  # which rows of a log are held out
 Unknown = Literal["error", "popular"]  # a user the log does not have: refuse, or score items by their label rate
 KernelName = Literal["gaussian", "exponential"]
 Select = Literal["random", "worst_case", "greedy", "adaptive", "spectral"]

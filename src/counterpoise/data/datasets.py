@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -233,6 +233,7 @@ def load_dataset(
     threshold = source.threshold if threshold is None else threshold
     folder, reader = find(source, path)
     train, unbiased, notes = reader(folder, threshold, split.rng)
+    train, unbiased = replace(train, sample="biased"), replace(unbiased, sample="uniform")
     about = {"source": source.title, "licence": source.licence, "citation": source.citation, "threshold": threshold}
     return split.dataset(source.name, train, unbiased, None, about | notes)
 

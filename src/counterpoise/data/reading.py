@@ -60,7 +60,7 @@ def read_logs(
     `header`: the names of the columns of text files that have no header.
     `propensity_col`: the column of known propensities, in (0, 1]; the first file must have it, others may.
     `new_users`: users that `user_ids` does not have are added to it; by default they are an error.
-    `options`: `threshold`, `duplicates` and whatever else `FeedbackLog.from_arrays` takes.
+    `options`: `threshold`, `duplicates`, `sample` and whatever else `FeedbackLog.from_arrays` takes.
     """
     roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
     roles["propensity"] = propensity_col
