@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from counterpoise.imputation.tri_training import TriTraining
     from counterpoise.methods import METHODS, make
     from counterpoise.models.exposure import ExposureCovariate
+    from counterpoise.models.item_popularity import ItemPopularity
     from counterpoise.models.matrix_factorization import MatrixFactorization
     from counterpoise.models.neural_cf import NeuralCF
     from counterpoise.out_of_core.balancing import balance_log, balance_shards
@@ -108,6 +109,7 @@ _HOMES = {
         "make",
     ),
     "models.exposure": ("ExposureCovariate",),
+    "models.item_popularity": ("ItemPopularity",),
     "models.matrix_factorization": ("MatrixFactorization",),
     "models.neural_cf": ("NeuralCF",),
     "out_of_core.balancing": (
@@ -171,6 +173,7 @@ __all__ = [
     "Gaussian",
     "History",
     "HoldoutSplit",
+    "ItemPopularity",
     "KernelBalancer",
     "KernelFunctions",
     "KnownPropensity",

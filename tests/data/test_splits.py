@@ -124,7 +124,7 @@ def test_a_log_says_how_it_was_collected(log: cp.FeedbackLog) -> None:
 
 
 def test_a_misspelt_sample_names_the_nearest() -> None:
-    with pytest.raises(cp.ConfigError, match="got .unifrom.+Did you mean .uniform"):
+    with pytest.raises(cp.ConfigError, match=r"got .unifrom.+Did you mean .uniform"):
         cp.FeedbackLog.from_arrays([1], [1], [1], sample="unifrom")  # type: ignore[arg-type]
 
 

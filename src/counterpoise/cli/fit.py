@@ -32,7 +32,7 @@ class TrainingOptions(OptionGroup):
     learning_rate: Annotated[float | None, option("Learning rate of Adam.")] = None
     patience: Annotated[int | None, option("Stop after this many epochs without a better validation risk.")] = None
     device: Annotated[str | None, option("Device to train on: auto, cpu or cuda.", shown="auto")] = None
-    backbone: Annotated[str | None, option("Model that predicts: mf or ncf.", shown="mf")] = None
+    backbone: Annotated[str | None, option("Model that predicts: mf, ncf or popularity.", shown="mf")] = None
 
 
 @dataclass(frozen=True)
