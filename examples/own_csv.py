@@ -25,9 +25,9 @@ def write_files(folder: Path) -> tuple[Path, Path]:
 
 def main(ratings: Path, uniform: Path | None) -> None:
     """Fit two methods, compare them on unbiased ratings where there are some, and recommend."""
-    files = {"log": ratings} if uniform is None else {"log": ratings, "test": uniform}
-    logs = cp.read_logs(files, threshold=4)  # one vocabulary for all files
-    log, test = logs["log"], logs.get("test")
+    kind = None if uniform is None else "uniform"  # its pairs were drawn at random
+    data = cp.load_dataset(ratings, test=uniform, test_kind=kind, threshold=4, probe_fraction=0)
+    log, test = data.train, data.test
     print(log)
     models = {name: cp.make(name, seed=0).fit(log) for name in ("mf", "counterpoise")}
     if test is not None:

@@ -23,7 +23,13 @@ def folder(dataset: Dataset, tmp_path: Path) -> Path:
 
 
 def test_log_is_streamed_where_memory_is_too_small(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = {"test": folder / "test.csv", "cache": folder / "cache", "threshold": 1, "seed": 3}
+    options = {
+        "test": folder / "test.csv",
+        "cache": folder / "cache",
+        "threshold": 1,
+        "seed": 3,
+        "test_kind": "uniform",
+    }
     whole = load_dataset_out_of_core(folder / "log", memory="1GB", **options)
     assert not isinstance(whole.train, StreamedLog)
     monkeypatch.setattr("counterpoise.out_of_core.datasets.IN_MEMORY_ROW", 10**9)

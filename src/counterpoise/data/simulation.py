@@ -30,7 +30,7 @@ from counterpoise.config import Sample
 from counterpoise.data.hashing import GOLDEN_GAMMA, splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
-from counterpoise.data.splits import apply_protocol
+from counterpoise.data.splits import apply_protocol, cold_counts, cold_rows
 from counterpoise.errors import DataError, check_choice, check_number
 
 BLOCK_PAIRS = 1 << 20  # pairs that are computed at a time, and drawn to estimate a mean over more
@@ -201,8 +201,9 @@ def simulate(
 
     train, unbiased = log_of(log_users, log_items, "biased"), log_of(test_users, test_items, "uniform")
     probe, test, removed = apply_protocol(train, unbiased, "honest", probe_fraction, rng=rng)
+    cold = {"test_sample": "uniform"} | cold_counts(test, cold_rows(train, test)) | {"dropped_rows": 0}
     description = {"source": "simulated", "seed": seed, "strength": strength, "selection": selection}
-    dataset = Dataset(train, probe, test, "simulated", description | {"protocol": "honest"} | removed)
+    dataset = Dataset(train, probe, test, "simulated", description | {"protocol": "honest"} | removed | cold)
     return SimulatedData(dataset, propensity, PairTable(shape, preference), labels, users, items)
 
 

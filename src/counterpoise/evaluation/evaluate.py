@@ -160,8 +160,10 @@ def unseen_rows(model: Any, log: FeedbackLog, protocol: Protocol, name: str = "`
     seen = model.has_seen(log)
     if protocol == "honest" and seen.any():
         if seen.all():
-            rule = 'The honest protocol leaves them out; the protocol "paper" counts them.'
-            raise DataError(f"{name}: all {len(seen)} pairs were seen in training or in the probe. {rule}")
+            ways = 'Hold rows out before the fit (`split`, `holdout`), or count them (protocol="paper")'
+            raise DataError(
+                f"{name}: all {len(seen)} pairs were seen in training or in the probe, so they are no test. {ways}."
+            )
         log = log.take(~seen)
     return log, int(seen.sum())
 

@@ -13,7 +13,8 @@ label: 1 (positive) where the rating is at or above the threshold, else 0; witho
 label rate: The share of positive labels. If it is higher in the log than in a uniform sample, positives are
     over-represented in the log.
 probe: A small uniformly collected sample that methods may learn from. It is never tested on.
-test: Uniformly collected ratings that the model was not trained on.
+test: Ratings that the model was not trained on. If their pairs were drawn uniformly from all pairs, metrics are
+    unbiased; if users or a system chose them, as in a hold-out of the log, metrics are those of chosen pairs.
 interval: A 95% interval. For metrics and their differences: the percentile interval over 200 bootstrap samples of users
     with all their rows. For label rates: Wilson's. It covers the choice of users, not other data or seeds.
 activity: The number of ratings of a user in the log.

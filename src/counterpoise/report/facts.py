@@ -22,6 +22,7 @@ from counterpoise.balance.covariate_balance import feature_balance
 from counterpoise.balance.diagnostics import group_effective_sample_sizes, held_out_imbalance, weight_facts
 from counterpoise.balance.features import side_features, standardised
 from counterpoise.balance.population import Pairs
+from counterpoise.data.splits import cold_counts
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
 from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
@@ -132,7 +133,7 @@ def _label_rates(context: ReportContext, rows: WeightedRows) -> list[dict[str, A
         rates.append({"sample": "log, weighted", "rate": rate, "rows": len(rows.ratio), "interval": None})
     samples = {"probe": None if context.dataset is None else context.dataset.probe, "test": context.test}
     for name, log in samples.items():
-        if log is not None and len(log):
+        if log is not None and len(log) and (name == "probe" or log.sample == "uniform"):
             rate = float(log.labels.mean())
             interval = wilson_interval(rate, len(log))
             rates.append({"sample": name, "rate": rate, "rows": len(log), "interval": interval})
@@ -360,7 +361,7 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
         return {"evaluation": context.manifest.get("evaluation"), "metrics": [], "test": None, "calibration": {}}
     labels, found, calibration = binary_labels(log), {}, {}
     for which, model in _models(context).items():
-        scores = model.predict_log(log, unknown=context.unknown).astype(np.float64)
+        scores = model.predict_log(log, unknown_users="popular", unknown_items="popular").astype(np.float64)
         found[which] = resampled_evaluation(scores, log, context.k)
         bins = calibration_bins(scores, labels)
         calibration[which] = {"bins": [one.to_dict() for one in bins], "error": calibration_error(bins)}
@@ -372,7 +373,8 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
         for which, facts in evaluations.items():
             row[which] = {"value": facts[name], "interval": facts["intervals"].get(name)}
         metrics.append(row | (difference_facts(name, differences[name]) if differences else {}))
-    test = {"name": context.test_name, "rows": len(log), "users": evaluations["run"]["n_users"]}
+    test = {"name": context.test_name, "sample": log.sample, "rows": len(log), "users": evaluations["run"]["n_users"]}
+    test |= cold_counts(log, context.model.cold_rows(log))
     return {"test": test, "evaluation": evaluations["run"], "metrics": metrics, "calibration": calibration}
 
 

@@ -11,7 +11,7 @@ from counterpoise.evaluation.metrics import EMPTY_USERS
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
 from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
 from counterpoise.report.path import intercept_sentence
-from counterpoise.report.summary import CUSTOM
+from counterpoise.report.summary import BIASED_TEST, CUSTOM, NO_TEST
 
 MAX_FEATURES = 20  # rows of the love plot
 MAX_FUNCTIONS = 100  # bars of the chart of dual values
@@ -89,7 +89,7 @@ def _label_rates(rates: Sequence[Facts]) -> Figure:
     svg = row_chart(drawn, "share of positive labels", "Label rates of the log and of uniform samples", guides=())
     rate_column = ("rate", "rate", "share", "label rate")
     numbers = records("Label rates", rows, "sample", rate_column, *_interval_columns("share"), ROWS)
-    caption = "Probe and test are uniform samples: they estimate the label rate of all pairs. The log is selected."
+    caption = "Uniform samples estimate the label rate of all pairs. The log is selected."
     return Figure("Label rates", svg, caption, numbers=numbers, term="label rate")
 
 
@@ -321,6 +321,7 @@ def model_section(facts: Facts) -> Section:
             f"Evaluated on {model['test']['name']}: {rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom "
             f"{rule['n_empty_users']:,} have no positive label and {rule['n_short_users']:,} fewer than {rule['k']} "
             f"rows. In NDCG, precision, recall and F1, {EMPTY_USERS}."
+            + ("" if model["test"]["sample"] == "uniform" else f" {BIASED_TEST}")
         )
         blocks += [evaluated, _metric_table(model["metrics"])]
         if any(row.get("difference") for row in model["metrics"]):
@@ -335,7 +336,7 @@ def model_section(facts: Facts) -> Section:
         table = Table("Metrics at the fit", [Column("metric", term="AUC"), Column("value", "metric"), *ends], rows)
         blocks += ["The test is not available; these are the metrics at the fit.", table]
     else:
-        blocks.append("There are no uniformly collected ratings to evaluate on: give some with --test FILE.")
+        blocks.append(NO_TEST)
     if model["calibration"]:
         blocks.append(_calibration(model["calibration"]))
     return Section("model", "Model", [*blocks, _learning(model), *_fitted_parts(model), *_truth(model)])

@@ -10,6 +10,8 @@ from counterpoise.models.base import factor_sentence
 from counterpoise.report.path import intercept_sentence, path_sentence
 
 Facts = Mapping[str, Any]
+NO_TEST = "There is no test: hold out rows at the fit (--holdout 0.2), or give some with --test FILE."
+BIASED_TEST = "These ratings are of pairs that users chose, so the metrics are those of chosen pairs, not of all pairs."
 HEADLINE_METRICS = ("auc", "ndcg", "log_loss")
 CUSTOM = "custom"  # the name of a method that is none of the named ones
 INVERSE_PROPENSITY = "weights each rating by its inverse estimated propensity"
@@ -193,13 +195,16 @@ def _corrections(model: Facts) -> list[str]:
 def _results(model: Facts) -> list[str]:
     if not model["metrics"]:
         if model["evaluation"]:
-            return [f"At the fit the AUC on unbiased ratings was {model['evaluation']['auc']:.3f}."]
-        return ["There are no uniformly collected ratings to evaluate on: give some with --test FILE."]
+            return [f"At the fit the AUC on the test was {model['evaluation']['auc']:.3f}."]
+        return [NO_TEST]
     rows = {row["metric"]: row for row in model["metrics"]}
     chosen = [rows[name] for name in HEADLINE_METRICS if rows[name]["run"]["value"] is not None]
     listed = ", ".join(f"{row['name']} {row['run']['value']:.3f}{_interval(row['run']['interval'])}" for row in chosen)
     test = model["test"]
-    sentences = [f"On {test['rows']:,} uniformly collected ratings of {test['users']:,} users: {listed}."]
+    how = "uniformly collected" if test["sample"] == "uniform" else "biased"
+    sentences = [f"On {test['rows']:,} {how} ratings of {test['users']:,} users: {listed}."]
+    if how == "biased":
+        sentences.append(BIASED_TEST)
     verdicts = {row["name"]: row["verdict"] for row in model["metrics"] if row.get("verdict")}
     if verdicts:
         sentences.append(f"Against the MF baseline (same log, no correction): {verdict_list(verdicts)}.")
