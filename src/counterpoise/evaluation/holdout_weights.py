@@ -96,12 +96,14 @@ class HoldoutWeights:
 def weigh_holdout(
     weights: Any, train: FeedbackLog | None, holdout: FeedbackLog, probe: FeedbackLog | None = None, seed: int = 0
 ) -> HoldoutWeights:
-    """The weights of a hold-out: "balanced", a propensity method by its name, "known", or an array.
+    """The weights of a hold-out: "balanced", a propensity method by its name, "known", an array, or as found before.
 
     "balanced": `balanced_weights`. A propensity method: (1 - p) / p, with the chance p of being in the training log as
     learned from it: a pair that is not there is in the hold-out with a chance in proportion to p / (1 - p). "known": one
     over the hold-out's column of propensities. `train` is needed for all but the last and an array.
     """
+    if isinstance(weights, HoldoutWeights) and len(weights.values) == len(holdout):
+        return weights
     if not isinstance(weights, str):
         return HoldoutWeights(_given(weights, len(holdout)), "given", "Unbiased if the weights that you gave are right.")
     check_choice("weights", weights, NAMES)

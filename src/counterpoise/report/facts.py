@@ -9,7 +9,7 @@ import json
 import math
 import platform
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -23,6 +23,8 @@ from counterpoise.balance.diagnostics import group_effective_sample_sizes, held_
 from counterpoise.balance.features import side_features, standardised
 from counterpoise.balance.population import Pairs
 from counterpoise.data.splits import cold_counts
+from counterpoise.errors import CounterpoiseError
+from counterpoise.evaluation.baselines import fit_baselines, weighted_evaluations
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
 from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
@@ -358,7 +360,8 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     """Metrics of the model and of the baseline on the test, their paired differences, and calibration."""
     log = context.test
     if log is None:
-        return {"evaluation": context.manifest.get("evaluation"), "metrics": [], "test": None, "calibration": {}}
+        kept = {"evaluation": context.manifest.get("evaluation"), "weighted": None}
+        return kept | {"metrics": [], "test": None, "calibration": {}}
     labels, found, calibration = binary_labels(log), {}, {}
     for which, model in _models(context).items():
         scores = model.predict_log(log, unknown_users="popular", unknown_items="popular").astype(np.float64)
@@ -370,12 +373,30 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     metrics = []
     for name in METRIC_NAMES:
         row = metric_facts(name, context.k)
-        for which, facts in evaluations.items():
-            row[which] = {"value": facts[name], "interval": facts["intervals"].get(name)}
+        for which, evaluation in evaluations.items():
+            row[which] = {"value": evaluation[name], "interval": evaluation["intervals"].get(name)}
         metrics.append(row | (difference_facts(name, differences[name]) if differences else {}))
     test = {"name": context.test_name, "sample": log.sample, "rows": len(log), "users": evaluations["run"]["n_users"]}
     test |= cold_counts(log, context.model.cold_rows(log))
-    return {"test": test, "evaluation": evaluations["run"], "metrics": metrics, "calibration": calibration}
+    facts = {"test": test, "evaluation": evaluations["run"], "metrics": metrics, "calibration": calibration}
+    return facts | {"weighted": _weighted(context)}
+
+
+def _weighted(context: ReportContext) -> dict[str, Any] | None:
+    """Weighted estimates of run and baselines on a biased test, or the reason why there are none; None on others."""
+    log, dataset = context.test, context.dataset
+    if log is None or log.sample == "uniform" or context.configuration.get("protocol", "honest") == "paper":
+        return None
+    if dataset is None:
+        return {"reason": "the log could not be read", "models": {}}
+    models = _models(context)
+    try:
+        settings = context.configuration.get("settings", {})
+        models |= fit_baselines(context.model, dataset.train, settings, ["popularity"])
+        found = weighted_evaluations(models, replace(dataset, test=log), context.k)
+    except CounterpoiseError as error:
+        return {"reason": str(error).rstrip("."), "models": {}}
+    return {"reason": None, "models": {name: evaluation.to_dict() for name, evaluation in found.items()}}
 
 
 def metric_facts(name: str, k: int) -> dict[str, Any]:
