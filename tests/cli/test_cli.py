@@ -388,6 +388,42 @@ def test_unknown_items_of_a_test_are_an_error_dropped_or_scored(
     assert len(pl.read_csv(pairs)) == 5
 
 
+def test_evaluate_weights_biased_ratings_as_asked(
+    run: Path, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    rows = pl.read_csv(files / "test.csv")
+    rows.with_columns(chance=pl.Series([0.1, 0.4] * (len(rows) // 2) + [0.2] * (len(rows) % 2))).write_csv(test)
+    command = ["evaluate", str(run), str(test), "--json"]
+    found = {}
+    for words in ([], ["--weights", "none"], ["--weights", "popularity"], ["--weights", "known"]):
+        assert main([*command, *words, *(["--propensity-col", "chance"] if "known" in words else [])]) == 0
+        found[words[-1] if words else "balanced"] = printed_json(capsys)
+    assert {name: facts.get("method") for name, facts in found.items()} == {
+        "balanced": "balanced",
+        "none": None,
+        "popularity": "popularity",
+        "known": "known",
+    }
+    assert found["balanced"]["naive"]["auc"] == pytest.approx(found["none"]["auc"])
+    assert main([*command, "--weights", "know"]) == 2
+    assert "Did you mean 'known'?" in capsys.readouterr().err
+    assert main([*command, "--weights", "known"]) == 2
+    assert "--propensity-col" in capsys.readouterr().err
+
+
+def test_one_class_of_labels_is_evaluated_without_weights(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    pl.read_csv(files / "test.csv").filter(pl.col("rating") == 1).write_csv(test)
+    fit = ["fit", str(files / "train.csv"), "--test", str(test), "--method", "mf", "--epochs", "2"]
+    assert main([*fit, "--out", str(tmp_path / "run")]) == 0
+    text = capsys.readouterr().out
+    assert "these are metrics of the pairs that users chose, not of all pairs:" in text
+    assert "No weighted estimates: they need labels of both kinds" in text
+
+
 def test_fit_can_refuse_or_drop_cold_users(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     test = tmp_path / "test.csv"
     test.write_text((files / "test.csv").read_text() + "newcomer,i1,1\nnewcomer,i3,0\n")

@@ -49,9 +49,9 @@ def split(log: FeedbackLog, holdout: float = DEFAULT_HOLDOUT, by: Holdout = "ran
     held_out = _held_out_rows(log, holdout, by, np.random.default_rng(seed))
     if not held_out.any() or held_out.all():
         part, way = ("hold-out", "more") if not held_out.any() else ("training log", "less")
+        ways = f"Hold out {way} (`holdout`)" + ("" if by == "random" else ', use by="random",') + " or bring more rows."
         raise DataError(
-            f'by="{by}" leaves the {part} empty: {held_out.sum():,} of {len(log):,} rows are held out. '
-            f'Hold out {way} (`holdout`), use by="random", or bring more rows.'
+            f'by="{by}" leaves the {part} empty: {held_out.sum():,} of {len(log):,} rows are held out. {ways}'
         )
     train, test = log.take(~held_out), log.take(held_out)
     test = replace(test, sample="uniform" if log.sample == "uniform" else "biased")

@@ -55,8 +55,8 @@ def weighted_evaluations(
     """The weighted evaluation of each model on the biased test of a dataset, all by the same balanced weights."""
     train, test = dataset.train, dataset.test
     if test is None or not train.in_memory:
-        raise DataError("weighted estimates need a test, and the training log in memory.")
+        raise DataError("they need a test, and the training log in memory.")
     if test.labels.min() == test.labels.max():
-        raise DataError(f"weighted estimates need labels of both kinds, and all {len(test):,} are {test.labels[0]:g}.")
+        raise DataError(f"they need labels of both kinds, and all {len(test):,} are {test.labels[0]:g}.")
     weights = weigh_holdout("balanced", train, test, dataset.probe)
     return {name: evaluate(model, test, k, weights=weights, train=train) for name, model in models.items()}
