@@ -453,7 +453,7 @@ def test_biased_test_has_naive_and_weighted_metrics_beside_baselines(tmp_path: P
     assert facts["headline"][0]["value"] == f"{alone.auc:.3f}"
     page = (tmp_path / "page.html").read_text()
     assert "Estimates over all pairs from the biased test" in page
-    assert "Sensitivity of this run" in page
+    assert "Sensitivity of this run to an unmeasured cause" in page
     assert "uniformly collected ratings of" not in page
     assert {rate["sample"] for rate in facts["log"]["label_rates"]} == {"log", "log, weighted"}
 
@@ -461,3 +461,14 @@ def test_biased_test_has_naive_and_weighted_metrics_beside_baselines(tmp_path: P
 def test_uniform_test_has_no_weighted_metrics(facts: dict) -> None:
     assert facts["model"]["weighted"] is None
     assert facts["model"]["test"]["sample"] == "uniform"
+
+
+def test_runs_are_compared_by_weighted_metrics_on_a_holdout(tmp_path: Path, hostile_folder: Path) -> None:
+    for method in ("popularity", "mf"):
+        fit = ["fit", str(hostile_folder / "train.csv"), "--method", method, "--epochs", "3", "--by", "user"]
+        assert main([*fit, "--out", str(tmp_path / method), "--quiet"]) == 0
+    command = ["report", str(tmp_path / "popularity"), str(tmp_path / "mf"), "--compare", "--quiet"]
+    assert main([*command, "--out", str(tmp_path / "page.html")]) == 0
+    facts = json.loads((tmp_path / "page.json").read_text())
+    assert list(facts["weighted"]["models"]) == ["popularity", "mf"]
+    assert "Sensitivity of popularity to an unmeasured cause" in (tmp_path / "page.html").read_text()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -22,6 +22,7 @@ from counterpoise.balance.covariate_balance import feature_balance
 from counterpoise.balance.diagnostics import group_effective_sample_sizes, held_out_imbalance, weight_facts
 from counterpoise.balance.features import side_features, standardised
 from counterpoise.balance.population import Pairs
+from counterpoise.data.log import FeedbackLog
 from counterpoise.data.splits import cold_counts
 from counterpoise.errors import CounterpoiseError
 from counterpoise.evaluation.baselines import fit_baselines, weighted_evaluations
@@ -379,21 +380,24 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     test = {"name": context.test_name, "sample": log.sample, "rows": len(log), "users": evaluations["run"]["n_users"]}
     test |= cold_counts(log, context.model.cold_rows(log))
     facts = {"test": test, "evaluation": evaluations["run"], "metrics": metrics, "calibration": calibration}
-    return facts | {"weighted": _weighted(context)}
+    return facts | {"weighted": weighted_facts(_models(context), context, log, ["popularity"])}
 
 
-def _weighted(context: ReportContext) -> dict[str, Any] | None:
-    """Weighted estimates of run and baselines on a biased test, or the reason why there are none; None on others."""
-    log, dataset = context.test, context.dataset
-    if log is None or log.sample == "uniform" or context.configuration.get("protocol", "honest") == "paper":
+def weighted_facts(
+    models: dict[str, DebiasedRecommender], context: ReportContext, log: FeedbackLog, baselines: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Weighted estimates of models on a biased test, or the reason why there are none; None on other tests.
+
+    `context`: has the training log. `baselines`: the names of methods to fit to it for comparison.
+    """
+    dataset, configuration = context.dataset, context.configuration
+    if log.sample == "uniform" or configuration.get("protocol", "honest") == "paper":
         return None
     if dataset is None:
         return {"reason": "the log could not be read", "models": {}}
-    models = _models(context)
     try:
-        settings = context.configuration.get("settings", {})
-        models |= fit_baselines(context.model, dataset.train, settings, ["popularity"])
-        found = weighted_evaluations(models, replace(dataset, test=log), context.k)
+        fitted = fit_baselines(context.model, dataset.train, configuration.get("settings", {}), baselines)
+        found = weighted_evaluations(models | fitted, replace(dataset, test=log), context.k)
     except CounterpoiseError as error:
         return {"reason": str(error).rstrip("."), "models": {}}
     return {"reason": None, "models": {name: evaluation.to_dict() for name, evaluation in found.items()}}

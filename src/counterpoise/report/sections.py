@@ -326,7 +326,7 @@ def model_section(facts: Facts) -> Section:
         )
         blocks += [evaluated, _metric_table(model["metrics"])]
         if model["weighted"]:
-            blocks += _weighted(model["weighted"])
+            blocks += weighted_tables(model["weighted"])
         if any(row.get("difference") for row in model["metrics"]):
             titles = "Difference from the MF baseline", "this run minus baseline"
             blocks.append(difference_figure(model["metrics"], *titles))
@@ -345,11 +345,12 @@ def model_section(facts: Facts) -> Section:
     return Section("model", "Model", [*blocks, _learning(model), *_fitted_parts(model), *_truth(model)])
 
 
-def _weighted(weighted: Facts) -> list[Block]:
-    """Estimates over all pairs from a biased test, beside the means over its rows, for the run and baselines."""
+def weighted_tables(weighted: Facts) -> list[Block]:
+    """Estimates over all pairs from a biased test beside the naive metrics of its rows; sensitivity of the first."""
     if weighted["reason"] is not None:
         return [f"There are no weighted estimates over all pairs: {weighted['reason']}."]
-    run, columns = weighted["models"]["run"], [Column("metric", term="AUC")]
+    first, run = next(iter(weighted["models"].items()))
+    columns = [Column("metric", term="AUC")]
     for model in weighted["models"]:
         columns += [Column(f"{MODELS.get(model, model)}, weighted", "metric", "weighted estimate")]
         columns += [Column("naive", "metric", "weighted estimate")]
@@ -375,7 +376,9 @@ def _weighted(weighted: Facts) -> list[Block]:
         text,
         Table("Estimates over all pairs from the biased test, with 95% intervals", columns, rows),
         Table(
-            "Sensitivity of this run to a cause of selection that was not measured", [Column("metric"), *ends], ranges
+            f"Sensitivity of {MODELS.get(first, first)} to an unmeasured cause of selection",
+            [Column("metric"), *ends],
+            ranges,
         ),
     ]
 
