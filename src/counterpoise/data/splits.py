@@ -33,7 +33,8 @@ def split(log: FeedbackLog, holdout: float = DEFAULT_HOLDOUT, by: Holdout = "ran
     `by` says which rows are held out:
     "random"      a share `holdout` of all rows, drawn uniformly
     "user"        that share of each user's rows, drawn uniformly (rounded up or down at random)
-    "time"        the latest share of the log: no row of the hold-out is older than one of the training log
+    "time"        the latest share of the log; rows of one timestamp stay together, so that all of the training log is
+                  older
     "leave-last"  the last row of each user; `holdout` does not matter
     "user" and "leave-last" leave each user at least one row to learn from. The hold-out of a log that is not uniform
     is biased as the log is (`sample`), however its rows were drawn.
