@@ -86,6 +86,13 @@ def hostile_run(hostile_folder: Path) -> Path:
     """A run of balanced weights on these files, with its report."""
     run = hostile_folder / "run"
     fit = ["fit", str(hostile_folder / "train.csv"), "--method", "skb-ips", "--epochs", "20", "--out", str(run)]
-    tested = ["--test", str(hostile_folder / "test.csv"), "--probe", str(hostile_folder / "probe.csv")]
+    tested = [
+        "--test",
+        str(hostile_folder / "test.csv"),
+        "--test-kind",
+        "uniform",
+        "--probe",
+        str(hostile_folder / "probe.csv"),
+    ]
     assert main([*fit, *tested, "--report", "--quiet"]) == 0
     return run

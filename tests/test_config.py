@@ -104,7 +104,9 @@ def test_make_names_what_is_wrong() -> None:
         cp.make("mfx")
     with pytest.raises(ConfigError, match=r"setting `dimension` is unknown\. Settings: .*dim"):
         cp.make("mf", dimension=3)
-    with pytest.raises(ConfigError, match="`backbone` must be a Backbone or one of 'mf', 'ncf', got 'gru'"):
+    with pytest.raises(
+        ConfigError, match="`backbone` must be a Backbone or one of 'mf', 'ncf', 'popularity', got 'gru'"
+    ):
         cp.make("mf", backbone="gru")
 
 

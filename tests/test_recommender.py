@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+import torch
 
 import counterpoise as cp
 from counterpoise import ConfigError, DataError, Dataset, DebiasedRecommender, FeedbackLog
@@ -36,17 +37,48 @@ def test_unknown_users_and_items_are_named(fitted: DebiasedRecommender) -> None:
     with pytest.raises(DataError, match="unknown item 999"):
         fitted.similar_items([999])
     with pytest.raises(DataError, match="unknown item 999"):
-        fitted.predict([999], [999], unknown="popular")
+        fitted.predict([999], [999], unknown_users="popular")
 
 
 def test_unknown_users_can_get_the_items_label_rates(fitted: DebiasedRecommender) -> None:
     rates = fitted.item_rates_.numpy()
-    assert np.allclose(fitted.predict([999, 999], [3, 7], unknown="popular"), rates[[3, 7]])
-    best = fitted.recommend(["new"], k=4, unknown="popular")
+    assert np.allclose(fitted.predict([999, 999], [3, 7], unknown_users="popular"), rates[[3, 7]])
+    best = fitted.recommend(["new"], k=4, unknown_users="popular")
     assert best["item_id"].to_list() == np.argsort(-rates, kind="stable")[:4].tolist()
     assert best["user_id"].to_list() == ["new"] * 4
-    mixed = fitted.recommend([0, 999], k=2, unknown="popular")
+    mixed = fitted.recommend([0, 999], k=2, unknown_users="popular")
     assert mixed.head(2).equals(fitted.recommend([0], k=2))
+
+
+def test_an_unknown_item_gets_the_users_mean_over_items(
+    fitted: DebiasedRecommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    means = torch.sigmoid(fitted.scorer_.grid()).mean(dim=1).numpy()
+    users, items = [3, 999, 999, 5, 3], ["new", 7, "new", 7, "other"]
+    for block in (1 << 22, 60):
+        monkeypatch.setattr("counterpoise.recommender.BLOCK_SCORES", block)
+        found = fitted.predict(users, items, unknown_users="popular", unknown_items="popular")
+        known, rates = fitted.predict([5], [7])[0], fitted.item_rates_.numpy()
+        np.testing.assert_allclose(found, [means[3], rates[7], rates.mean(), known, means[3]], rtol=1e-6)
+    with pytest.raises(DataError, match=r'unknown item \'new\' \(and 2 more\).+Use unknown_items="popular" to score'):
+        fitted.predict(users, items, unknown_users="popular")
+
+
+def test_rows_of_users_and_items_without_training_rows_are_cold() -> None:
+    log = FeedbackLog.from_arrays(["a", "b", "a"], [1, 2, 3], [1, 0, 1])
+    model = cp.make("mf", epochs=1).fit(log.take([0, 1]))
+    test = FeedbackLog.from_arrays(["a", "c", "b", "a"], [3, 1, 2, 9], [1, 0, 1, 1])
+    cold = model.cold_rows(test)
+    assert cold.users.tolist() == [False, True, False, False]
+    assert cold.items.tolist() == [True, False, False, True]
+
+
+def test_a_biased_probe_is_refused(dataset: Dataset) -> None:
+    train, holdout, _ = cp.split(dataset.train)
+    with pytest.raises(
+        DataError, match='`probe` must be a uniform sample of all pairs, got a log with sample="biased"'
+    ):
+        cp.make("ips").fit(train, probe=holdout)
 
 
 def test_recommendations_are_the_best_unseen_items(fitted: DebiasedRecommender, dataset: Dataset) -> None:
@@ -112,7 +144,7 @@ def test_a_model_knows_the_pairs_of_its_logs(dataset: Dataset, tmp_path: Path) -
 def test_rows_of_the_training_log_are_no_test(dataset: Dataset) -> None:
     model = cp.make("mf", **FAST).fit(dataset.train, probe=dataset.probe)
     for seen in (dataset.train, dataset.probe):
-        with pytest.raises(cp.DataError, match=f"`log`: all {len(seen)} pairs were seen in training or in the probe"):
+        with pytest.raises(cp.DataError, match=f"`log`: all {len(seen)} pairs were seen in training.*Hold rows out"):
             cp.evaluate(model, seen)
     assert cp.evaluate(model, dataset.train, protocol="paper").n_seen == len(dataset.train)
     assert cp.evaluate(model, dataset.test).n_seen == 0

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from counterpoise.data.log import Dataset, FeedbackLog
     from counterpoise.data.reading import read_log, read_logs
     from counterpoise.data.simulation import SimulatedData, simulate
+    from counterpoise.data.splits import HoldoutSplit, split
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
     from counterpoise.imputation.base import Constant, Learned, NoImputation
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from counterpoise.imputation.tri_training import TriTraining
     from counterpoise.methods import METHODS, make
     from counterpoise.models.exposure import ExposureCovariate
+    from counterpoise.models.item_popularity import ItemPopularity
     from counterpoise.models.matrix_factorization import MatrixFactorization
     from counterpoise.models.neural_cf import NeuralCF
     from counterpoise.out_of_core.balancing import balance_log, balance_shards
@@ -82,6 +84,10 @@ _HOMES = {
         "SimulatedData",
         "simulate",
     ),
+    "data.splits": (
+        "HoldoutSplit",
+        "split",
+    ),
     "errors": (
         "ConfigError",
         "ConvergenceWarning",
@@ -112,6 +118,7 @@ _HOMES = {
         "make",
     ),
     "models.exposure": ("ExposureCovariate",),
+    "models.item_popularity": ("ItemPopularity",),
     "models.matrix_factorization": ("MatrixFactorization",),
     "models.neural_cf": ("NeuralCF",),
     "out_of_core.balancing": (
@@ -179,6 +186,8 @@ __all__ = [
     "FeedbackLog",
     "Gaussian",
     "History",
+    "HoldoutSplit",
+    "ItemPopularity",
     "KernelBalancer",
     "KernelFunctions",
     "KnownPropensity",
@@ -220,6 +229,7 @@ __all__ = [
     "read_logs",
     "shard_log",
     "simulate",
+    "split",
     "tune",
     "worst_case_balance",
     "write_report",

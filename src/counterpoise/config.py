@@ -87,8 +87,11 @@ def _rich(value: Any) -> Any:
 # The words that settings are chosen from, in one place and without heavy imports.
 
 Duplicates = Literal["error", "last", "mean"]  # a pair that occurs twice: refuse, keep the last row, average
-Protocol = Literal["honest", "paper"]  # how unbiased ratings become probe and test
-Unknown = Literal["error", "popular"]  # a user the log does not have: refuse, or score items by their label rate
+Protocol = Literal["honest", "paper"]  # how the ratings of a test become probe and test
+Sample = Literal["uniform", "biased"]  # how the pairs of a log were collected: drawn uniformly from D, or not
+Holdout = Literal["random", "user", "time", "leave-last"]  # which rows of a log are held out
+Unknown = Literal["error", "popular"]  # an id the log does not have: refuse, or score by what is known of the others
+UnknownInTest = Literal["error", "drop", "popular"]  # the same in a test, where rows can be left out
 KernelName = Literal["gaussian", "exponential"]
 Select = Literal["random", "worst_case", "greedy", "adaptive", "spectral"]
 SelectForSamples = Literal["random", "worst_case", "greedy", "spectral"]  # rules that need no error

@@ -106,6 +106,20 @@ def mf() -> DebiasedRecommender:
 
 
 @method(
+    "Popularity",
+    "naive",
+    "risk = mean over O of e,   prediction = sigmoid(mean + item bias)",
+    LOG,
+    "Cremonesi, Koren and Turrin 2010, Performance of Recommender Algorithms on Top-N Recommendation Tasks",
+)
+def popularity() -> DebiasedRecommender:
+    """The item's rate of positive labels, shrunken to the mean where it has few ratings: the same list for everybody.
+    What a personal recommender has to beat. With `weights` it is the popularity over all pairs instead of the log's.
+    """
+    return cp.DebiasedRecommender(cp.Uniform(), "ips", backbone=cp.ItemPopularity())
+
+
+@method(
     "IPS",
     "ips",
     "risk = (1/|D|) sum over O of w e,   w = 1 / P(observed | label)",

@@ -18,6 +18,7 @@ from counterpoise import __version__
 from counterpoise.config import Configurable, Unknown, from_config
 from counterpoise.data.ids import Codes, Vocabulary, as_column, gather
 from counterpoise.data.log import Dataset, FeedbackLog, check_log, table
+from counterpoise.data.splits import ColdRows
 from counterpoise.errors import ConfigError, DataError, NotFittedError, check_choice, check_number
 from counterpoise.imputation.base import NoImputation
 from counterpoise.models.base import Backbone, as_backbone, factor_facts
@@ -48,6 +49,10 @@ if TYPE_CHECKING:
 
 OPTIONAL_PARTS = {"ensemble": "Ensemble", "ordinal": "OrdinalLoss", "probe_labels": "ProbeLabels"}
 BLOCK_SCORES = 1 << 22  # scores held in memory at a time
+UNKNOWN_ADVICE = {
+    "user": 'Use unknown_users="popular" to score new users by the items alone.',
+    "item": 'Use unknown_items="popular" to score new items by the user alone.',
+}
 
 
 @dataclass
@@ -182,6 +187,11 @@ class DebiasedRecommender(Configurable):
         if probe is not None:
             check_log("probe", probe)
             _check_labels("the probe's labels", probe)
+            if probe.sample == "biased":
+                raise DataError(
+                    '`probe` must be a uniform sample of all pairs, got a log with sample="biased", which would teach '
+                    'its bias. Leave the probe out, or say so if its pairs were drawn at random: sample="uniform".'
+                )
             Dataset(log, probe)
 
     def check_settings(self) -> None:
@@ -202,30 +212,39 @@ class DebiasedRecommender(Configurable):
                 "`ensemble` must be None for risk='direct': without imputation there is nothing to learn."
             )
 
-    def predict(self, users: Any, items: Any, *, unknown: Unknown = "error") -> NDArray[np.float32]:
+    def predict(
+        self, users: Any, items: Any, *, unknown_users: Unknown = "error", unknown_items: Unknown = "error"
+    ) -> NDArray[np.float32]:
         """The probability of a positive label for each (user, item), in original ids.
 
-        `unknown`: a user the log does not have is an "error", or gets the item's rate of positive labels ("popular").
-        An unknown item is always an error.
+        `unknown_users`: a user the log does not have is an "error", or gets the item's rate of positive labels
+        ("popular"). `unknown_items`: an item the log does not have is an "error", or gets the user's mean probability
+        over all items of the log ("popular"): as good as an item that nothing is known of.
         """
-        user_codes = self._user_codes(users, unknown)
-        item_codes = self.item_ids_.require(items, "item")
+        user_codes, item_codes = self._user_codes(users, unknown_users), self._item_codes(items, unknown_items)
         if len(user_codes) != len(item_codes):
             raise DataError(
                 f"`users` and `items` must have equal lengths, got {len(user_codes)} and {len(item_codes)}."
             )
         return self._probabilities(user_codes, item_codes)
 
-    def predict_log(self, log: FeedbackLog, *, unknown: Unknown = "error") -> NDArray[np.float32]:
-        """The probability of a positive label for each row of a log."""
+    def predict_log(
+        self, log: FeedbackLog, *, unknown_users: Unknown = "error", unknown_items: Unknown = "error"
+    ) -> NDArray[np.float32]:
+        """The probability of a positive label for each row of a log; unknown users and items as in `predict`."""
         self._check_fitted()
         if (log.user_ids, log.item_ids) == (self.user_ids_, self.item_ids_):
             return self._probabilities(log.users, log.items)
-        return self.predict(log.user_ids.decode(log.users), log.item_ids.decode(log.items), unknown=unknown)
+        users, items = log.user_ids.decode(log.users), log.item_ids.decode(log.items)
+        return self.predict(users, items, unknown_users=unknown_users, unknown_items=unknown_items)
 
-    def unknown_users(self, log: FeedbackLog, unknown: Unknown = "error") -> NDArray[np.bool_]:
-        """For each row of a log: whether its user is unknown. An error that says what to do, unless `unknown` does."""
-        return self._user_codes(log.user_ids.decode(log.users), unknown) < 0
+    def cold_rows(self, log: FeedbackLog) -> ColdRows:
+        """For each row of a log: whether its user, and its item, is unknown or has no row in the training log."""
+        self._check_fitted()
+        counts = np.diff(self.seen_.starts.numpy()), np.bincount(self.seen_.items, minlength=len(self.item_ids_))
+        codes = self.user_ids_.encode(log.user_ids.column), self.item_ids_.encode(log.item_ids.column)
+        users, items = ((code < 0) | (count[code] == 0) for code, count in zip(codes, counts, strict=True))
+        return ColdRows(users[log.users], items[log.items])
 
     def has_seen(self, log: FeedbackLog) -> NDArray[np.bool_]:
         """For each row of a log: whether its pair stood in the training log or in the probe."""
@@ -242,16 +261,16 @@ class DebiasedRecommender(Configurable):
         filter_seen: bool = True,
         candidates: Any = None,
         *,
-        unknown: Unknown = "error",
+        unknown_users: Unknown = "error",
     ) -> Any:
         """The k best items of each user as a frame `user_id, item_id, score, rank`, best first.
 
         `users`: ids, None for all. `filter_seen` leaves out what the user rated in the log. `candidates`: item ids to
         choose from, None for all. A user with fewer than k items left gets fewer rows. Equal scores are ranked in the
-        order of the vocabulary. `unknown` as in `predict`.
+        order of the vocabulary. `unknown_users` as in `predict`.
         """
         check_number("k", k, at_least=1, integer=True)
-        codes = torch.from_numpy(self._user_codes(users, unknown)).long()
+        codes = torch.from_numpy(self._user_codes(users, unknown_users)).long()
         ids = self.user_ids_.column if users is None or len(codes) == 0 else as_column(users)
         columns = self._candidate_columns(candidates)
         size = max(1, BLOCK_SCORES // len(self.item_ids_))
@@ -322,12 +341,19 @@ class DebiasedRecommender(Configurable):
     def _user_codes(self, users: Any, unknown: Unknown) -> Codes:
         """Codes of user ids, None for all users; -1 for an unknown user where that is allowed."""
         self._check_fitted()
-        check_choice("unknown", unknown, get_args(Unknown))
+        check_choice("unknown_users", unknown, get_args(Unknown))
         if users is None:
             return np.arange(len(self.user_ids_), dtype=np.int32)
         if unknown != "error":
             return self.user_ids_.encode(users)
-        return self.user_ids_.require(users, "user", 'Use unknown="popular" to score new users by the items alone.')
+        return self.user_ids_.require(users, "user", UNKNOWN_ADVICE["user"])
+
+    def _item_codes(self, items: Any, unknown: Unknown) -> Codes:
+        """Codes of item ids; -1 for an unknown item where that is allowed."""
+        check_choice("unknown_items", unknown, get_args(Unknown))
+        if unknown != "error":
+            return self.item_ids_.encode(items)
+        return self.item_ids_.require(items, "item", UNKNOWN_ADVICE["item"])
 
     def _candidate_columns(self, candidates: Any) -> Tensor | None:
         if candidates is None:
@@ -338,13 +364,26 @@ class DebiasedRecommender(Configurable):
         return torch.from_numpy(codes).long()
 
     def _probabilities(self, users: Codes, items: Codes) -> NDArray[np.float32]:
+        """The probability of each pair; an unknown user or item (-1) as in `predict`."""
         device, parts = self.item_rates_.device, []
         for start in range(0, len(users), BLOCK_SCORES // 16):
             block = slice(start, start + BLOCK_SCORES // 16)
             user, item = (torch.from_numpy(codes[block]).to(device) for codes in (users, items))
-            known = torch.sigmoid(self.scorer_(user.clamp(min=0), item))
-            parts.append(torch.where(user >= 0, known, self.item_rates_[item.long()]).cpu())
-        return torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+            known = torch.sigmoid(self.scorer_(user.clamp(min=0), item.clamp(min=0)))
+            parts.append(torch.where(user >= 0, known, self.item_rates_[item.clamp(min=0).long()]).cpu())
+        found = torch.cat(parts).numpy() if parts else np.empty(0, np.float32)
+        new = items < 0
+        return np.where(new, self._mean_over_items(users, new), found) if new.any() else found
+
+    def _mean_over_items(self, users: Codes, rows: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """The mean probability of the user of each of these rows over all items of the log; other rows do not count."""
+        distinct, place = np.unique(np.where(rows, users, -1), return_inverse=True)  # -1: unknown, or not asked for
+        means = np.empty(len(distinct), np.float32)
+        for block in np.array_split(np.arange(len(distinct)), -(-len(distinct) * len(self.item_ids_) // BLOCK_SCORES)):
+            codes = torch.from_numpy(distinct[block]).long().to(self.item_rates_.device)
+            means[block] = torch.sigmoid(self.scorer_.grid(codes.clamp(min=0))).mean(dim=1).cpu()
+        means[distinct < 0] = float(self.item_rates_.mean())
+        return means[place]
 
     def _top(self, users: Tensor, k: int, filter_seen: bool, columns: Tensor | None) -> tuple[Tensor, ...]:
         """(row, item, score, rank) of each recommendation for a block of users (-1: unknown)."""

@@ -10,19 +10,31 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterpoise import __version__
-from counterpoise.config import Duplicates, EngineName, Protocol, Unknown
+from counterpoise.config import Duplicates, EngineName, Holdout, Protocol, Sample, UnknownInTest
 from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
 from counterpoise.data.reading import header_of, read_log
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError, StoppedError, did_you_mean, short_repr
+from counterpoise.data.splits import drop_cold
+from counterpoise.errors import (
+    ConfigError,
+    CounterpoiseError,
+    DataError,
+    StoppedError,
+    check_choice,
+    did_you_mean,
+    short_repr,
+)
+from counterpoise.evaluation.baselines import BASELINES, fit_baselines, weighted_evaluations
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate, unseen_rows
-from counterpoise.methods import make
-from counterpoise.recommender import DebiasedRecommender, load_model
+from counterpoise.methods import canonical_name, make
+from counterpoise.recommender import UNKNOWN_ADVICE, DebiasedRecommender, load_model
 from counterpoise.storage import CHECKPOINT, read_manifest, remove_folder
 from counterpoise.training.loop import DivergenceError, Progress
 from counterpoise.weights.balancing import Balancing
@@ -47,6 +59,11 @@ class FitConfig(BaseModel):
     probe: str | None = None
     users: str | None = None
     items: str | None = None
+    test_kind: Sample | None = None
+    holdout: float | None = None
+    by: Holdout | None = None
+    unknown_users: UnknownInTest = "popular"
+    unknown_items: UnknownInTest = "popular"
     protocol: Protocol = "honest"
     probe_fraction: float = 0.05
     threshold: float | None = None
@@ -163,8 +180,10 @@ class Fitted:
     configuration: FitConfig
     dataset: Dataset
     model: DebiasedRecommender
-    evaluation: Evaluation | None  # None without a test
+    evaluation: Evaluation | None  # None without a test; weighted on a biased one
     seconds: float
+    baselines: dict[str, Evaluation] = field(default_factory=dict)  # by method; only on a biased test
+    unweighted: str | None = None  # why there are no weighted estimates on a biased test
     truth: dict[str, float] | None = None  # of simulated data, where propensities and labels are known
 
     def imbalances(self) -> list[Imbalance]:
@@ -185,6 +204,8 @@ class Fitted:
             "fit": self.configuration.model_dump(),
             "dataset": {"name": self.dataset.name, **self.dataset.description},
             "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
+            "baselines": {name: found.to_dict() for name, found in self.baselines.items()},
+            "unweighted": self.unweighted,
             "seconds": round(self.seconds, 3),
             "truth": self.truth,
         }
@@ -193,7 +214,7 @@ class Fitted:
 def fit_and_evaluate(
     configuration: FitConfig, progress: Progress | None = None, folder: Path | None = None, resume: bool = False
 ) -> Fitted:
-    """Load the data, fit the method, and evaluate it where there are unbiased ratings.
+    """Load the data, fit the method, and evaluate it where there is a test or a hold-out.
 
     `folder`: where checkpoints of a long fit are written; beside it the last finite epoch is saved where training is
     stopped or diverges. `resume`: continue from the checkpoint there.
@@ -214,11 +235,26 @@ def fit_and_evaluate(
         way = "goes on with --resume" if checkpoint is not None and checkpoint.file.exists() else "fits it anew"
         raise StoppedError(f"stopped before the end. {saved} The same command {way}.") from None
     seconds = time.perf_counter() - started
-    evaluation = None
-    if dataset.test is not None:
-        evaluation = evaluate(model, dataset.test, configuration.k, configuration.protocol)
     truth = _truth(configuration, model) if configuration.data == "simulated" else None
-    return Fitted(configuration, dataset, model, evaluation, seconds, truth)
+    return Fitted(
+        configuration, dataset, model, seconds=seconds, truth=truth, **_evaluations(configuration, model, dataset)
+    )
+
+
+def _evaluations(configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset) -> dict[str, Any]:
+    """The evaluation of a fitted model on the test: on a biased one weighted, where that can be, beside baselines."""
+    log, k, protocol = dataset.test, configuration.k, configuration.protocol
+    if log is None:
+        return {"evaluation": None}
+    if log.sample == "uniform" or protocol == "paper":
+        return {"evaluation": evaluate(model, log, k, protocol, weights=None)}
+    names = [name for name in BASELINES if name != canonical_name(configuration.method)]
+    try:
+        models = {"": model, **fit_baselines(model, dataset.train, configuration.settings, names)}
+        found = weighted_evaluations(models, dataset, k)
+    except CounterpoiseError as error:  # the fitted model must not be lost with it
+        return {"evaluation": evaluate(model, log, k, weights=None), "unweighted": str(error)}
+    return {"evaluation": found.pop(""), "baselines": found}
 
 
 def _checkpoint(
@@ -295,7 +331,8 @@ def _fit(
 
 def load_data(configuration: FitConfig) -> Dataset:
     """The data that a configuration names; files of one's own may be larger than memory."""
-    names = ("path", "protocol", "seed", "probe_fraction", "threshold", "test", "probe", "users", "items")
+    names = ["path", "protocol", "seed", "probe_fraction", "threshold", "test", "probe", "users", "items"]
+    names += ["test_kind", "holdout", "by", "unknown_users", "unknown_items"]
     options = {name: getattr(configuration, name) for name in names} | configuration.read_options()
     if configuration.data in SOURCES and configuration.engine == "local":
         return load_dataset(configuration.data, **options)
@@ -324,10 +361,18 @@ class EvaluationData:
 
     `test`: a file, a folder or a glob, which must fit into `memory` (a user's rows may lie anywhere, and rankings are
     per user), or the name of a dataset, whose folder is `path` and whose split `seed` draws.
+    `weights`: those of `evaluate` by name, or "none"; by default balanced ones for biased ratings.
+    `test_kind`: how the pairs of a file were collected; biased if neither you nor the run says so of this file.
+    `unknown_users`, `unknown_items`: ids that the run does not know are an "error", left out ("drop", which leaves out
+    those without training rows too), or scored as in `predict` ("popular").
     `reading`: options of `read_log` for files. Without names of columns, the run's are used where the file has them.
     """
 
     test: str
+    test_kind: Sample | None = None
+    unknown_users: UnknownInTest = "error"
+    unknown_items: UnknownInTest = "error"
+    weights: str | None = None
     path: str | None = None
     protocol: Protocol | None = None
     seed: int | None = None
@@ -336,41 +381,95 @@ class EvaluationData:
     reading: Mapping[str, Any] = field(default_factory=dict)
 
 
-def evaluate_run(
-    run: str | Path,
-    data: EvaluationData,
-    *,
-    k: int = 5,
-    unknown_users: Unknown = "error",
-) -> Evaluation:
-    """The evaluation of a saved run."""
+@dataclass(frozen=True, eq=False)
+class RunTest:
+    """The ratings that a saved run is evaluated on, with what is known about them."""
+
+    log: FeedbackLog
+    protocol: Protocol
+    n_seen: int  # rows that the model was fitted to: left out by the honest protocol
+    facts: dict[str, Any]  # JSON-able: how the pairs were collected, rows, cold users and items, rows left out
+
+    def scores(self, model: DebiasedRecommender) -> NDArray[np.float32]:
+        """The predictions of a model; ids that it does not know were allowed when the ratings were read."""
+        return model.predict_log(self.log, unknown_users="popular", unknown_items="popular")
+
+
+def evaluate_run(run: str | Path, data: EvaluationData, *, k: int = 5) -> tuple[Evaluation, dict[str, Any]]:
+    """(the evaluation of a saved run, what is known about the ratings: see `RunTest.facts`)."""
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
-    log, seen, protocol = read_test(model, fitted, data)
-    scores = model.predict_log(log, unknown=unknown_users)
-    return replace(evaluate(scores, log, k), protocol=protocol, n_seen=seen)
+    test = read_test(model, fitted, data)
+    facts = test.facts | {"unweighted": None}
+    if test.protocol == "honest" and data.weights != "none" and (data.weights or test.log.sample == "biased"):
+        try:
+            found = evaluate(model, test.log, k, weights=data.weights or "balanced")
+            return replace(found, n_seen=test.n_seen), facts
+        except CounterpoiseError as error:
+            if data.weights:
+                raise
+            facts["unweighted"] = str(error)
+    found = evaluate(test.scores(model), test.log, k)
+    return replace(found, protocol=test.protocol, n_seen=test.n_seen), facts
 
 
-def read_test(
-    model: DebiasedRecommender, fitted: Mapping[str, Any], data: EvaluationData
-) -> tuple[FeedbackLog, int, Protocol]:
-    """(the test log, how many of its pairs were seen in training, the protocol); `fitted`: the run's configuration.
+def read_test(model: DebiasedRecommender, fitted: Mapping[str, Any], data: EvaluationData) -> RunTest:
+    """The ratings to evaluate a model on; `fitted`: the run's configuration.
 
-    Seen pairs are left out or counted as in `evaluate`. Users whom the model does not know are kept: `predict_log` and
-    `unknown_users` decide about them.
+    Seen pairs are left out or counted as in `evaluate`.
     """
     test = data.test
     protocol = data.protocol or fitted.get("protocol", "honest")
     threshold = model.log_facts_["threshold"] if data.threshold is None else data.threshold
+    for name in ("unknown_users", "unknown_items"):
+        check_choice(name, getattr(data, name), get_args(UnknownInTest))
     if test in SOURCES:
+        if data.test_kind is not None:
+            raise ConfigError(f"`test_kind` goes with your own files; {test!r} has a uniform test.")
         path, seed = data.path or fitted.get("path"), fitted.get("seed", 0) if data.seed is None else data.seed
         fraction = fitted.get("probe_fraction", FitConfig.model_fields["probe_fraction"].default)
-        log = load_dataset(test, path, protocol, seed, probe_fraction=fraction, threshold=threshold).test
-        assert log is not None
+        found = load_dataset(test, path, protocol, seed, probe_fraction=fraction, threshold=threshold).test
+        assert found is not None
+        log = found
     else:
         _check_memory(test, data.memory)
-        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_users": True}
+        kind = data.test_kind or (fitted.get("test_kind") if fitted.get("test") == test else None) or "biased"
+        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_ids": True, "sample": kind}
         log = read_log(test, threshold=threshold, **ids, **columns_as_fitted(fitted, test, dict(data.reading)))
-    return *unseen_rows(model, log, protocol, test), protocol
+    check_known(model, log, data.unknown_users, data.unknown_items)
+    log, n_seen = unseen_rows(model, log, protocol, test)
+    log, cold = drop_cold(log, model.cold_rows(log), data.unknown_users, data.unknown_items)
+    return RunTest(log, protocol, n_seen, {"sample": log.sample, "test_rows": len(log)} | cold)
+
+
+def counted(count: int, kind: str) -> str:
+    """How many there are, in words: "1 user", "2 users"."""
+    return f"{count:,} {kind}{'' if count == 1 else 's'}"
+
+
+def cold_sentences(facts: Mapping[str, Any]) -> list[str]:
+    """How many users and items of a test have no rows in the training log, and what became of their rows."""
+    if not facts.get("cold_rows"):
+        return []
+    kinds = [(facts["cold_users"], "user"), (facts["cold_items"], "item")]
+    listed = " and ".join(counted(count, kind) for count, kind in kinds if count)
+    rows, dropped = facts["cold_rows"], facts["dropped_rows"]
+    predicted = "predicted by what is known of the other side"
+    fate = f"{dropped:,} left out, {rows - dropped:,} {predicted}" if dropped < rows else "left out"
+    whose = f"{rows:,} test ratings are of {listed} without rows in the training log"
+    return [f"{whose}: {fate if dropped else predicted}."]
+
+
+def check_known(
+    model: DebiasedRecommender, log: FeedbackLog, unknown_users: UnknownInTest, unknown_items: UnknownInTest
+) -> None:
+    """Raise `DataError` for users or items of a log that a model does not know, where they are an error."""
+    sides = (
+        ("user", unknown_users, model.user_ids_, log.user_ids.decode(np.unique(log.users))),
+        ("item", unknown_items, model.item_ids_, log.item_ids.decode(np.unique(log.items))),
+    )
+    for kind, rule, known, ids in sides:
+        if rule == "error":
+            known.require(ids, kind, f'{UNKNOWN_ADVICE[kind]} "drop" leaves their rows out.')
 
 
 def _check_memory(test: str, memory: str) -> None:

@@ -38,6 +38,7 @@ from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.tuning.study import Study
 
 QUICK = {"epochs": 3, "dim": 2}
+UNIFORM = {"test_kind": "uniform"}
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +102,8 @@ def test_missing_dataset_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_a_row_has_the_metrics_of_evaluate(small: str) -> None:
-    job = Job(small, "mf", 1, settings=QUICK)
-    row, dataset = job.measure(), find_dataset(small).load("honest", 1)
+    job = Job(small, "mf", 1, settings=QUICK, read_options=UNIFORM)
+    row, dataset = job.measure(), find_dataset(small).load("honest", 1, read_options=UNIFORM)
     model = make("mf", seed=1, **QUICK).fit(dataset.train, probe=dataset.probe)
     assert dataset.test is not None
     expected, empty = evaluate(model, dataset.test, bootstrap=0), np.bincount(dataset.test.users, dataset.test.labels)
@@ -347,7 +348,11 @@ def test_datasets_of_the_paper_have_stand_ins(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_protocol_difference_is_paired_over_seeds(small: str, tmp_path: Path) -> None:
-    jobs = [Job(small, "mf", seed, protocol=split, settings=QUICK) for seed in range(2) for split in PROTOCOLS]
+    jobs = [
+        Job(small, "mf", seed, protocol=split, settings=QUICK, read_options=UNIFORM)
+        for seed in range(2)
+        for split in PROTOCOLS
+    ]
     store = Store(tmp_path)
     runner.run(jobs, store)
     auc = {(job.protocol, job.seed): (store.read(job) or {})["metrics"]["auc"] for job in jobs}
@@ -363,6 +368,31 @@ def test_names_stay_text_in_a_sheet(tmp_path: Path) -> None:
     assert sorted(path.name for path in paths) == ["facts-2.csv", "facts.csv", "facts.json", "facts.md"]
     assert r"\<b\>\|" in (tmp_path / "facts.md").read_text()
     assert (tmp_path / "facts.csv").read_text() == "name,value\n<b>|,0.25\nc,\n"
+
+
+def test_a_log_alone_is_compared_on_a_holdout(small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "table", "--datasets", f"{small}/train.csv", "--methods", "popularity,mf", "--seeds", "1"]
+    words += ["--set", "epochs=2", "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert (
+        "has no test to compare methods on: hold rows out (`holdout`), or give it a test.csv" in capsys.readouterr().err
+    )
+    assert main([*words, "--holdout", "0.3", "--by", "user"]) == 0
+    assert (
+        f"Biased test of {small}/train.csv (honest protocol): weighted estimates over all pairs"
+        in capsys.readouterr().out
+    )
+    job = Job(f"{small}/train.csv", "mf", 0, settings=QUICK, read_options={"holdout": 0.3, "by": "user"})
+    row, data = job.measure(), job.load()
+    assert row["failed"] is None
+    expected = evaluate(make("mf", **QUICK).fit(data.train), data.test, weights="balanced", train=data.train)  # type: ignore[arg-type]
+    assert row["metrics"]["auc"] == pytest.approx(expected.auc)
+    whole = find_dataset(f"{small}/train.csv").load("honest", 0, read_options={"by": "random", "holdout": 0.3})
+    assert whole.test is not None
+    assert whole.test.sample == "biased"
+    capsys.readouterr()
+    assert main(["bench", "table", "--datasets", small, *words[4:], "--test-kind", "uniform"]) == 0
+    assert "Biased test of" not in capsys.readouterr().out
 
 
 def test_changed_data_change_the_config_hash(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -508,7 +538,7 @@ def test_interrupted_tuning_resumes_with_the_same_settings(
 def test_search_never_sees_probe_labels_nor_test(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other unbiased ratings give the same settings, for a method that does not use a probe."""
     pytest.importorskip("optuna")
-    (search,) = tuning_jobs([Job(small, "mf", 0, settings=QUICK)], 3, None)
+    (search,) = tuning_jobs([Job(small, "mf", 0, settings=QUICK, read_options=UNIFORM)], 3, None)
     expected = search.measure()
     original = jobs._load
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from datetime import date
@@ -42,6 +43,8 @@ def run(files: Path) -> Path:
         str(files / "train.csv"),
         "--test",
         str(files / "test.csv"),
+        "--test-kind",
+        "uniform",
         "--probe",
         str(files / "probe.csv"),
     ]
@@ -107,8 +110,8 @@ def test_evaluate_leaves_out_what_the_model_has_seen(
     run = str(tmp_path / "run")
     unbiased = pl.concat([pl.read_csv(files / "test.csv"), pl.read_csv(files / "train.csv").head(30)])
     unbiased.write_csv(tmp_path / "unbiased.csv")
-    arguments = ["fit", str(files / "train.csv"), "--test", str(tmp_path / "unbiased.csv"), "--epochs", "3"]
-    assert main([*arguments, "--device", "cpu", "--out", run, "--quiet"]) == 0
+    arguments = ["fit", str(files / "train.csv"), "--test", str(tmp_path / "unbiased.csv"), "--test-kind", "uniform"]
+    assert main([*arguments, "--epochs", "3", "--device", "cpu", "--out", run, "--quiet"]) == 0
     manifest = json.loads((tmp_path / "run" / "run.json").read_text())
     assert main(["evaluate", run, str(tmp_path / "unbiased.csv"), "--json"]) == 0
     honest = printed_json(capsys)
@@ -172,12 +175,12 @@ def test_errors_name_options_instead_of_python_arguments(tmp_path: Path, capsys:
     twice.write_text("user_id,item_id,rating\n1,1,0\n1,2,1\n1,1,1\n")
     assert main(["fit", str(twice), "--out", str(tmp_path / "run")]) == 2
     assert "Choose --duplicates last or --duplicates mean to keep one row a pair." in capsys.readouterr().err
-    options = {"user_col": "--user-col", "unknown": "--unknown-users", "settings": "--set"}
+    options = {"user_col": "--user-col", "unknown_users": "--unknown-users", "settings": "--set"}
     for text, expected in {
         "`user_col` must be one": "`--user-col` must be one",
         "`user_ids` must be one": "`user_ids` must be one",
         "Name it with `user_col` (--user-col).": "Name it with `--user-col`.",
-        'Use unknown="popular".': "Use --unknown-users popular.",
+        'Use unknown_users="popular".': "Use --unknown-users popular.",
         "such as weights='propensity', or strength=0.": "such as --set weights=propensity, or --set strength=0.",
         "For example --set dim=16.": "For example --set dim=16.",
     }.items():
@@ -227,7 +230,7 @@ def test_fit_prints_its_metrics_and_the_next_step(
     assert "NDCG@5" in text
     assert f"counterpoise recommend {tmp_path / 'run'}" in text
     assert main(["fit", str(files / "train.csv"), "--out", str(tmp_path / "run"), "--epochs", "3"]) == 0
-    assert "there are no unbiased ratings" in capsys.readouterr().out
+    assert "there is no test. Hold rows of the log out with --holdout 0.2" in capsys.readouterr().out
 
 
 def test_options_override_the_configuration_file(
@@ -300,6 +303,138 @@ def test_unknown_users_of_a_test_are_an_error_or_get_rates(
     )
     assert printed_json(capsys)["n_users"] == 2
     assert json.loads((tmp_path / "e.json").read_text())["n_rows"] == 4
+
+
+def test_a_test_file_is_biased_unless_said_to_be_uniform(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, test = tmp_path / "run", str(files / "test.csv")
+    fit = ["fit", str(files / "train.csv"), "--test", test, "--method", "mf", "--epochs", "2", "--out", str(out)]
+    assert main(fit) == 0
+    text = capsys.readouterr().out
+    assert (
+        "On biased ratings (honest protocol), weighted to estimate metrics over all pairs; naive: of the pairs" in text
+    )
+    assert "say --test-kind uniform" in text
+    assert "probe" not in text.partition("Cold")[2]
+    assert main(["evaluate", str(out), test, "--test-kind", "uniform"]) == 0
+    assert capsys.readouterr().out.startswith("On unbiased ratings (honest protocol):")
+    assert main([*fit, "--test-kind", "uniform"]) == 0
+    text = capsys.readouterr().out
+    assert "On unbiased ratings (honest protocol):" in text
+    assert "taken as probe" in text
+    assert "say --test-kind" not in text
+    assert main(["evaluate", str(out), test]) == 0  # the run knows that this file is uniform
+    assert capsys.readouterr().out.startswith("On unbiased ratings")
+    assert main(["evaluate", str(out), "simulated", "--test-kind", "uniform"]) == 2
+    assert "goes with your own files; 'simulated' has a uniform test" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by", ["random", "user", "time", "leave-last"])
+def test_a_log_alone_is_judged_by_a_holdout(
+    by: str, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log, out = tmp_path / "log.csv", str(tmp_path / "run")
+    rows = pl.read_csv(files / "train.csv")
+    rows.with_columns(when=pl.Series(range(len(rows)))).write_csv(log)
+    fit = ["fit", str(log), "--method", "mf", "--epochs", "2", "--out", out, "--by", by, "--timestamp-col", "when"]
+    assert main(fit) == 0
+    text = capsys.readouterr().out
+    assert f"On a hold-out of the log ({by}), weighted to estimate metrics over all pairs; naive: of the pairs" in text
+    assert re.search(r"weighted \(naive\) +AUC +NDCG@5 +log loss\nmf +\S+ \(\S+\) .*\npopularity +\S+ \(\S+\)", text)
+    assert re.search(r"Cold \(no rows in the log\): \d+ users? and \d+ items?, \d+ ratings? of the test", text)
+    assert main([*fit, "--holdout", "0.4", "--json"]) == 0
+    facts = printed_json(capsys)["dataset"]
+    assert facts["test_sample"] == "biased"
+    assert facts["train_rows"] + facts["given_rows"] == len(rows)
+    if by in ("random", "time"):
+        assert facts["test_rows"] == round(0.4 * len(rows))
+    assert main(["report", out, "--baseline", "none"]) == 0
+    assert "biased ratings of" in capsys.readouterr().out
+    assert f"a hold-out of log ({by})" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_training_log_is_no_test(run: Path, files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["evaluate", str(run), str(files / "train.csv")]) == 2
+    error = capsys.readouterr().err
+    assert "pairs were seen in training or in the probe, so they are no test. Hold rows out before the fit" in error
+    assert main(["fit", str(files / "train.csv"), "--test", str(files / "train.csv"), "--out", str(run) + "-2"]) == 2
+    assert "hold rows of the log out (`holdout`)" in capsys.readouterr().err
+
+
+def test_unknown_items_of_a_test_are_an_error_dropped_or_scored(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    test.write_text("user_id,item_id,rating\nu1,i1,1\nu1,new,0\nu2,i1,1\nu2,i3,0\nsomebody,i3,1\n")
+    assert main(["evaluate", str(run), str(test), "--unknown-users", "drop"]) == 2
+    error = capsys.readouterr().err
+    assert "unknown item 'new'" in error
+    assert 'Use --unknown-items popular to score new items by the user alone. "drop" leaves their rows out.' in error
+    cold = {"cold_users": 1, "cold_items": 1, "cold_rows": 2}
+    for rule, dropped in (("popular", 1), ("drop", 2)):
+        options = ["--unknown-users", "drop", "--unknown-items", rule]
+        assert main(["evaluate", str(run), str(test), *options, "--json"]) == 0
+        facts = printed_json(capsys)
+        assert facts == facts | cold | {"dropped_rows": dropped, "test_rows": 5 - facts["n_seen"] - dropped}
+        assert main(["evaluate", str(run), str(test), *options]) == 0
+        fate = {1: "1 left out, 1 predicted by what is known of the other side.", 2: "left out."}[dropped]
+        assert f"of 1 user and 1 item without rows in the training log: {fate}" in capsys.readouterr().out
+    pairs = tmp_path / "pairs.csv"
+    assert main(["predict", str(run), str(test), "--out", str(pairs), "--unknown-users", "popular"]) == 2
+    assert "Use --unknown-items popular" in capsys.readouterr().err
+    both = ["--unknown-users", "popular", "--unknown-items", "popular"]
+    assert main(["predict", str(run), str(test), "--out", str(pairs), *both]) == 0
+    assert len(pl.read_csv(pairs)) == 5
+
+
+def test_evaluate_weights_biased_ratings_as_asked(
+    run: Path, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    rows = pl.read_csv(files / "test.csv")
+    rows.with_columns(chance=pl.Series([0.1, 0.4] * (len(rows) // 2) + [0.2] * (len(rows) % 2))).write_csv(test)
+    command = ["evaluate", str(run), str(test), "--json"]
+    found = {}
+    for words in ([], ["--weights", "none"], ["--weights", "popularity"], ["--weights", "known"]):
+        assert main([*command, *words, *(["--propensity-col", "chance"] if "known" in words else [])]) == 0
+        found[words[-1] if words else "balanced"] = printed_json(capsys)
+    assert {name: facts.get("method") for name, facts in found.items()} == {
+        "balanced": "balanced",
+        "none": None,
+        "popularity": "popularity",
+        "known": "known",
+    }
+    assert found["balanced"]["naive"]["auc"] == pytest.approx(found["none"]["auc"])
+    assert main([*command, "--weights", "know"]) == 2
+    assert "Did you mean 'known'?" in capsys.readouterr().err
+    assert main([*command, "--weights", "known"]) == 2
+    assert "--propensity-col" in capsys.readouterr().err
+
+
+def test_one_class_of_labels_is_evaluated_without_weights(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    pl.read_csv(files / "test.csv").filter(pl.col("rating") == 1).write_csv(test)
+    fit = ["fit", str(files / "train.csv"), "--test", str(test), "--method", "mf", "--epochs", "2"]
+    assert main([*fit, "--out", str(tmp_path / "run")]) == 0
+    text = capsys.readouterr().out
+    assert "these are metrics of the pairs that users chose, not of all pairs:" in text
+    assert "No weighted estimates: they need labels of both kinds" in text
+
+
+def test_fit_can_refuse_or_drop_cold_users(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    test = tmp_path / "test.csv"
+    test.write_text((files / "test.csv").read_text() + "newcomer,i1,1\nnewcomer,i3,0\n")
+    fit = ["fit", str(files / "train.csv"), "--test", str(test), "--method", "mf", "--epochs", "2"]
+    fit += ["--out", str(tmp_path / "run"), "--unknown-items", "drop"]
+    assert main([*fit, "--unknown-users", "error"]) == 2
+    assert "of 1 users without rows in the training log, the first is 'newcomer'. Use" in capsys.readouterr().err
+    assert main([*fit, "--unknown-users", "drop"]) == 0
+    text = capsys.readouterr().out
+    assert "of users or items without rows in the log" in text
+    assert "Cold (no rows in the log): 1 user and 1 item, 23 ratings of the test." in text
 
 
 def test_datasets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -252,7 +252,7 @@ def test_probe_is_drawn_from_the_test_unless_given(tmp_path: Path) -> None:
     test = HEADER + "".join(f"{user},{item},3\n" for user in range(10) for item in range(4))
     write(tmp_path, a__csv=HEADER + "1,1,4\n2,2,1\n", b__csv=test, c__csv=HEADER + "1,2,5\n77,3,1\n")
     files = [str(tmp_path / name) for name in ("a.csv", "b.csv", "c.csv")]
-    drawn = load_dataset(files[0], test=files[1])
+    drawn = load_dataset(files[0], test=files[1], test_kind="uniform")
     assert (len(drawn.probe), len(drawn.test)) == (2, 40 - 2 - drawn.description["removed_as_in_train"])
     given = load_dataset(files[0], test=files[1], probe=files[2])
     assert pairs(given)["probe"] == {(1, 2), (77, 3)}
@@ -263,10 +263,56 @@ def test_probe_is_drawn_from_the_test_unless_given(tmp_path: Path) -> None:
     assert (len(only.probe), only.test) == (2, None)
 
 
+def test_a_test_file_is_biased_unless_said_to_be_uniform(tmp_path: Path) -> None:
+    test = HEADER + "".join(f"{user},{item},3\n" for user in range(10) for item in range(4))
+    folder = write(tmp_path / "mine", train__csv=HEADER + "1,1,4\n2,2,1\n", test__csv=test)
+    for kind, sample, probe_rows in ((None, "biased", 0), ("biased", "biased", 0), ("uniform", "uniform", 2)):
+        data = load_dataset(folder, test_kind=kind)
+        assert data.test.sample == data.description["test_sample"] == sample
+        assert data.description["probe_rows"] == probe_rows
+    write(folder, probe__csv=HEADER + "1,2,5\n")
+    assert load_dataset(folder).probe.sample == "uniform"
+
+
+def test_rows_of_a_log_alone_are_held_out(tmp_path: Path) -> None:
+    rows = "".join(f"{user},{item},{item % 5 + 1},{5 * user + item}\n" for user in range(10) for item in range(5))
+    file = write(tmp_path, a__csv="user_id,item_id,rating,time\n" + rows) / "a.csv"
+    data = load_dataset(file, holdout=0.3, by="time", timestamp_col="time", threshold=3)
+    assert (len(data.train), len(data.test), data.probe) == (35, 15, None)
+    assert (data.description["by"], data.description["test_sample"]) == ("time", "biased")
+    assert data.description["cold_users"] == 3  # the users 7, 8 and 9
+    assert set(data.test.user_ids.decode(data.test.users)) == {7, 8, 9}
+    assert len(load_dataset(file, by="user").test) == 10
+    dropped = {"unknown_users": "drop", "timestamp_col": "time", "by": "time"}
+    with pytest.raises(DataError, match="all 15 rows of the test are of users or items without rows in the training"):
+        load_dataset(file, holdout=0.3, **dropped)
+    with pytest.raises(DataError, match=r'by="time" needs timestamps, and the log has none\. Read them with'):
+        load_dataset(file, by="time")
+
+
+def test_rows_of_new_users_and_items_are_counted_or_dropped(tmp_path: Path) -> None:
+    write(tmp_path, train__csv=HEADER + "1,1,4\n2,2,1\n", test__csv=HEADER + "1,2,5\n3,1,1\n3,2,1\n1,9,1\n")
+    counts = ("cold_users", "cold_items", "cold_rows", "dropped_rows", "test_rows")
+    expected = {
+        (): (1, 1, 3, 0, 4),
+        ("users",): (1, 1, 3, 2, 2),
+        ("items",): (1, 1, 3, 1, 3),
+        ("users", "items"): (1, 1, 3, 3, 1),
+    }
+    for sides, numbers in expected.items():
+        data = load_dataset(tmp_path, **dict.fromkeys((f"unknown_{side}" for side in sides), "drop"))
+        assert tuple(data.description[name] for name in counts) == numbers
+        assert len(data.test) == numbers[-1]
+    with pytest.raises(DataError, match=r'2 of 4 rows .* 1 users without rows .* is 3\. Use unknown_users="drop"'):
+        load_dataset(tmp_path, unknown_users="error")
+    with pytest.raises(DataError, match=r'1 of 4 rows .* 1 items without rows .* is 9\. Use unknown_items="drop"'):
+        load_dataset(tmp_path, unknown_items="error")
+
+
 def test_folder_is_read_by_the_names_of_its_files(tmp_path: Path) -> None:
     folder = write(tmp_path / "mine", train__tsv=HEADER.replace(",", "\t") + "1\t10\t4\n", train__md="# not a log")
     pl.DataFrame({"user_id": [1, 2], "item_id": [20, 20], "rating": [1, 2]}).write_parquet(folder / "test.parquet")
-    data = load_dataset(folder, probe_fraction=0.5)
+    data = load_dataset(folder, probe_fraction=0.5, test_kind="uniform")
     assert (data.name, len(data.train), len(data.probe), len(data.test)) == ("mine", 1, 1, 1)
     write(folder, train__csv=HEADER + "1,10,4\n")
     with pytest.raises(DataError, match=r"mine: several files are called train: train\.csv, train\.tsv"):
@@ -295,6 +341,10 @@ def test_reading_options_are_passed_on(tmp_path: Path) -> None:
         ({"name": "coat", "test": "a.csv"}, "`items` go with your own files"),
         ({"name": "coat", "user_col": "u"}, "'coat' does not take `user_col`"),
         ({"name": "simulated", "threshold": 3}, "'simulated' takes no `path` and no `threshold`"),
+        ({"name": "coat", "holdout": 0.2}, "go with your own files; 'coat' has a uniform test"),
+        ({"name": "coat", "test_kind": "unifrom"}, "Did you mean 'uniform'?"),
+        ({"name": "coat", "by": "times"}, "Did you mean 'time'?"),
+        ({"name": "coat", "unknown_items": "skip"}, "`unknown_items` must be one of 'error', 'drop', 'popular'"),
         ({"name": "a.csv", "path": "b"}, "`path` goes with one of the names 'coat'"),
     ],
 )
@@ -303,9 +353,18 @@ def test_conflicting_arguments_are_refused(arguments: dict[str, object], words: 
         load_dataset(**arguments)  # type: ignore[arg-type]
 
 
+def test_holdout_and_test_are_two_ways(tmp_path: Path) -> None:
+    folder = write(tmp_path / "mine", train__csv=HEADER + "1,10,4\n2,10,1\n", test__csv=HEADER + "2,10,4\n")
+    with pytest.raises(ConfigError, match="`holdout` and `test` are two ways to evaluate: give one of them"):
+        load_dataset(folder, holdout=0.5)
+    for options in ({}, {"holdout": 0.5}):
+        with pytest.raises(ConfigError, match="`test_kind` says how a test file was collected, and there is none"):
+            load_dataset(folder / "train.csv", test_kind="uniform", **options)
+
+
 def test_protocol_that_leaves_no_test_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, train__csv=HEADER + "1,10,4\n", test__csv=HEADER + "1,10,4\n")
-    with pytest.raises(DataError, match="leaves no test: of 1 unbiased ratings 0 are in the probe and 1 in the train"):
+    with pytest.raises(DataError, match="leaves no test: of 1 test ratings 0 are in the probe and 1 in the train"):
         load_dataset(tmp_path)
 
 

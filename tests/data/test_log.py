@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -360,7 +361,7 @@ def test_dataset_needs_shared_vocabularies() -> None:
 
 @given(train=st.integers(1, 100), unbiased=st.integers(1, 100), fraction=st.floats(0, 0.9), seed=st.integers(0, 9))
 def test_honest_test_excludes_pairs_of_probe_and_log(train: int, unbiased: int, fraction: float, seed: int) -> None:
-    log, ratings = some_log(train, seed=1), some_log(unbiased, seed=2)
+    log, ratings = some_log(train, seed=1), replace(some_log(unbiased, seed=2), sample="uniform")
     rng = np.random.default_rng(seed)
     own, _ = ratings.split(fraction, np.random.default_rng(seed))
     if set(ratings.pairs) <= set(own.pairs) | set(log.pairs):
@@ -373,11 +374,11 @@ def test_honest_test_excludes_pairs_of_probe_and_log(train: int, unbiased: int, 
     assert set(test.pairs) == set(ratings.pairs) - drawn - set(log.pairs)
     assert counts["rows_in_train"] == len(set(ratings.pairs) & set(log.pairs))
     removed = counts["removed_as_probe"] + counts["removed_as_in_train"]
-    assert counts["unbiased_rows"] - removed == counts["test_rows"] == len(test)
+    assert counts["given_rows"] - removed == counts["test_rows"] == len(test)
 
 
 def test_paper_protocol_draws_the_same_probe_and_keeps_the_test() -> None:
-    log, ratings = some_log(60, seed=1), some_log(60, seed=2)
+    log, ratings = some_log(60, seed=1), replace(some_log(60, seed=2), sample="uniform")
     honest = apply_protocol(log, ratings, "honest", 0.2, rng=np.random.default_rng(3))
     paper = apply_protocol(log, ratings, "paper", 0.2, rng=np.random.default_rng(3))
     assert paper[0].pairs.tolist() == honest[0].pairs.tolist()
@@ -393,6 +394,14 @@ def test_zero_fraction_draws_no_probe_and_given_probe_is_kept() -> None:
     assert probe is own
     assert set(test.pairs) == set(ratings.pairs) - set(own.pairs) - set(log.pairs)
     assert counts["probe_rows"] == 20
+
+
+@pytest.mark.parametrize("sample", [None, "biased"])
+def test_no_probe_is_drawn_from_ratings_that_are_not_uniform(sample: Any) -> None:
+    ratings = replace(some_log(60, seed=2), sample=sample)
+    probe, test, _ = apply_protocol(some_log(30, seed=1), ratings, "honest", 0.5, rng=np.random.default_rng(0))
+    assert probe is None
+    assert test.sample == sample
 
 
 def test_unknown_protocol_is_refused() -> None:

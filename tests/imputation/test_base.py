@@ -149,7 +149,7 @@ def test_an_imputation_may_have_a_backbone_of_its_own(dataset: Dataset, backbone
     [
         (Learned("best"), "`weighting` must be one of 'error', 'variance', 'bias', 'mse', got 'best'"),
         (Learned("mse", mix=1.5), "`mix` must be a number >= 0 and <= 1, got 1.5"),
-        (Learned(backbone="gru"), "`backbone` must be a Backbone or one of 'mf', 'ncf', got 'gru'"),
+        (Learned(backbone="gru"), "`backbone` must be a Backbone or one of 'mf', 'ncf', 'popularity', got 'gru'"),
         (Constant(2), "`label` must be a number >= 0 and <= 1, got 2"),
     ],
 )

@@ -253,3 +253,19 @@ def test_more_rows_are_not_worse() -> None:
         data = graded(n_users=200, n_items=150, density=density)
         losses.append(evaluate(make("mf").fit(data.train), data.test, bootstrap=0).log_loss)
     assert losses == sorted(losses, reverse=True)
+
+
+def test_popularity_is_the_shrunken_rate_of_each_item(dataset: Dataset) -> None:
+    log, model = dataset.train, make("popularity", epochs=400, l2_biases=3.0).fit(dataset.train)
+    scores = model.predict(np.zeros(log.shape[1]), np.arange(log.shape[1]))
+    mean, bias = model.scorer_.mean.item(), model.scorer_.item_bias.weight[:, 0].numpy()
+    sums = np.bincount(log.items, log.labels - scores[log.items], log.shape[1])  # the slope of the log likelihood
+    np.testing.assert_allclose(sums, 3.0 * bias, atol=0.05)
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-mean - bias)), rtol=1e-5)
+    assert model.recommend([0], 3, filter_seen=False)["item_id"].to_list() == list(np.argsort(-scores)[:3])
+
+
+def test_weights_make_popularity_that_over_all_pairs(dataset: Dataset) -> None:
+    log_rate, weighted = (make("popularity", **kind).fit(dataset.train) for kind in ({}, {"weights": "balancing"}))
+    assert log_rate.ratio_.std() == 0 < weighted.ratio_.std()
+    assert not np.array_equal(log_rate.predict_log(dataset.test), weighted.predict_log(dataset.test))

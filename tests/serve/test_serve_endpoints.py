@@ -104,10 +104,10 @@ def test_text_ids_stay_text(hostile_run: Path) -> None:
 def test_unknown_users_are_an_error_or_get_popular_items(ask, run: ServedRun, fitted) -> None:
     refused(ask.get("/recommend?user=999"), 404, "unknown user '999'", "60 users with ids such as 0")
     refused(ask.post("/recommend", json={"users": [1, 999]}), 404, "unknown user 999")
-    with client(ServedRun.load(run.folder, unknown="popular")) as open_to_all:
+    with client(ServedRun.load(run.folder, unknown_users="popular")) as open_to_all:
         facts = open_to_all.get("/recommend?user=new&k=4").json()
         assert (facts["user_id"], facts["known"]) == ("new", False)
-        expected = fitted.recommend(["new"], k=4, unknown="popular")["item_id"].to_list()
+        expected = fitted.recommend(["new"], k=4, unknown_users="popular")["item_id"].to_list()
         assert [row["item_id"] for row in facts["items"]] == expected
         mixed = open_to_all.post("/recommend", json={"users": [1, 10**30, "caf\u00e9"], "k": 2}).json()["users"]
         assert [(one["user_id"], one["known"]) for one in mixed] == [(1, True), (10**30, False), ("caf\u00e9", False)]

@@ -47,7 +47,7 @@ def runs(models: dict[str, DebiasedRecommender], tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("runs")
     for name, model in models.items():
         model.save(folder / name)
-    return {name: ServedRun.load(folder / name, unknown="popular") for name in models}
+    return {name: ServedRun.load(folder / name, unknown_users="popular") for name in models}
 
 
 def answered(run: ServedRun, users: list, candidates: list | None = None, k: int = 10, **filters) -> list[tuple]:
@@ -70,7 +70,7 @@ def test_served_lists_equal_recommend(name: str, filters: dict, models, runs) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_user_lists_equal_recommend(name: str, models, runs) -> None:
     for filters in FILTERS:
-        same(answered(runs[name], [999], **filters), models[name].recommend([999], unknown="popular", **filters))
+        same(answered(runs[name], [999], **filters), models[name].recommend([999], unknown_users="popular", **filters))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -26,7 +26,7 @@ TOO_LARGE = "413"  # an answer to a request of any kind: what is generated may b
 def api(fitted, tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("api") / "run"
     fitted.save(folder)
-    run = ServedRun.load(folder, unknown="popular")
+    run = ServedRun.load(folder, unknown_users="popular")
     app = Guard(make_app(lambda: run), TOKEN["Authorization"].removeprefix("Bearer "))
     found = schemathesis.openapi.from_asgi("/openapi.json", app, headers=TOKEN)
     checks = found.config.checks

@@ -43,7 +43,8 @@ class BenchDataset:
         own = (read_options or {}) if self.name not in BENCH_DATASETS else {}
         dataset = load_dataset(self.name, protocol=protocol, seed=seed, threshold=threshold, **own)
         if dataset.test is None:
-            raise DataError(f"{self.name!r} has no unbiased ratings to compare methods on: give it a test.csv.")
+            ways = "hold rows out (`holdout`), or give it a test.csv"
+            raise DataError(f"{self.name!r} has no test to compare methods on: {ways}.")
         for log in (dataset.train, dataset.test):
             binary_labels(log)  # raises now instead of in every fit
         return dataset

@@ -27,6 +27,7 @@ from counterpoise.config import BenchPreset
 from counterpoise.errors import check_choice
 from counterpoise.imputation.base import Learned
 from counterpoise.imputation.outcome import OutcomeModel
+from counterpoise.models.item_popularity import ItemPopularity
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.weights.balancing import Balancing
@@ -46,7 +47,8 @@ def preset_settings(preset: BenchPreset, dataset: BenchDataset, model: DebiasedR
     check_choice("preset", preset, get_args(BenchPreset))
     if preset == "default":
         return {}
-    settings = {"backbone": _factorization(), "training__epochs": 30, "training__learning_rate": 0.05}
+    settings: dict[str, Any] = {} if isinstance(model.backbone, ItemPopularity) else {"backbone": _factorization()}
+    settings |= {"training__epochs": 30, "training__learning_rate": 0.05}
     settings |= {"training__batch_size": dataset.batch_size, "training__pairs": dataset.pairs}
     if isinstance(model.imputation, OutcomeModel):
         settings["imputation"] = Learned()  # beside the predictor, as in the paper

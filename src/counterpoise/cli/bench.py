@@ -12,6 +12,7 @@ import typer
 from counterpoise.cli.console import print_line, progress_bar, show_json, show_table
 from counterpoise.cli.options import (
     Address,
+    HoldoutOptions,
     LogColumns,
     OptionGroup,
     OutputOptions,
@@ -79,8 +80,10 @@ class RatingFile(PairColumns):
 
 
 @dataclass(frozen=True)
-class FitOptions(LogColumns):
+class FitOptions(LogColumns, HoldoutOptions):
     """What all fits of an experiment have in common."""
+
+    panel = "Data"
 
     settings: Annotated[list[str] | None, option("A setting of all methods, as name=value.", "--set")] = None
 
@@ -132,7 +135,7 @@ def table(
     methods: Methods = "all",
     seeds: Seeds = 10,
     preset: Annotated[str, option("Settings: default (ours), paper (those of its experiment), both.")] = "default",
-    protocol: Annotated[Protocol, option("How probe and test are split from the unbiased ratings.")] = "honest",
+    protocol: Annotated[Protocol, option("How probe and test are split.")] = "honest",
     metrics: Annotated[
         str | None, option("Metrics.", shown="auc,ndcg,f1; auc,ndcg_one,f1_one beside published numbers")
     ] = None,
@@ -157,10 +160,10 @@ def table(
     if not planned:
         show_sheets([], missing, run.out / name, output)
         return
-    notes = []
+    notes = biased_tests(planned)
     if tune:
         planned = tuned(planned, tune, run, run.out / f"{name}-settings", output.visible)
-        notes = [table_note(tune, f"{name}-settings.md")]
+        notes += [table_note(tune, f"{name}-settings.md")]
     found = summarise(run.fit(planned, output.visible), missing, chosen, notes=notes)
     for ending, layout in FORMATS.items():
         write_text(run.out / f"{name}.{ending}", layout(found))
@@ -176,6 +179,15 @@ def table(
         print_line(
             f"\nWritten to {run.out}: " + ", ".join([*(f"{name}.{ending}" for ending in FORMATS), *found_settings])
         )
+
+
+def biased_tests(jobs: Sequence[Job]) -> list[str]:
+    """Notes on datasets whose tests are not uniform."""
+    tests = {(job.dataset, job.protocol): job.load().test for job in jobs if job.seed == 0}
+    biased = sorted(names for names, test in tests.items() if test is not None and test.sample != "uniform")
+    weighted = "weighted estimates over all pairs; they assume that selection follows what the weights balance"
+    meaning = {"honest": weighted, "paper": "metrics of the pairs that users chose, not of all pairs"}
+    return [f"Biased test of {name} ({protocol} protocol): {meaning[protocol]}." for name, protocol in biased]
 
 
 def tuned(jobs: list[Job], trials: int, run: RunOptions, files: Path, visible: bool) -> list[Job]:

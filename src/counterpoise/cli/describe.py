@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from counterpoise.config import Configurable
+from counterpoise.evaluation.evaluate import Evaluation
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.path import intercept_sentence, path_of, path_sentence
+from counterpoise.runs import counted
 from counterpoise.training.summary import correction_sentences
 
+NOT_EVALUATED = "Not evaluated: there is no test. Hold rows of the log out with --holdout 0.2, or give --test FILE."
 WIDTH = 110  # characters in a line of a paragraph
 COLUMNS = ("name", "family", "weights", "risk", "imputation", "needs", "citation")
 WORDS = {kind: word for _, words in PARTS.values() for word, kind in words.items()}
@@ -136,6 +140,46 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
         why = "the weights of the regression may be negative" if combined else "corrected labels leave [0, 1]"
         advice = "Choose another method." if combined else "Raise l2, or learn the imputation (dr-jl, tdr-jl)."
         lines.append(f"The risk is {facts['risk']:.2f}, below 0: {why}. {advice}")
+    return lines
+
+
+def evaluation_title(sample: str | None, protocol: str, by: str | None = None, weighted: bool = False) -> str:
+    """The heading of metrics, by how the pairs of the test were collected; `by` names a hold-out of the log."""
+    if sample == "uniform":
+        return f"On unbiased ratings ({protocol} protocol):"
+    which = f"biased ratings ({protocol} protocol)" if by is None else f"a hold-out of the log ({by})"
+    if weighted:
+        return f"On {which}, weighted to estimate metrics over all pairs; naive: of the pairs that users chose:"
+    return f"On {which}; these are metrics of the pairs that users chose, not of all pairs:"
+
+
+def beside_baselines(models: Mapping[str, Evaluation]) -> list[str]:
+    """A small table of weighted and naive metrics, a line for each model."""
+    names = {"auc": "AUC", "ndcg": f"NDCG@{next(iter(models.values())).k}", "log_loss": "log loss"}
+    width = max(map(len, models))
+    lines = [f"{'weighted (naive)':<{max(width, 16)}}  " + "  ".join(f"{name:<15}" for name in names.values())]
+    for model, found in models.items():
+        cells = [
+            f"{getattr(found, name):.4f} ({getattr(found, 'naive', {}).get(name, math.nan):.4f})" for name in names
+        ]
+        lines.append(f"{model:<{max(width, 16)}}  " + "  ".join(f"{cell:<15}" for cell in cells))
+    return [line.rstrip() for line in lines]
+
+
+def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:
+    """What the test is, what was left out of it, and its cold users and items; `known`: the dataset's description."""
+    lines = [f"Test: {known['test_rows']:,} ratings."]
+    if known["test_sample"] == "biased" and "by" not in known and not kind_was_said:
+        lines[0] += (
+            " They count as biased. If their pairs were drawn at random from all pairs, say --test-kind uniform: then "
+            "metrics are unbiased, and a part can serve as probe."
+        )
+    removed = {"removed_as_in_train": "in the log", "removed_as_probe": "taken as probe"}
+    removed["dropped_rows"] = "of users or items without rows in the log"
+    listed = [f"{known[rows]:,} {why}" for rows, why in removed.items() if known[rows]]
+    lines += [f"Left out of {known['given_rows']:,}: {', '.join(listed)}."] if listed else []
+    cold = f"{counted(known['cold_users'], 'user')} and {counted(known['cold_items'], 'item')}"
+    lines.append(f"Cold (no rows in the log): {cold}, {counted(known['cold_rows'], 'rating')} of the test.")
     return lines
 
 

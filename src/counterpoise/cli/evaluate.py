@@ -1,4 +1,4 @@
-"""`counterpoise evaluate`: metrics of a saved run on unbiased ratings."""
+"""`counterpoise evaluate`: metrics of a saved run on other ratings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import typer
 from counterpoise.cli.console import working
 from counterpoise.cli.options import (
     EvaluationOptions,
+    LogColumns,
     OptionGroup,
     OutputOptions,
-    RatingColumns,
     Run,
-    UnknownUsers,
+    TestOptions,
     option,
     with_options,
 )
@@ -24,8 +24,23 @@ from counterpoise.config import Protocol
 
 
 @dataclass(frozen=True)
-class TestOptions(OptionGroup):
-    """Which part of the unbiased ratings is the test."""
+class WeightOptions(OptionGroup):
+    """How biased ratings are weighted."""
+
+    panel = "Evaluation"
+    weights: Annotated[
+        str | None,
+        option(
+            "Weights for estimates over all pairs: balanced, logistic, propensity, popularity, naive-bayes, known "
+            "(--propensity-col), or none.",
+            shown="balanced for biased ratings",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
+class SplitOptions(OptionGroup):
+    """Which part of the ratings is the test."""
 
     panel = "Data"
     path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
@@ -37,26 +52,35 @@ class TestOptions(OptionGroup):
 @with_options
 def evaluate(
     run: Run,
-    test: Annotated[str, typer.Argument(help="Unbiased ratings (a file, folder or glob), or a dataset's name.")],
-    split: TestOptions,
-    columns: RatingColumns,
+    test: Annotated[str, typer.Argument(help="Ratings (a file, folder or glob), or a dataset's name.")],
+    kind: TestOptions,
+    split: SplitOptions,
+    weights: WeightOptions,
+    columns: LogColumns,
     evaluation: EvaluationOptions,
     output: OutputOptions,
-    unknown: UnknownUsers = "error",
     out: Annotated[Path | None, option("Also write the metrics to this file, as JSON.", panel="Output")] = None,
 ) -> None:
-    """Evaluate a saved run on unbiased ratings. The honest protocol leaves out pairs that the model has seen.
+    """Evaluate a saved run on other ratings. The honest protocol leaves out pairs that the model has seen.
 
     Protocol, seed, threshold and columns are those of the run unless they are given.
     """
-    from counterpoise.runs import EvaluationData, evaluate_run
+    from counterpoise.cli.describe import evaluation_title
+    from counterpoise.runs import EvaluationData, cold_sentences, evaluate_run
     from counterpoise.storage import write_text
 
     reading = columns.given()
-    data = EvaluationData(test, threshold=reading.pop("threshold", None), reading=reading, **split.given())
+    threshold = reading.pop("threshold", None)
+    data = EvaluationData(
+        test, threshold=threshold, reading=reading, **kind.given(), **split.given(), **weights.given()
+    )
     with working("evaluating", output.visible):
-        result = evaluate_run(run, data, unknown_users=unknown, **evaluation.given())
-    facts = result.to_dict()
+        result, known = evaluate_run(run, data, **evaluation.given())
+    facts = known | result.to_dict()
     if out is not None:
         write_text(out, json.dumps(facts, indent=2) + "\n")
-    output.show({"run": str(run), "test": test, **facts}, str(result))
+    title = evaluation_title(known["sample"], result.protocol, weighted=hasattr(result, "naive"))
+    lines = [title, "", str(result), *cold_sentences(known)]
+    if known["unweighted"] is not None:
+        lines.append(f"No weighted estimates: {known['unweighted']}")
+    output.show({"run": str(run), "test": test, **facts}, "\n".join(lines))

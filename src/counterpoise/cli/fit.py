@@ -1,4 +1,4 @@
-"""`counterpoise fit`: train a recommender on a log, evaluate it where there are unbiased ratings, and save it."""
+"""`counterpoise fit`: train a recommender on a log, evaluate it on a test or a hold-out, and save it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from counterpoise.cli.console import canvas, love_lines, print_line, progress_ba
 from counterpoise.cli.options import (
     DataOptions,
     EvaluationOptions,
+    HoldoutOptions,
     LogColumns,
     MethodOptions,
     OptionGroup,
@@ -32,7 +33,7 @@ class TrainingOptions(OptionGroup):
     learning_rate: Annotated[float | None, option("Learning rate of Adam.")] = None
     patience: Annotated[int | None, option("Stop after this many epochs without a better validation risk.")] = None
     device: Annotated[str | None, option("Device to train on: auto, cpu or cuda.", shown="auto")] = None
-    backbone: Annotated[str | None, option("Model that predicts: mf or ncf.", shown="mf")] = None
+    backbone: Annotated[str | None, option("Model that predicts: mf, ncf or popularity.", shown="mf")] = None
 
 
 @dataclass(frozen=True)
@@ -50,13 +51,14 @@ def fit(
     columns: LogColumns,
     method: MethodOptions,
     training: TrainingOptions,
+    holdout: HoldoutOptions,
     evaluation: EvaluationOptions,
     output: FitOutput,
     scale: ScaleOptions,
 ) -> None:
-    """Train a recommender on a biased log, evaluate it on unbiased ratings where there are some, and save it."""
+    """Train a recommender on a biased log, evaluate it on a test or on rows held out, and save it."""
     words = [f"{name}={value}" for name, value in training.given().items()]
-    configuration = fit_config(method, data, columns, evaluation, scale, settings=words)
+    configuration = fit_config(method, data, columns, holdout, evaluation, scale, settings=words)
 
     from counterpoise.data.files import title_of
     from counterpoise.runs import drop_stopped, fit_and_evaluate
@@ -74,7 +76,15 @@ def fit(
         show_json({"run": str(out), "report": page and str(page), **own, **fitted.facts()})
     if not output.visible:
         return
-    from counterpoise.cli.describe import features_lines, fit_lines, truth_line
+    from counterpoise.cli.describe import (
+        NOT_EVALUATED,
+        beside_baselines,
+        evaluated_on,
+        evaluation_title,
+        features_lines,
+        fit_lines,
+        truth_line,
+    )
 
     print_line(f"{fitted.dataset.name}: {fitted.dataset.train}")
     print_line(f"Fitted {configuration.method} in {fitted.seconds:.1f} s, {fitted.model.history_.best_epoch} epochs.")
@@ -85,9 +95,18 @@ def fit(
     width, fancy = canvas()
     show_picture(love_lines(fitted.imbalances(), "Logged pairs against all pairs", width, fancy=fancy))
     if fitted.evaluation is None:
-        print_line("Not evaluated: there are no unbiased ratings. Give some with --test FILE.")
+        print_line(NOT_EVALUATED)
     else:
-        print_line(f"On unbiased ratings ({configuration.protocol} protocol):\n\n{fitted.evaluation}\n")
+        known = fitted.dataset.description
+        print_line("\n".join(evaluated_on(known, configuration.test_kind is not None)))
+        weighted = hasattr(fitted.evaluation, "naive")
+        title = evaluation_title(known["test_sample"], configuration.protocol, known.get("by"), weighted)
+        print_line(f"{title}\n\n{fitted.evaluation}\n")
+        if fitted.baselines:
+            models = {configuration.method: fitted.evaluation, **fitted.baselines}
+            print_line("\n".join(beside_baselines(models)) + "\n")
+        if fitted.unweighted is not None:
+            print_line(f"No weighted estimates: {fitted.unweighted}")
     if fitted.truth is not None:
         print_line(truth_line(fitted.truth))
     next_step = f"counterpoise report {out}" if page is None else f"open {page} in a browser"

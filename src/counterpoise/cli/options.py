@@ -14,7 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from counterpoise.cli.console import print_line, show_json
-from counterpoise.config import Duplicates, EngineName, Protocol, Unknown
+from counterpoise.config import Duplicates, EngineName, Holdout, Protocol, Sample, Unknown, UnknownInTest
 
 if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
@@ -86,8 +86,13 @@ TimestampCol = Annotated[str | None, option("Name of the column of timestamps, i
 Repeated = Annotated[Duplicates | None, option("What to do with a pair that occurs more than once.", shown="error")]
 ENGINE_HELP = "Where out-of-core passes run: threads of this process, or Ray."
 Address = Annotated[str | None, option("Address of a Ray cluster: auto or HOST:PORT.", shown="start one here")]
-UNKNOWN_HELP = "Users that the log does not have: an error, or scored by the items' rates of positive labels."
-UnknownUsers = Annotated[Unknown, option(UNKNOWN_HELP, "--unknown-users")]
+UNKNOWN_USERS_HELP = "Users that the log does not have: an error, or scored by the items' rates of positive labels."
+UnknownUsers = Annotated[Unknown, option(UNKNOWN_USERS_HELP)]
+UNKNOWN_ITEMS_HELP = "Items that the log does not have: an error, or scored by the user's mean over all items."
+UnknownItems = Annotated[Unknown, option(UNKNOWN_ITEMS_HELP)]
+TEST_KIND_HELP = "How the pairs of the test were collected: drawn at random from all pairs (uniform), or not (biased)."
+COLD_HELP = "Test rows of {0}s without rows in the log: an error, left out, or scored by what is known of the rest."
+UNKNOWN_HELP = "Test rows of {0}s unknown to the run: an error, left out, or scored by what is known of the rest."
 OUT_HELP = "File to write, ending in .parquet, .csv or .tsv."
 
 
@@ -128,15 +133,44 @@ class DataOptions(OptionGroup):
 
     panel = "Data"
     data: Annotated[str | None, typer.Argument(help="Name of a dataset, or a log: a file, folder or glob.")] = None
-    test: Annotated[
-        str | None, option("File of unbiased ratings to evaluate on; without --probe one is drawn from it.")
+    test: Annotated[str | None, option("File of ratings to evaluate on.")] = None
+    probe: Annotated[
+        str | None, option("File of a small uniform sample to learn from; without it one is drawn from a uniform test.")
     ] = None
-    probe: Annotated[str | None, option("File of a small unbiased sample to learn from.")] = None
     users: Annotated[str | None, option("File of user ids and their features (numbers).")] = None
     items: Annotated[str | None, option("File of item ids and their features (numbers).")] = None
     path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
     protocol: Annotated[Protocol | None, option("How probe and test are split.", shown="honest")] = None
-    probe_fraction: Annotated[float | None, option("Share of the test ratings to use as probe.", shown="0.05")] = None
+    probe_fraction: Annotated[
+        float | None, option("Share of the ratings of a uniform test to use as probe.", shown="0.05")
+    ] = None
+
+
+@dataclass(frozen=True)
+class HoldoutOptions(OptionGroup):
+    """What a model is evaluated on."""
+
+    panel = "Evaluation"
+    test_kind: Annotated[Sample | None, option(TEST_KIND_HELP, shown="biased")] = None
+    holdout: Annotated[float | None, option("Share of the log to hold out and evaluate on, if there is no test.")] = (
+        None
+    )
+    by: Annotated[
+        Holdout | None,
+        option("Rows to hold out: random ones, those of each user, the latest, or the last of each user."),
+    ] = None
+    unknown_users: Annotated[UnknownInTest | None, option(COLD_HELP.format("user"), shown="popular")] = None
+    unknown_items: Annotated[UnknownInTest | None, option(COLD_HELP.format("item"), shown="popular")] = None
+
+
+@dataclass(frozen=True)
+class TestOptions(OptionGroup):
+    """What a test of a saved run is."""
+
+    panel = "Data"
+    test_kind: Annotated[Sample | None, option(TEST_KIND_HELP, shown="biased")] = None
+    unknown_users: Annotated[UnknownInTest, option(UNKNOWN_HELP.format("user"))] = "error"
+    unknown_items: Annotated[UnknownInTest, option(UNKNOWN_HELP.format("item"))] = "error"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from counterpoise.cli.options import (
     OutputOptions,
     PairColumns,
     Run,
+    UnknownItems,
     UnknownUsers,
     option,
     with_options,
@@ -34,7 +35,7 @@ def recommend(
     candidates: Annotated[str | None, option("Item ids to choose from, separated by commas.", shown="all")] = None,
     candidates_file: IdFile = None,
     keep_seen: Annotated[bool, option("Also recommend items that the user rated in the log.", "--keep-seen")] = False,
-    unknown: UnknownUsers = "error",
+    unknown_users: UnknownUsers = "error",
 ) -> None:
     """Recommend the best items for users, in their original ids."""
     from counterpoise.recommender import load_model
@@ -45,7 +46,9 @@ def recommend(
     asked = read_ids("users", users, users_file)
     among = read_ids("candidates", candidates, candidates_file)
     with working("recommending", output.visible):
-        frame = load_model(run).recommend(asked, k=k, filter_seen=not keep_seen, candidates=among, unknown=unknown)
+        frame = load_model(run).recommend(
+            asked, k=k, filter_seen=not keep_seen, candidates=among, unknown_users=unknown_users
+        )
     if out is not None:
         write_table(frame, out)
         output.show({"rows": len(frame), "out": str(out)}, f"{len(frame):,} rows written to {out}")
@@ -62,7 +65,8 @@ def predict(
     out: Annotated[Path, option(OUT_HELP, shown=False, panel="Output")],
     columns: PairColumns,
     output: OutputOptions,
-    unknown: UnknownUsers = "error",
+    unknown_users: UnknownUsers = "error",
+    unknown_items: UnknownItems = "error",
 ) -> None:
     """Predict the probability of a positive rating for the pairs of a file."""
     from counterpoise.data.reading import read_pairs
@@ -73,7 +77,9 @@ def predict(
     with working("predicting", output.visible):
         model = load_model(run)
         frame = read_pairs(pairs, **columns.given())
-        scores = model.predict(frame["user_id"], frame["item_id"], unknown=unknown)
+        scores = model.predict(
+            frame["user_id"], frame["item_id"], unknown_users=unknown_users, unknown_items=unknown_items
+        )
         write_table(frame.with_columns(score=scores), out)
     output.show({"rows": len(frame), "out": str(out)}, f"{len(frame):,} rows written to {out}")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterpoise.cli.console import working
-from counterpoise.cli.options import OutputOptions, UnknownUsers, option, with_options
+from counterpoise.cli.options import OutputOptions, TestOptions, option, with_options
 from counterpoise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,12 +21,12 @@ def report(
     runs: Annotated[
         list[Path], typer.Argument(help="Folder of a saved run; with --compare several.", show_default=False)
     ],
+    kind: TestOptions,
     output: OutputOptions,
     out: Annotated[Path | None, option("Page to write.", shown="RUN/report.html", panel="Output")] = None,
-    test: Annotated[str | None, option("File of unbiased ratings, or a dataset's name.")] = None,
+    test: Annotated[str | None, option("File of ratings to evaluate on, or a dataset's name.")] = None,
     compare: Annotated[bool, option("Show several runs side by side.", "--compare")] = False,
     baseline: Annotated[str | None, option("Saved run of mf to compare with, or none.", shown="fit it now")] = None,
-    unknown: UnknownUsers = "error",
 ) -> None:
     """Write a page about a run: how biased its log is, what the weights changed, how good it is.
 
@@ -43,11 +43,11 @@ def report(
                     "`--baseline` goes with the report of one run; with --compare name a run of mf first."
                 )
             out = out or Path(writing.COMPARISON)
-            facts = writing.compare(runs, out=out, test=test, unknown=unknown)
+            facts = writing.compare(runs, out=out, test=test, **kind.given())
         else:
             out = out or runs[0] / writing.REPORT
             chosen: bool | str = True if baseline is None else baseline != "none" and baseline
-            facts = writing.write_report(runs[0], out=out, test=test, unknown=unknown, baseline=chosen)
+            facts = writing.write_report(runs[0], out=out, test=test, baseline=chosen, **kind.given())
     lines = [*facts["notes"], *(f"{part['title']}: {part['text']}" for part in facts["summary"])]
     lines.append(f"Written to {out}; the facts are in {out.with_suffix('.json')}")
     output.show({"out": str(out), **facts}, "\n".join(lines))

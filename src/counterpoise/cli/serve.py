@@ -20,7 +20,7 @@ def serve(
     baseline: Annotated[
         Path | None, option("Saved run of mf on the same log, to show beside this one on the page.", shown="none")
     ] = None,
-    unknown: UnknownUsers = "error",
+    unknown_users: UnknownUsers = "error",
     quiet: Quiet = False,
 ) -> None:
     """Answer /recommend, /similar, /model and /health over HTTP, with a page at /. SIGHUP reloads the run."""
@@ -39,4 +39,4 @@ def serve(
     token = None if token_file is None else guard.read_token(token_file)
     guard.check_host(host, token)
     with open_socket(host, port) as listening:
-        answer(lambda: ServedRun.load(run, baseline, unknown), listening, print_error, token, quiet)
+        answer(lambda: ServedRun.load(run, baseline, unknown_users), listening, print_error, token, quiet)

@@ -14,6 +14,7 @@ from counterpoise.cli.console import print_line, progress_bar, show_json, show_t
 from counterpoise.cli.options import (
     ClusterOptions,
     DataOptions,
+    HoldoutOptions,
     LogColumns,
     MethodOptions,
     OptionGroup,
@@ -52,6 +53,7 @@ class SearchOptions(OptionGroup):
 def tune(
     data: DataOptions,
     columns: LogColumns,
+    holdout: HoldoutOptions,
     method: MethodOptions,
     search: SearchOptions,
     output: OutputOptions,
@@ -62,9 +64,10 @@ def tune(
 ) -> None:
     """Search the settings of a method for the least debiased validation risk.
 
-    A test serves only to draw a probe from; trials are never judged by it.
+    A uniform test serves only to draw a probe from; rows that are held out are left for `fit --config OUT/best.toml`.
+    Trials are never judged by either.
     """
-    configuration = fit_config(method, data, columns, cluster)
+    configuration = fit_config(method, data, columns, holdout, cluster)
 
     from counterpoise.data.files import title_of
     from counterpoise.runs import load_data

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from counterpoise.config import Protocol
+from counterpoise.config import Holdout, Protocol, Sample, UnknownInTest
 from counterpoise.data.files import TABLES, first_fields, is_many, kind_of, title_of
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
@@ -193,31 +193,45 @@ def load_dataset(
     users: AnyPath | None = None,
     items: AnyPath | None = None,
     read: FilesReader = read_logs_with_features,
+    test_kind: Sample | None = None,
+    holdout: float | None = None,
+    by: Holdout | None = None,
+    unknown_users: UnknownInTest = "popular",
+    unknown_items: UnknownInTest = "popular",
     **options: Any,
 ) -> Dataset:
     """A dataset by its name (see `available`), or from files of your own, in memory.
 
     `name`: a known name; the biased log as a file, a folder of files or a glob (then `test` and `probe` may name two
     more); or a folder with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the
-    probe from the test.
+    probe from the test, if that is a uniform sample.
     `path`: the folder of a known dataset; by default $COUNTERPOISE_DATA/<name>, then the user's cache folder.
     `protocol`: "honest" or "paper", see `apply_protocol`; `seed` draws the probe. What was removed is in `description`.
     `threshold`: ratings at or above it are positive; by default the dataset's own, for files none.
     `users`, `items`: with files of your own, two more with side features: a column of ids, named as in the log, and
     numbers.
     `read`: what turns files of your own into logs.
+    `test_kind`: how the pairs of your own test were collected, "uniform" (drawn at random) or "biased", which is
+    assumed unless you say so. The probe is uniform by definition, and so are the tests of known datasets.
+    `holdout`, `by`: without a test, which rows of your log to evaluate on, as in `split`.
+    `unknown_users`, `unknown_items`: what to do with rows of the test whose user or item has no row in the training
+    log: an "error", "drop" them, or keep them ("popular"): the model scores them by what it knows of the other side.
     `options`: for files those of `read_logs`, for "simulated" those of `simulate`.
     """
-    split = Split(protocol, probe_fraction, seed)
+    split = Split(protocol, probe_fraction, seed, test_kind, holdout, by, unknown_users, unknown_items)
     if str(name) not in SOURCES:
         if path is not None:
             raise ConfigError(f"`path` goes with one of the names {NAMES}; {str(name)!r} is a path itself.")
         logs = read(_files(Path(name).expanduser(), test, probe), users, items, threshold=threshold, **options)
         about = {"source": str(name), "threshold": threshold}
-        return split.dataset(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
+        return split.of_files(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
     source = SOURCES[str(name)]
     if any(file is not None for file in (test, probe, users, items)):
         raise ConfigError(f"`test`, `probe`, `users` and `items` go with your own files; {source.name!r} has its own.")
+    if split.holds_out or test_kind is not None:
+        raise ConfigError(
+            f"`holdout`, `by` and `test_kind` go with your own files; {source.name!r} has a uniform test."
+        )
     unknown = set(options)
     if source.name == "simulated":
         from counterpoise.data.simulation import simulate
@@ -233,6 +247,7 @@ def load_dataset(
     threshold = source.threshold if threshold is None else threshold
     folder, reader = find(source, path)
     train, unbiased, notes = reader(folder, threshold, split.rng)
+    train, unbiased = replace(train, sample="biased"), replace(unbiased, sample="uniform")
     about = {"source": source.title, "licence": source.licence, "citation": source.citation, "threshold": threshold}
     return split.dataset(source.name, train, unbiased, None, about | notes)
 

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
-from counterpoise.config import Duplicates
+from counterpoise.config import Duplicates, Sample
 from counterpoise.data.columns import (
     feature_table,
     finite_numbers,
@@ -49,6 +49,8 @@ class FeedbackLog:
 
     `users` and `items` are codes, positions in `user_ids` and `item_ids`. D, all pairs, is `user_ids x item_ids`,
     rated or not.
+    `sample`: how the pairs were collected: "uniform" (drawn at random from D, as in a randomised trial), "biased" (by
+    choices of users or a recommender), or None where nobody said. Only a uniform log gives unbiased metrics.
     """
 
     users: Codes  # (rows,)
@@ -63,6 +65,12 @@ class FeedbackLog:
     propensities: NDArray[np.float64] | None = None  # (rows,) in (0, 1], where the chance of being observed is known
     in_memory: ClassVar[bool] = True
     parent_propensities: PairValues | None = None  # of the log it was taken from, with the rows left out
+    sample: Sample | None = None
+
+    def __post_init__(self) -> None:
+        """Check how the pairs were collected."""
+        if self.sample is not None:
+            check_choice("sample", self.sample, get_args(Sample))
 
     @classmethod
     def from_arrays(
@@ -80,6 +88,7 @@ class FeedbackLog:
         user_features: ArrayLike | None = None,
         item_features: ArrayLike | None = None,
         names: Mapping[str, str] | None = None,
+        sample: Sample | None = None,
     ) -> FeedbackLog:
         """A log from three columns of equal length.
 
@@ -89,6 +98,7 @@ class FeedbackLog:
         `propensities`: the known chance of each row of being observed, in (0, 1], for weights that use it.
         `user_ids`, `item_ids`: all ids, as a `Vocabulary` or a sequence of distinct ids; by default those that occur.
         `names`: what the columns are called, for error messages.
+        `sample`: how the pairs were collected, "uniform" or "biased"; None where it is not known.
         """
         check_choice("duplicates", duplicates, get_args(Duplicates))
         if threshold is not None:
@@ -116,6 +126,7 @@ class FeedbackLog:
             user_features=feature_table(user_features, len(user_ids), "user_features"),
             item_features=feature_table(item_features, len(item_ids), "item_features"),
             propensities=chances,
+            sample=sample,
         )
         return _one_row_a_pair(log, duplicates, name)
 
@@ -234,7 +245,7 @@ class FeedbackLog:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A biased log to learn from, a small unbiased sample that methods may use (the probe), and an unbiased test."""
+    """A log to learn from, a small uniform sample that methods may use (the probe), and a test (see `test.sample`)."""
 
     train: FeedbackLog
     probe: FeedbackLog | None = None
@@ -303,7 +314,7 @@ def hash_logs(salt: str, *logs: FeedbackLog | None) -> str:
     """
     digest = hashlib.sha256(salt.encode())
     for log in logs:
-        digest.update(repr(log and log.shape).encode())
+        digest.update(repr(log and (log.shape, log.sample)).encode())
         names = ("users", "items", "labels", "user_features", "item_features", "propensities")
         for column in () if log is None else (getattr(log, name) for name in names):
             digest.update(b"-" if column is None else np.ascontiguousarray(column).tobytes())

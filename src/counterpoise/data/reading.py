@@ -50,7 +50,7 @@ def read_logs(
     header: Sequence[str] | None = None,
     user_ids: Vocabulary | None = None,
     item_ids: Vocabulary | None = None,
-    new_users: bool = False,
+    new_ids: bool = False,
     **options: Any,
 ) -> dict[str, FeedbackLog]:
     """The logs in several files, over the same users and items: those of all files, unless vocabularies are given.
@@ -59,8 +59,8 @@ def read_logs(
     `separator`: between the fields of a text file; by default a comma, in .tsv and .tab files a tab.
     `header`: the names of the columns of text files that have no header.
     `propensity_col`: the column of known propensities, in (0, 1]; the first file must have it, others may.
-    `new_users`: users that `user_ids` does not have are added to it; by default they are an error.
-    `options`: `threshold`, `duplicates` and whatever else `FeedbackLog.from_arrays` takes.
+    `new_ids`: ids that `user_ids` or `item_ids` does not have are added to it; by default they are an error.
+    `options`: `threshold`, `duplicates`, `sample` and whatever else `FeedbackLog.from_arrays` takes.
     """
     roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
     roles["propensity"] = propensity_col
@@ -73,8 +73,9 @@ def read_logs(
         frames.append(read_columns(path, wanted, separator=separator, header=header))
     users = same_type([frame["user"] for frame in frames])
     items = same_type([frame["item"] for frame in frames])
-    if user_ids is not None and new_users:
-        user_ids = user_ids.extended(pl.concat(users))
+    if new_ids:
+        user_ids = None if user_ids is None else user_ids.extended(pl.concat(users))
+        item_ids = None if item_ids is None else item_ids.extended(pl.concat(items))
     options |= {
         "names": names,
         "user_ids": user_ids if user_ids is not None else Vocabulary.of(*users),

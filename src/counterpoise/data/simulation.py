@@ -26,10 +26,11 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
+from counterpoise.config import Sample
 from counterpoise.data.hashing import GOLDEN_GAMMA, splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
-from counterpoise.data.splits import apply_protocol
+from counterpoise.data.splits import apply_protocol, cold_counts, cold_rows
 from counterpoise.errors import DataError, check_choice, check_number
 
 BLOCK_PAIRS = 1 << 20  # pairs that are computed at a time, and drawn to estimate a mean over more
@@ -195,13 +196,14 @@ def simulate(
     sides: dict[str, Any] = {"user_ids": Vocabulary.numbered(n_users), "item_ids": Vocabulary.numbered(n_items)}
     sides |= {"user_features": users, "item_features": items}
 
-    def log_of(u: NDArray[np.int64], i: NDArray[np.int64]) -> FeedbackLog:
-        return FeedbackLog.from_arrays(u, i, labels[u, i], **sides)
+    def log_of(u: NDArray[np.int64], i: NDArray[np.int64], sample: Sample) -> FeedbackLog:
+        return FeedbackLog.from_arrays(u, i, labels[u, i], sample=sample, **sides)
 
-    train = log_of(log_users, log_items)
-    probe, test, removed = apply_protocol(train, log_of(test_users, test_items), "honest", probe_fraction, rng=rng)
+    train, unbiased = log_of(log_users, log_items, "biased"), log_of(test_users, test_items, "uniform")
+    probe, test, removed = apply_protocol(train, unbiased, "honest", probe_fraction, rng=rng)
+    cold = {"test_sample": "uniform"} | cold_counts(test, cold_rows(train, test)) | {"dropped_rows": 0}
     description = {"source": "simulated", "seed": seed, "strength": strength, "selection": selection}
-    dataset = Dataset(train, probe, test, "simulated", description | {"protocol": "honest"} | removed)
+    dataset = Dataset(train, probe, test, "simulated", description | {"protocol": "honest"} | removed | cold)
     return SimulatedData(dataset, propensity, PairTable(shape, preference), labels, users, items)
 
 

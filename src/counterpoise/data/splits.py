@@ -1,30 +1,144 @@
-"""How unbiased ratings become a probe and a test: the honest protocol, and that of the paper's released code."""
+"""Hold-outs of a log, and how the ratings of a test become a probe and a test.
+
+The honest protocol keeps probe, test and training log apart; the other is that of the paper's released code.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any, get_args
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from counterpoise.config import Protocol
-from counterpoise.data.log import Dataset, FeedbackLog
-from counterpoise.errors import DataError, check_choice, check_number
+from counterpoise.config import Holdout, Protocol, Sample, UnknownInTest
+from counterpoise.data.log import Dataset, FeedbackLog, check_log
+from counterpoise.errors import ConfigError, DataError, check_choice, check_number, short_repr
+
+Rows = NDArray[np.bool_]
+DEFAULT_HOLDOUT = 0.2
+
+
+class HoldoutSplit(NamedTuple):
+    """A log in two parts, and counts of rows, users and items; cold ones have rows in the hold-out alone."""
+
+    train: FeedbackLog
+    holdout: FeedbackLog
+    facts: dict[str, Any]
+
+
+def split(log: FeedbackLog, holdout: float = DEFAULT_HOLDOUT, by: Holdout = "random", seed: int = 0) -> HoldoutSplit:
+    """A log to learn from and a hold-out of its rows to evaluate on, both over all its users and items.
+
+    `by` says which rows are held out:
+    "random"      a share `holdout` of all rows, drawn uniformly
+    "user"        that share of each user's rows, drawn uniformly (rounded up or down at random)
+    "time"        the latest share of the log; rows of one timestamp stay together, so that all of the training log is
+                  older
+    "leave-last"  the last row of each user; `holdout` does not matter
+    "user" and "leave-last" leave each user at least one row to learn from. The hold-out of a log that is not uniform
+    is biased as the log is (`sample`), however its rows were drawn.
+    """
+    check_log("log", log)
+    check_number("holdout", holdout, above=0, at_most=1, advice="It is a share of the rows, such as 0.2.")
+    check_choice("by", by, get_args(Holdout))
+    check_number("seed", seed, at_least=0, integer=True)
+    if by in ("time", "leave-last") and log.timestamps is None:
+        raise DataError(
+            f'by="{by}" needs timestamps, and the log has none. Read them with `timestamp_col`, or use by="random".'
+        )
+    held_out = _held_out_rows(log, holdout, by, np.random.default_rng(seed))
+    if not held_out.any() or held_out.all():
+        part, way = ("hold-out", "more") if not held_out.any() else ("training log", "less")
+        ways = f"Hold out {way} (`holdout`)" + ("" if by == "random" else ', use by="random",') + " or bring more rows."
+        raise DataError(
+            f'by="{by}" leaves the {part} empty: {held_out.sum():,} of {len(log):,} rows are held out. {ways}'
+        )
+    train, test = log.take(~held_out), log.take(held_out)
+    test = replace(test, sample="uniform" if log.sample == "uniform" else "biased")
+    facts = {"by": by, "holdout": None if by == "leave-last" else holdout, "seed": seed}
+    facts |= {"train_rows": len(train), "holdout_rows": len(test)} | cold_counts(test, cold_rows(train, test))
+    return HoldoutSplit(train, test, facts)
+
+
+class ColdRows(NamedTuple):
+    """For each row of a test: whether its user, and whether its item, has no row in the training log."""
+
+    users: Rows
+    items: Rows
+
+
+def cold_rows(train: FeedbackLog, test: FeedbackLog) -> ColdRows:
+    """The cold rows of a test over the same users and items as the training log."""
+    users, items = (np.bincount(codes, minlength=size) for codes, size in zip(_codes(train), train.shape, strict=True))
+    return ColdRows(users[test.users] == 0, items[test.items] == 0)
+
+
+def cold_counts(test: FeedbackLog, cold: ColdRows) -> dict[str, int]:
+    """How many users and items of a test are cold, and how many rows are of one of them."""
+    users, items = (len(np.unique(codes[rows])) for codes, rows in zip(_codes(test), cold, strict=True))
+    return {"cold_users": users, "cold_items": items, "cold_rows": int((cold.users | cold.items).sum())}
+
+
+def drop_cold(
+    test: FeedbackLog, cold: ColdRows, unknown_users: UnknownInTest, unknown_items: UnknownInTest
+) -> tuple[FeedbackLog, dict[str, int]]:
+    """(a test without the rows that are to be dropped, counts of what was cold and of the rows dropped)."""
+    dropped = (cold.users & (unknown_users == "drop")) | (cold.items & (unknown_items == "drop"))
+    if dropped.all():
+        raise DataError(
+            f"all {len(test):,} rows of the test are of users or items without rows in the training log, and dropped. "
+            'Use "popular" to score them, or bring other ratings. Are ids written as in the log?'
+        )
+    counts = cold_counts(test, cold) | {"dropped_rows": int(dropped.sum())}
+    return test.take(~dropped) if dropped.any() else test, counts
+
+
+def _codes(log: FeedbackLog) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    return log.users, log.items
+
+
+def _held_out_rows(log: FeedbackLog, share: float, by: Holdout, rng: np.random.Generator) -> Rows:
+    """A mask of the rows of the hold-out."""
+    if by == "time":
+        assert log.timestamps is not None
+        return _latest(log.timestamps, share)
+    if by == "random":
+        held_out = np.zeros(len(log), dtype=bool)
+        held_out[rng.choice(len(log), round(share * len(log)), replace=False)] = True
+        return held_out
+    counts = np.bincount(log.users, minlength=log.shape[0])
+    wanted = np.ones(len(counts)) if by == "leave-last" else np.floor(share * counts + rng.random(len(counts)))
+    wanted = np.minimum(wanted, counts - 1)  # something of each user is left to learn from
+    keys: Any = rng.random(len(log)) if by == "user" else log.timestamps
+    order = np.lexsort((keys, log.users))
+    users = log.users[order]  # each user's rows one after another, the last ones to be held out
+    rows_after = np.cumsum(counts)[users] - 1 - np.arange(len(users))
+    held_out = np.empty(len(log), dtype=bool)
+    held_out[order] = rows_after < wanted[users]
+    return held_out
+
+
+def _latest(times: NDArray[np.int64], share: float) -> Rows:
+    """The latest rows, about this share: rows of one timestamp stay together."""
+    cut = np.sort(times)[len(times) - max(1, round(share * len(times)))]
+    choices = [rows for rows in (times >= cut, times > cut) if rows.any() and not rows.all()]
+    return min(choices, key=lambda rows: abs(rows.mean() - share), default=times >= cut)
 
 
 def apply_protocol(
     train: FeedbackLog,
-    unbiased: FeedbackLog,
+    ratings: FeedbackLog,
     protocol: Protocol = "honest",
     probe_fraction: float = 0.05,
     *,
     rng: np.random.Generator,
     probe: FeedbackLog | None = None,
 ) -> tuple[FeedbackLog | None, FeedbackLog, dict[str, int]]:
-    """(probe, test, counts of rows: all unbiased ratings, those removed from the test and why, those left).
+    """(probe, test, counts of rows: all ratings, those removed from the test and why, those left).
 
-    The probe is a uniform draw of round(probe_fraction * rows) of all unbiased ratings, None where that is no row, or
-    the `probe` that is given.
+    The probe is the one that is given, or a uniform draw of round(probe_fraction * rows) of the ratings; None where
+    that is no row, and where the ratings are not a uniform sample: a biased probe would teach the bias.
     "honest": the test loses the pairs of the probe, and those that are also in the training log.
     "paper": the test keeps both, as the paper's released code does.
     The same generator state draws the same probe under both protocols.
@@ -32,22 +146,23 @@ def apply_protocol(
     check_choice("protocol", protocol, get_args(Protocol))
     check_number("probe_fraction", probe_fraction, at_least=0, at_most=1, advice="0 draws no probe.")
     if probe is None:
-        probe = unbiased.split(probe_fraction, rng)[0]
-    in_probe = np.isin(unbiased.pairs, probe.pairs)
-    in_train = np.isin(unbiased.pairs, train.pairs)
-    test = unbiased if protocol == "paper" else unbiased.take(~in_probe & ~in_train)
+        probe = ratings.split(probe_fraction if ratings.sample == "uniform" else 0, rng)[0]
+    in_probe = np.isin(ratings.pairs, probe.pairs)
+    in_train = np.isin(ratings.pairs, train.pairs)
+    test = ratings if protocol == "paper" else ratings.take(~in_probe & ~in_train)
     if len(test) == 0:
         raise DataError(
-            f"the protocol leaves no test: of {len(unbiased)} unbiased ratings {in_probe.sum()} are in the probe and "
-            f"{in_train.sum()} in the training log. Lower `probe_fraction` or bring more unbiased ratings."
+            f"the protocol leaves no test: of {len(ratings)} test ratings {in_probe.sum()} are in the probe and "
+            f"{in_train.sum()} in the training log. Bring ratings of other pairs, hold rows of the log out "
+            "(`holdout`), or lower `probe_fraction`."
         )
     removed_as_probe = 0 if protocol == "paper" else int(in_probe.sum())
     removed = {
-        "unbiased_rows": len(unbiased),
+        "given_rows": len(ratings),
         "probe_rows": len(probe),
         "rows_in_train": int(in_train.sum()),
         "removed_as_probe": removed_as_probe,
-        "removed_as_in_train": len(unbiased) - len(test) - removed_as_probe,
+        "removed_as_in_train": len(ratings) - len(test) - removed_as_probe,
         "test_rows": len(test),
     }
     return (probe if len(probe) else None), test, removed
@@ -55,31 +170,96 @@ def apply_protocol(
 
 @dataclass
 class Split:
-    """The settings of a split of unbiased ratings, and the generator that draws the probe."""
+    """What becomes of the ratings of a dataset: the settings, and the generator that draws probe and hold-out.
 
-    protocol: Protocol
-    probe_fraction: float
-    seed: int
+    `test_kind`: how a test of the user's own was collected. `holdout`, `by`: rows of the log to evaluate on, as in
+    `split`; none where both are None. `unknown_users`, `unknown_items`: what to do with rows of the test whose user or
+    item has no row in the training log: "error", "drop" them, or keep them ("popular"), to be scored by the rest.
+    """
+
+    protocol: Protocol = "honest"
+    probe_fraction: float = 0.05
+    seed: int = 0
+    test_kind: Sample | None = None
+    holdout: float | None = None
+    by: Holdout | None = None
+    unknown_users: UnknownInTest = "popular"
+    unknown_items: UnknownInTest = "popular"
 
     def __post_init__(self) -> None:
         """Check the settings, also where there is nothing to split."""
         check_choice("protocol", self.protocol, get_args(Protocol))
         check_number("probe_fraction", self.probe_fraction, at_least=0, at_most=1, advice="0 draws no probe.")
         check_number("seed", self.seed, at_least=0, integer=True)
+        for name, choices in (("test_kind", Sample), ("by", Holdout)):
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), get_args(choices))
+        for name in ("unknown_users", "unknown_items"):
+            check_choice(name, getattr(self, name), get_args(UnknownInTest))
         self.rng = np.random.default_rng(self.seed)
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether rows of the log are held out."""
+        return self.holdout is not None or self.by is not None
+
+    def of_files(
+        self,
+        name: str,
+        log: FeedbackLog,
+        test: FeedbackLog | None,
+        probe: FeedbackLog | None,
+        about: dict[str, Any],
+    ) -> Dataset:
+        """The dataset of files of the user's own. A test whose kind was not said counts as biased."""
+        if probe is not None:
+            probe = replace(probe, sample="uniform")
+        if self.holds_out:
+            if test is not None:
+                raise ConfigError("`holdout` and `test` are two ways to evaluate: give one of them.")
+            if not log.in_memory:
+                raise ConfigError("`holdout` needs the log in memory. Raise `memory`, or split the files yourself.")
+            share = DEFAULT_HOLDOUT if self.holdout is None else self.holdout
+            log, test, held_out = split(log, share, self.by or "random", self.seed)
+            about = about | held_out
+        if test is None or self.holds_out:
+            if self.test_kind is not None:
+                raise ConfigError(
+                    "`test_kind` says how a test file was collected, and there is none. "
+                    "Rows held out of a biased log are biased, however they are drawn."
+                )
+        else:
+            test = replace(test, sample=self.test_kind or "biased")
+        return self.dataset(name, log, test, probe, about)
 
     def dataset(
         self,
         name: str,
         train: FeedbackLog,
-        unbiased: FeedbackLog | None,
+        ratings: FeedbackLog | None,
         probe: FeedbackLog | None,
         about: dict[str, Any],
     ) -> Dataset:
         """The dataset, with the settings and the counts of rows in its description."""
-        about = about | asdict(self) | {"train_rows": len(train)}
-        if unbiased is None:
+        about = about | {name: getattr(self, name) for name in ("protocol", "probe_fraction", "seed")}
+        about |= {"train_rows": len(train)}
+        if ratings is None:
             return Dataset(train, probe, None, name, about)
         rules = self.protocol, self.probe_fraction
-        probe, test, counts = apply_protocol(train, unbiased, *rules, rng=self.rng, probe=probe)
-        return Dataset(train, probe, test, name, about | counts)
+        probe, test, counts = apply_protocol(train, ratings, *rules, rng=self.rng, probe=probe)
+        cold = cold_rows(train, test)
+        self._check_cold(test, cold)
+        test, cold_facts = drop_cold(test, cold, self.unknown_users, self.unknown_items)
+        counts |= cold_facts | {"test_rows": len(test)}
+        return Dataset(train, probe, test, name, about | {"test_sample": test.sample} | counts)
+
+    def _check_cold(self, test: FeedbackLog, cold: ColdRows) -> None:
+        sides = (("user", test.user_ids, test.users, cold.users), ("item", test.item_ids, test.items, cold.items))
+        for kind, ids, codes, rows in sides:
+            if getattr(self, f"unknown_{kind}s") == "error" and rows.any():
+                first = short_repr(ids.decode(codes[rows][:1])[0])
+                raise DataError(
+                    f"{rows.sum():,} of {len(test):,} rows of the test are of {len(np.unique(codes[rows])):,} {kind}s "
+                    f"without rows in the training log, the first is {first}. "
+                    f'Use unknown_{kind}s="drop" to leave them out, or "popular" to keep them.'
+                )

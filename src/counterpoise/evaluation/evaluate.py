@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from counterpoise.config import Protocol
-from counterpoise.data.log import FeedbackLog, check_log
+from counterpoise.data.log import Dataset, FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.evaluation import metrics
 from counterpoise.evaluation.metrics import (
@@ -92,6 +93,9 @@ def evaluate(
     k: int = 5,
     protocol: Protocol = "honest",
     *,
+    weights: Any = "auto",
+    train: FeedbackLog | None = None,
+    probe: FeedbackLog | None = None,
     bootstrap: int = 200,
     level: float = 0.95,
     seed: int = 0,
@@ -106,8 +110,68 @@ def evaluate(
     counts them; `n_seen` says how many there were. Scores and functions come without that knowledge: all rows count.
     `bootstrap`: how often to resample users, with all their rows, for the percentile intervals; 0 for none. Replicates
     in which a metric is not defined do not count, and a log of one user has no intervals (nan).
+
+    A biased hold-out needs weights, under which it stands for all pairs that were not trained on. `weights`: "balanced"
+    (`balanced_weights`); "logistic", "propensity", "popularity" or "naive-bayes" (1 / propensity); "known" (over the
+    log's own column); an array with a value for each row of `log`; or None for the naive metrics of its rows. "auto" is
+    "balanced" where `log.sample` is "biased" and the training pairs are known, else None. They are known of a fitted
+    recommender; for other models give `train`. `probe`: a uniform sample whose mean label is balanced too. With
+    weights the result is a `WeightedEvaluation`, with intervals from influences; `bootstrap=0` leaves them out.
     """
-    return resampled_evaluation(model, log, k, protocol, bootstrap=bootstrap, level=level, seed=seed).evaluation
+    if isinstance(weights, str) and weights == "auto":
+        known = hasattr(model, "seen_") or train is not None
+        biased = getattr(log, "sample", None) == "biased"
+        weights = "balanced" if biased and known and protocol == "honest" else None
+    if weights is None:
+        return resampled_evaluation(model, log, k, protocol, bootstrap=bootstrap, level=level, seed=seed).evaluation
+    _check_settings(log, k, protocol, bootstrap, level, seed)
+    if protocol != "honest":
+        raise ConfigError('`weights` must be None for protocol="paper": weighted hold-outs have no trained pairs.')
+    return _weighted(model, log, int(k), weights, train, probe, bootstrap > 0, level, seed)
+
+
+def _weighted(
+    model: Any,
+    log: FeedbackLog,
+    k: int,
+    weights: Any,
+    train: FeedbackLog | None,
+    probe: FeedbackLog | None,
+    intervals: bool,
+    level: float,
+    seed: int,
+) -> Evaluation:
+    from counterpoise.evaluation import holdout_weights
+    from counterpoise.evaluation.weighted import evaluate_weighted
+
+    log = holdout_weights.in_codes_of(model, log)
+    train = holdout_weights.training_log(model, log) if train is None else train
+    if train is not None:
+        check_log("train", train)
+        Dataset(train, probe, log)  # of the same users and items
+    seen = model.has_seen(log) if hasattr(model, "has_seen") else np.zeros(len(log), bool)
+    if train is not None:
+        seen |= np.isin(log.pairs, train.pairs)
+    if seen.all():
+        raise DataError(f"`log`: all {len(seen)} pairs were seen in training. Hold rows out first, with `cp.split`.")
+    if not isinstance(weights, str) and np.shape(weights) == seen.shape:
+        weights = np.asarray(weights)[~seen]
+    given = model if hasattr(model, "predict_log") or callable(model) else np.asarray(model)
+    if isinstance(given, np.ndarray) and given.shape == seen.shape:
+        given = given[~seen]
+    log = log.take(~seen)
+    scores, labels = _scores(given, log), binary_labels(log)
+    fitted = holdout_weights.weigh_holdout(weights, train, log, probe, seed)
+    score = None if isinstance(given, np.ndarray) else partial(_pair_scores, given, log)
+    return evaluate_weighted(
+        log, labels, scores, fitted, k, int(seen.sum()), level, intervals, score=score, train=train, seed=seed
+    )
+
+
+def _pair_scores(model: Any, log: FeedbackLog, users: Any, items: Any) -> Floats:
+    """The scores of any pairs of a log's users and items, by their codes."""
+    pairs = {"users": users.astype(np.int32), "items": items.astype(np.int32), "ratings": np.zeros(len(users))}
+    return _scores(model, replace(log, timestamps=None, propensities=None, parent_propensities=None, **pairs))
 
 
 class Resampled(NamedTuple):
@@ -128,12 +192,7 @@ def resampled_evaluation(
     seed: int = 0,
 ) -> Resampled:
     """As `evaluate`, with the replicates; with the same log and seed, all models get the same resampled users."""
-    check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
-    check_choice("protocol", protocol, get_args(Protocol))
-    check_number("bootstrap", bootstrap, at_least=0, integer=True, advice="Use 0 for no intervals.")
-    check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
-    check_number("seed", seed, at_least=0, integer=True)
-    check_log("log", log)
+    _check_settings(log, k, protocol, bootstrap, level, seed)
     log, n_seen = unseen_rows(model, log, protocol) if hasattr(model, "has_seen") else (log, 0)
     rankings = _rankings(model, log)
     n_users, sample = len(rankings.users), _Sample(rankings, int(k))
@@ -155,13 +214,24 @@ def resampled_evaluation(
     return Resampled(evaluation, replicates)
 
 
+def _check_settings(log: FeedbackLog, k: int, protocol: str, bootstrap: int, level: float, seed: int) -> None:
+    check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
+    check_choice("protocol", protocol, get_args(Protocol))
+    check_number("bootstrap", bootstrap, at_least=0, integer=True, advice="Use 0 for no intervals.")
+    check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
+    check_number("seed", seed, at_least=0, integer=True)
+    check_log("log", log)
+
+
 def unseen_rows(model: Any, log: FeedbackLog, protocol: Protocol, name: str = "`log`") -> tuple[FeedbackLog, int]:
     """(the rows of a log that count, the number of its pairs that a model was fitted to); see `evaluate`."""
     seen = model.has_seen(log)
     if protocol == "honest" and seen.any():
         if seen.all():
-            rule = 'The honest protocol leaves them out; the protocol "paper" counts them.'
-            raise DataError(f"{name}: all {len(seen)} pairs were seen in training or in the probe. {rule}")
+            ways = 'Hold rows out before the fit (`split`, `holdout`), or count them (protocol="paper")'
+            raise DataError(
+                f"{name}: all {len(seen)} pairs were seen in training or in the probe, so they are no test. {ways}."
+            )
         log = log.take(~seen)
     return log, int(seen.sum())
 
@@ -261,7 +331,8 @@ def binary_labels(log: FeedbackLog) -> Floats:
     return labels
 
 
-def _rankings(model: Any, log: FeedbackLog) -> Rankings:
+def _scores(model: Any, log: FeedbackLog) -> Floats:
+    """The finite scores of a model for the rows of a log."""
     if hasattr(model, "predict_log"):
         given = model.predict_log(log)
     else:
@@ -277,4 +348,8 @@ def _rankings(model: Any, log: FeedbackLog) -> Rankings:
     if bad.size:
         found = f"{scores[bad[0]]} in row {bad[0]} and {bad.size - 1} more"
         raise DataError(f"the scores of `model` must be finite, got {found}. Did its training diverge?")
-    return Rankings.of(log.users, scores, binary_labels(log))
+    return scores
+
+
+def _rankings(model: Any, log: FeedbackLog) -> Rankings:
+    return Rankings.of(log.users, _scores(model, log), binary_labels(log))

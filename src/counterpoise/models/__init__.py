@@ -1,5 +1,5 @@
 """Backbones: what predicts, pairs in and logits out.
 
-Read in this order: `base` (the contract), `matrix_factorization`, `neural_cf`, `exposure` (exposure as a covariate),
-`embedding_ops` (fast inner products and their gradients).
+Read in this order: `base` (the contract), `matrix_factorization`, `neural_cf`, `item_popularity`, `exposure` (exposure
+as a covariate), `embedding_ops` (fast inner products and their gradients).
 """

@@ -15,7 +15,11 @@ from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
 from counterpoise.models.embedding_ops import RepeatedInputCache, rows_of_grid
 
-BACKBONES = {"mf": "MatrixFactorization", "ncf": "NeuralCF"}  # names, and classes in `counterpoise`
+BACKBONES = {
+    "mf": "MatrixFactorization",
+    "ncf": "NeuralCF",
+    "popularity": "ItemPopularity",
+}  # names, and classes in `counterpoise`
 INITIAL_SD = 0.1  # standard deviation of initial factors: small, so that training starts near the mean label
 MIN_FACTOR_SPREAD = (
     1e-3  # log odds; where factors spread the logits less, predictions change in the fourth digit at most

@@ -33,7 +33,7 @@ class StreamedLog(FeedbackLog):
     def __init__(
         self, log: ShardedLog, threshold: float | None = None, engine: Engine | None = None, memory: int = 4 * 10**9
     ) -> None:
-        absent = ("timestamps", "user_features", "item_features", "propensities", "parent_propensities")
+        absent = ("timestamps", "user_features", "item_features", "propensities", "parent_propensities", "sample")
         values: dict[str, Any] = dict.fromkeys(absent)
         values |= {"shards": log.shards, "user_ids": log.user_ids, "item_ids": log.item_ids, "threshold": threshold}
         values |= {"engine": engine or ThreadEngine(), "memory": memory}

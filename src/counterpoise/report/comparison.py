@@ -10,14 +10,23 @@ from typing import Any
 import numpy as np
 
 from counterpoise import __version__
-from counterpoise.config import Unknown
+from counterpoise.config import UnknownInTest
 from counterpoise.data.log import FeedbackLog
+from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, DataError, short_repr
 from counterpoise.evaluation.evaluate import paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import EMPTY_USERS, METRIC_NAMES
-from counterpoise.report.context import ReportContext, load_context, unknown_user_notes
+from counterpoise.report.context import ReportContext, load_context
 from counterpoise.report.definitions import DEFINITIONS
-from counterpoise.report.facts import as_json, difference_facts, flat, method_name, metric_facts, versions
+from counterpoise.report.facts import (
+    as_json,
+    difference_facts,
+    flat,
+    method_name,
+    metric_facts,
+    versions,
+    weighted_facts,
+)
 from counterpoise.report.page import Block, Column, Facts, Section, Table, pairs, records, render
 from counterpoise.report.sections import (
     METRIC_TERMS,
@@ -25,16 +34,24 @@ from counterpoise.report.sections import (
     WEIGHT_COLUMNS,
     difference_figure,
     metric_heading,
+    weighted_tables,
     with_interval,
 )
-from counterpoise.report.summary import HEADLINE_METRICS, headline_metric, stopped_note, verdict_list
+from counterpoise.report.summary import BIASED_TEST, HEADLINE_METRICS, headline_metric, stopped_note, verdict_list
+from counterpoise.runs import EvaluationData, cold_sentences
 
 
-def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknown: Unknown = "error") -> dict[str, Any]:
+def comparison_facts(
+    runs: Sequence[str | Path],
+    data: EvaluationData | None = None,
+    unknown_users: UnknownInTest = "error",
+    unknown_items: UnknownInTest = "error",
+) -> dict[str, Any]:
     """JSON-able: the runs, their metrics on a common test, and paired differences from the first run."""
     if len(runs) < 2:
         raise ConfigError(f"`compare` needs at least two runs, got {len(runs)}. Give RUN1 RUN2 ...")
-    contexts = [load_context(run, None if place else test, unknown) for place, run in enumerate(runs)]
+    rules = unknown_users, unknown_items
+    contexts = [load_context(run, None if place else data, *rules) for place, run in enumerate(runs)]
     names = [context.name for context in contexts]
     contexts = [  # runs of one name are numbered
         replace(context, name=f"{context.name} ({place})") if names.count(context.name) > 1 else context
@@ -49,13 +66,18 @@ def comparison_facts(runs: Sequence[str | Path], test: str | None = None, unknow
         "runs": [_run_facts(context) for context in contexts],
         "options": differing([flat(dict(context.configuration)) for context in contexts]),
         "settings": differing([flat(context.model.configuration_) for context in contexts]),
-        "test": None if log is None else {"name": first.test_name, "rows": len(log), "k": first.k},
+        "test": None if log is None else _test_facts(first, log),
         "metrics": [] if log is None else _metrics(contexts, log),
+        "weighted": None if log is None else weighted_facts({c.name: c.model for c in contexts}, first, log),
         "versions": versions(),
         "definitions": DEFINITIONS,
     }
     facts = as_json(gathered)
     return facts | {"headline": _headline(facts), "summary": _summary(facts)}
+
+
+def _test_facts(first: ReportContext, log: FeedbackLog) -> dict[str, Any]:
+    return {"name": first.test_name, "sample": log.sample, "rows": len(log), "k": first.k}
 
 
 def common_test(contexts: Sequence[ReportContext]) -> tuple[FeedbackLog | None, list[str]]:
@@ -64,26 +86,31 @@ def common_test(contexts: Sequence[ReportContext]) -> tuple[FeedbackLog | None, 
     log = first.test
     if log is None:
         return None, [f"{first.name} has no test that could be read, so the runs are not evaluated: give --test FILE."]
+    notes = list(first.notes)
     for context in contexts[1:]:
         check_knows(context, log, first)
-    unknown_users = [note for context in contexts for note in unknown_user_notes(context, log)]
+        log, cold = drop_cold(log, context.model.cold_rows(log), context.unknown_users, context.unknown_items)
+        notes += [f"{context.name}: {sentence}" for sentence in cold_sentences(cold) if sentence not in notes]
     if first.configuration.get("protocol", "honest") == "paper":
         kept = "Pairs seen in training are kept in the test: the first run has the paper's protocol."
-        return log, [kept, *unknown_users]
+        return log, [kept, *notes]
     seen = np.logical_or.reduce([context.model.has_seen(log) for context in contexts])
     if seen.all():
         raise DataError("every pair of the test was seen by one of the runs. Give another with --test FILE.")
     note = f"{seen.sum():,} pairs of the test of {first.name} were in the training data of a run and are left out."
-    return log.take(~seen), [*([note] if seen.any() else []), *unknown_users]
+    return log.take(~seen), [*([note] if seen.any() else []), *notes]
 
 
 def check_knows(context: ReportContext, log: FeedbackLog, first: ReportContext) -> None:
-    """Raise `DataError` unless a run knows all items of the test and, if unknown users are an error, all its users."""
+    """Raise `DataError` unless a run knows the users and items of the test, where unknown ones are an error."""
     model = context.model
-    kinds = [("items", model.item_ids_, log.item_ids, log.items)]
-    if context.unknown == "error":
-        kinds.insert(0, ("users", model.user_ids_, log.user_ids, log.users))
-    for kind, known, ids, codes in kinds:
+    kinds = (
+        ("users", context.unknown_users, model.user_ids_, log.user_ids, log.users),
+        ("items", context.unknown_items, model.item_ids_, log.item_ids, log.items),
+    )
+    for kind, rule, known, ids, codes in kinds:
+        if rule != "error":
+            continue
         tested = ids.decode(np.unique(codes))
         unknown = tested.filter(known.encode(tested) < 0)
         if len(unknown):
@@ -98,7 +125,7 @@ def check_knows(context: ReportContext, log: FeedbackLog, first: ReportContext) 
 def _metrics(contexts: Sequence[ReportContext], log: FeedbackLog) -> list[dict[str, Any]]:
     """Every metric of all runs on a test, each with its interval and its difference from the first run."""
     k = contexts[0].k
-    scores = [context.model.predict_log(log, unknown=context.unknown) for context in contexts]
+    scores = [context.model.predict_log(log, unknown_users="popular", unknown_items="popular") for context in contexts]
     found = [resampled_evaluation(values, log, k) for values in scores]
     differences = [paired_differences(resampled, found[0]) for resampled in found]
     metrics = []
@@ -174,7 +201,8 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
     rows = [[metric_heading(row), *(with_interval(run) for run in row["runs"])] for row in facts["metrics"]]
     blocks: list[Block] = [
         f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}. "
-        f"In NDCG, precision, recall and F1, {EMPTY_USERS}.",
+        f"In NDCG, precision, recall and F1, {EMPTY_USERS}."
+        + ("" if test["sample"] == "uniform" else f" {BIASED_TEST}"),
         Table("Metrics with 95% intervals over users", columns, rows),
     ]
     columns, differences = [Column("metric", term="difference")], [[metric_heading(row)] for row in facts["metrics"]]
@@ -184,6 +212,8 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
         columns += [Column(run, "signed", "difference"), Column("verdict", term="verdict")]
         for cells, row in zip(differences, shown, strict=True):
             cells += [with_interval(row["difference"]), row["verdict"]]
+    if facts["weighted"]:
+        blocks += weighted_tables(facts["weighted"])
     return Section("metrics", "Metrics", [*blocks, Table(f"Differences from {runs[0]}", columns, differences)])
 
 

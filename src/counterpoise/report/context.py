@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from counterpoise.config import Unknown
+from counterpoise.config import UnknownInTest
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
+from counterpoise.evaluation.baselines import baseline_of
 from counterpoise.imputation.base import NoImputation
-from counterpoise.methods import configure, make, short_names
 from counterpoise.models.base import as_backbone
 from counterpoise.models.exposure import ExposureCovariate
 from counterpoise.out_of_core.engines import ThreadEngine
@@ -25,13 +23,10 @@ from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog
 from counterpoise.ranking import Seen
 from counterpoise.recommender import DebiasedRecommender, load_model
-from counterpoise.runs import EvaluationData, FitConfig, load_data, read_test
+from counterpoise.runs import EvaluationData, FitConfig, cold_sentences, load_data, read_test
 from counterpoise.storage import read_manifest
 from counterpoise.weights.base import Uniform
 
-# Gradient steps of a baseline on a large log. With a million simulated pairs 300 steps ranked as well as 150 epochs
-# (AUC 0.659 against 0.658).
-BASELINE_STEPS = 300
 Floats = NDArray[np.float64]
 
 
@@ -45,7 +40,8 @@ class ReportContext:
     dataset: Dataset | None = None
     test: FeedbackLog | None = None
     test_name: str | None = None
-    unknown: Unknown = "error"  # how to score users of the test whom the model does not know
+    unknown_users: UnknownInTest = "error"  # what to do with users of the test whom the model does not know
+    unknown_items: UnknownInTest = "error"
     baseline: DebiasedRecommender | None = None  # matrix factorisation of the same log without correction
     notes: tuple[str, ...] = ()
 
@@ -102,34 +98,45 @@ def seen_pairs(seen: Seen) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return np.repeat(np.arange(len(counts)), counts), seen.items.numpy()
 
 
-def load_context(run: str | Path, test: str | None = None, unknown: Unknown = "error") -> ReportContext:
-    """A saved run with its data, if they can be read and have not changed since the fit."""
+def load_context(
+    run: str | Path,
+    data: EvaluationData | None = None,
+    unknown_users: UnknownInTest = "error",
+    unknown_items: UnknownInTest = "error",
+) -> ReportContext:
+    """A saved run with its data, if they can be read and have not changed since the fit.
+
+    `data`: other ratings to evaluate it on. `unknown_users`, `unknown_items`: for the test of another run.
+    """
     model, manifest = load_model(run), read_manifest(run)
     fitted = manifest.get("fit") or {}
     dataset, notes = _load_dataset(model, fitted)
-    context = ReportContext(model, Path(run).name, manifest, dataset, unknown=unknown, notes=notes)
-    if test is None:
-        return context if dataset is None else replace(context, test=dataset.test, test_name=name_of_test(dataset))
-    log, seen, protocol = read_test(model, fitted, EvaluationData(test))
-    kept = "left out" if protocol == "honest" else "kept"
-    seen_notes = [f"{seen:,} pairs of {test} were seen in training and are {kept}."] if seen else []
-    notes = (*notes, *seen_notes, *unknown_user_notes(context, log))  # raises before a baseline is fitted
-    return replace(context, test=log, test_name=test, notes=notes)
+    rules: dict[str, Any] = {"unknown_users": unknown_users, "unknown_items": unknown_items}
+    context = ReportContext(model, Path(run).name, manifest, dataset, notes=notes, **rules)
+    if data is None:
+        if dataset is None:
+            return context
+        return with_test(context, dataset.test, name_of_test(dataset), dataset.description)
+    test = read_test(model, fitted, data)  # raises before a baseline is fitted
+    kept = "left out" if test.protocol == "honest" else "kept"
+    seen_notes = [f"{test.n_seen:,} pairs of {data.test} were seen in training and are {kept}."] if test.n_seen else []
+    return with_test(replace(context, notes=(*notes, *seen_notes)), test.log, data.test, test.facts)
 
 
-def unknown_user_notes(context: ReportContext, log: FeedbackLog) -> list[str]:
-    """How many ratings of a test are by users unknown to the model; an error where such users are not allowed."""
-    rows = int(context.model.unknown_users(log, context.unknown).sum())
-    note = (
-        f"Unknown users: {rows:,} of the {len(log):,} test ratings are by users who are not in the log of "
-        f"{context.name}; their predictions are the items' rates of positive labels."
-    )
-    return [note] if rows else []
+def with_test(
+    context: ReportContext, log: FeedbackLog | None, name: str | None, facts: Mapping[str, Any]
+) -> ReportContext:
+    """The context with the ratings to evaluate on; `facts`: counts of cold users and items, for the notes."""
+    return replace(context, test=log, test_name=name, notes=(*context.notes, *cold_sentences(facts)))
 
 
 def name_of_test(dataset: Dataset) -> str | None:
     """The title of a dataset's test."""
-    return None if dataset.test is None else f"the unbiased test of {dataset.name}"
+    if dataset.test is None:
+        return None
+    if "by" in dataset.description:
+        return f"a hold-out of {dataset.name} ({dataset.description['by']})"
+    return f"the {'unbiased' if dataset.test.sample == 'uniform' else 'biased'} test of {dataset.name}"
 
 
 def _load_dataset(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[Dataset | None, tuple[str, ...]]:
@@ -173,7 +180,7 @@ def with_baseline(context: ReportContext, baseline: str | Path | DebiasedRecomme
     log = context.train
     if log is None:
         return context
-    model = baseline_model(context)
+    model = baseline_of("mf", context.model, log, context.configuration.get("settings", {}))
     return replace(context, baseline=fit_streamed(model, log) if isinstance(log, StreamedLog) else model.fit(log))
 
 
@@ -188,17 +195,3 @@ def load_baseline(model: DebiasedRecommender, baseline: str | Path | DebiasedRec
         reason = f"users or items of {name} differ. Use the same files"
         raise DataError(f"`baseline` must be fitted on the same log: {reason}.")
     return found
-
-
-def baseline_model(context: ReportContext) -> DebiasedRecommender:
-    """Unfitted MF with the training of the run and those settings of its backbone that MF has."""
-    model, log = make("mf"), context.train
-    known = short_names(model)
-    settings = context.configuration.get("settings", {})
-    configure(model, **{name: value for name, value in settings.items() if known.get(name, "").startswith("backbone")})
-    model.training = deepcopy(context.model.training)
-    if log is not None:
-        steps = math.ceil(len(log) / model.training.rows_per_step(len(log)))
-        if steps > 1:
-            model.training.epochs = min(model.training.epochs, math.ceil(BASELINE_STEPS / steps))
-    return model

@@ -13,7 +13,8 @@ label: 1 (positive) where the rating is at or above the threshold, else 0; witho
 label rate: The share of positive labels. If it is higher in the log than in a uniform sample, positives are
     over-represented in the log.
 probe: A small uniformly collected sample that methods may learn from. It is never tested on.
-test: Uniformly collected ratings that the model was not trained on.
+test: Ratings that the model was not trained on. If their pairs were drawn uniformly from all pairs, metrics are
+    unbiased; if users or a system chose them, as in a hold-out of the log, metrics are those of chosen pairs.
 interval: A 95% interval. For metrics and their differences: the percentile interval over 200 bootstrap samples of users
     with all their rows. For label rates: Wilson's. It covers the choice of users, not other data or seeds.
 activity: The number of ratings of a user in the log.
@@ -77,6 +78,10 @@ verdict: better or worse if the interval of the difference excludes 0, else not 
 baseline: Matrix factorisation (MF) of the same log without correction for selection: every row has the same weight. It
     is fitted for this report with the training settings of the run, on large logs for 300 steps, unless a saved run is
     given.
+weighted estimate: An estimate of a metric over all pairs that were not trained on, from a biased test: its rows are
+    weighted so that functions of user and item average as over these pairs. Naive: the mean over the rows as they are.
+sensitivity: The range of a weighted estimate, widened by its interval, if something that was not measured changed the
+    odds of being observed by at most this odds ratio either way.
 calibration: Test rows in ten groups of equal size by prediction: mean prediction against the share of positives. On the
     diagonal, a predicted 0.3 means 30%.
 calibration error: Expected calibration error: mean over groups, by size, of |mean prediction − positives|.

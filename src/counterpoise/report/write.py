@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from counterpoise.config import Unknown
+from counterpoise.config import Sample, UnknownInTest
 from counterpoise.data.log import Dataset, FeedbackLog
+from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.comparison import comparison_facts, comparison_page
-from counterpoise.report.context import ReportContext, load_context, name_of_test, with_baseline
+from counterpoise.report.context import ReportContext, load_context, name_of_test, with_baseline, with_test
 from counterpoise.report.facts import gather
 from counterpoise.report.sections import report_page
+from counterpoise.runs import EvaluationData, check_known
 from counterpoise.storage import MANIFEST, check_writable, write_texts
 
 REPORT, COMPARISON = "report.html", "comparison.html"
@@ -28,30 +30,47 @@ def write_report(
     *,
     out: str | Path | None = None,
     test: str | FeedbackLog | None = None,
-    unknown: Unknown = "error",
+    test_kind: Sample | None = None,
+    unknown_users: UnknownInTest = "error",
+    unknown_items: UnknownInTest = "error",
     baseline: Baseline = True,
 ) -> dict[str, Any]:
     """Write the report of a saved run, or of a fitted model and its dataset; returns the facts that it shows.
 
     `out`: the page, by default report.html in the folder of the run; the facts are written beside it as .json.
-    `test`: uniformly collected ratings (for a run a file or the name of a dataset); by default those of the dataset.
-    `unknown`: how to score users of the test whom the model does not know, as in `predict`.
+    `test`: ratings to evaluate on (for a run a file or the name of a dataset); by default those of the dataset.
+    `test_kind`: how the pairs of a file were collected, "uniform" or "biased", which is assumed.
+    `unknown_users`, `unknown_items`: what to do with ratings of users or items that the model does not know: an
+    "error", "drop" them, or score them as `predict` does ("popular").
     `baseline`: MF without correction to compare with. True fits it now; or a saved run, a fitted model, False for none.
     """
     if isinstance(source, DebiasedRecommender):
-        log = None if dataset is None else dataset.test
-        name = None if dataset is None else name_of_test(dataset)
+        context = ReportContext(source, dataset=dataset)
         if isinstance(test, FeedbackLog):
-            log, name = test, "the given test"
-        context = ReportContext(source, dataset=dataset, test=log, test_name=name, unknown=unknown)
+            check_known(source, test, unknown_users, unknown_items)
+            kept, cold = drop_cold(test, source.cold_rows(test), unknown_users, unknown_items)
+            context = with_test(context, kept, "the given test", cold)
+        elif dataset is not None:
+            context = with_test(context, dataset.test, name_of_test(dataset), dataset.description)
         return write_report_of(context, out or REPORT, baseline)
     if isinstance(test, FeedbackLog):
         raise ConfigError("`test` must be a file or the name of a dataset for a saved run, got a FeedbackLog.")
     out = out or Path(source) / REPORT
     check_out(out)
-    context = load_context(source, test, unknown)
+    context = load_context(source, evaluation_data(test, test_kind, unknown_users, unknown_items))
     with _damaged_runs(source):
         return write_report_of(context, out, baseline)
+
+
+def evaluation_data(
+    test: str | None, test_kind: Sample | None, unknown_users: UnknownInTest, unknown_items: UnknownInTest
+) -> EvaluationData | None:
+    """Other ratings to evaluate a saved run on; None for those of its fit."""
+    if test is not None:
+        return EvaluationData(test, test_kind, unknown_users, unknown_items)
+    if test_kind is not None:
+        raise ConfigError("`test_kind` says how a test was collected, and none is given. Give it as `test`.")
+    return None
 
 
 def write_report_of(context: ReportContext, out: str | Path, baseline: Baseline = True) -> dict[str, Any]:
@@ -65,16 +84,23 @@ def write_report_of(context: ReportContext, out: str | Path, baseline: Baseline 
 
 
 def compare(
-    runs: Sequence[str | Path], *, out: str | Path = COMPARISON, test: str | None = None, unknown: Unknown = "error"
+    runs: Sequence[str | Path],
+    *,
+    out: str | Path = COMPARISON,
+    test: str | None = None,
+    test_kind: Sample | None = None,
+    unknown_users: UnknownInTest = "error",
+    unknown_items: UnknownInTest = "error",
 ) -> dict[str, Any]:
     """Write a page with several saved runs side by side; returns the facts that it shows.
 
     All are evaluated on `test`, by default that of the first run, without pairs that any of them was trained on.
-    `unknown`: how to score users of the test whom a run does not know, as in `predict`.
+    The other arguments are those of `write_report`.
     """
     check_out(out)
+    data = evaluation_data(test, test_kind, unknown_users, unknown_items)
     with _damaged_runs(*runs):
-        facts = comparison_facts(runs, test, unknown)
+        facts = comparison_facts(runs, data, unknown_users, unknown_items)
         _write_page(out, facts, comparison_page(facts))
     return facts
 

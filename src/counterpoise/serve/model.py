@@ -32,10 +32,10 @@ class ServedRun:
     facts: dict[str, Any]
     baseline: Lists | None = None
     is_corrected: bool = True  # whether the fit did anything about selection
-    unknown: Unknown = "error"
+    unknown_users: Unknown = "error"
 
     @classmethod
-    def load(cls, folder: Path, baseline: Path | None = None, unknown: Unknown = "error") -> ServedRun:
+    def load(cls, folder: Path, baseline: Path | None = None, unknown_users: Unknown = "error") -> ServedRun:
         """Load a run, and a baseline run to show beside it; an error where either cannot be served."""
         manifest, model = read_manifest(folder), load_model(folder)
         if read_manifest(folder) != manifest:
@@ -44,7 +44,7 @@ class ServedRun:
         facts = _printable({"run": folder.resolve().name} | facts)
         users, items = Ids(model.user_ids_, "user"), Ids(model.item_ids_, "item")
         beside = None if baseline is None else Lists.of(load_baseline(model, baseline))
-        return cls(folder, users, items, Lists.of(model), facts, beside, model.is_corrected, unknown)
+        return cls(folder, users, items, Lists.of(model), facts, beside, model.is_corrected, unknown_users)
 
     @property
     def method(self) -> str:
@@ -65,8 +65,8 @@ class ServedRun:
             return None
 
     def user(self, name: Id) -> int | None:
-        """The code of a user; an unknown one is None with unknown="popular", else an error."""
-        return self.users.code(name) if self.unknown == "popular" else self.users.require(name)
+        """The code of a user; an unknown one is None with unknown_users="popular", else an error."""
+        return self.users.code(name) if self.unknown_users == "popular" else self.users.require(name)
 
     def choice(self, candidates: Sequence[Id] | None) -> Items | None:
         """The codes of candidates, ascending and each once; None for all items."""

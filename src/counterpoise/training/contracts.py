@@ -85,7 +85,8 @@ class FitContext:
     def need_probe(self, who: str, otherwise: str) -> FeedbackLog:
         """The probe, or an error that says who needs it and what to do without one."""
         if self.probe is None or len(self.probe) == 0:
-            raise ConfigError(f"`probe` must be given for {who}: a small uniformly collected sample. {otherwise}")
+            uniform = 'a small uniformly collected sample, or a part of a test that is one (test_kind="uniform")'
+            raise ConfigError(f"`probe` must be given for {who}: {uniform}. {otherwise}")
         return self.probe
 
     def train(self, learner: Any, pairs: bool = False) -> None:

@@ -1,0 +1,471 @@
+"""Estimates from a biased hold-out: self-normalised weighted metrics with their influences, intervals and sensitivity.
+
+Every estimate here is a smooth function of weighted means. `Estimand.influence` has its derivative: a relative change of
+the weight of row i moves it by w_i times the row's value, where the weights sum to 1. Standard errors follow from it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import betaln, gammaln, logit, ndtri
+
+from counterpoise.data.log import FeedbackLog
+from counterpoise.errors import DataError
+from counterpoise.evaluation import metrics
+from counterpoise.evaluation.evaluate import Evaluation
+from counterpoise.evaluation.holdout_weights import HoldoutWeights
+from counterpoise.evaluation.sensitivity import auc_range, mean_range
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+GAMMAS = (1.5, 2.0)  # odds ratios of a cause of selection that was not measured
+LIST_LENGTH = 4  # lists of 4 k items: 20 for k = 5, about what the uniform samples of Coat and Yahoo R3 show a user
+MAX_ITEMS = 1000  # up to here a row's rank is among all items that its user has not seen
+DRAWN_ITEMS = 100  # and beyond among as many drawn ones, others for each user
+BLOCK_VALUES = 2**22  # scores compared at a time
+MIN_PROBABILITY = 1e-7  # of predictions in the calibration slope, as in the log loss
+SLOPE_STEPS = 50
+WEIGHTED_NAMES = metrics.METRIC_NAMES | {
+    "user_auc": "AUC within users",
+    "calibration_level": "labels - predictions",
+    "calibration_slope": "calibration slope",
+}
+
+
+class Estimate(NamedTuple):
+    """A weighted estimate, and its derivative by the logarithm of each row's weight over that weight. (rows,)"""
+
+    value: float
+    influence: Floats
+
+
+def weighted_mean(values: Floats, weights: Floats) -> Estimate:
+    """sum w x / sum w."""
+    mean = float(weights @ values / weights.sum())
+    return Estimate(mean, values - mean)
+
+
+def weighted_ratio(top: Floats, bottom: Floats, weights: Floats) -> Estimate:
+    """sum w x / sum w z; nan where the denominator is 0."""
+    total = float(weights @ bottom)
+    if total == 0:
+        return Estimate(math.nan, np.full(len(top), math.nan))
+    value = float(weights @ top) / total
+    return Estimate(value, (top - value * bottom) * weights.sum() / total)
+
+
+def pair_auc(labels: Floats, scores: Floats, weights: Floats, groups: NDArray[Any]) -> Estimate:
+    """Share of (positive, negative) pairs of rows of one group in the right order, ties 1/2, weighted by w_a w_b.
+
+    sum_g sum_{a positive, b negative in g} w_a w_b ([s_a > s_b] + [s_a = s_b] / 2) / sum_g W_g1 W_g0, with W_g1 and W_g0
+    the weights of the positives and the negatives of group g. One group: the AUC; users: that within users, whose pairs
+    of rows are pooled. nan where no group has both classes.
+    """
+    order = np.lexsort((scores, groups))
+    group, score = groups[order], scores[order]
+    positive = labels[order] > 0
+    w = weights[order]
+    new_group = np.r_[True, group[1:] != group[:-1]]
+    new_tie = new_group | np.r_[True, score[1:] != score[:-1]]
+    tie, first = np.cumsum(new_tie) - 1, np.flatnonzero(new_group)
+    size = np.diff(first, append=len(group))
+
+    def ranks(of: Floats) -> tuple[Floats, Floats]:
+        """(the weight below each row in its group, with half of what is tied, and the group's weight)."""
+        sums = np.r_[0, np.cumsum(of)]
+        starts = np.flatnonzero(new_tie)
+        middle = ((sums[starts] + sums[np.r_[starts[1:], len(of)]]) / 2)[tie]
+        return middle - np.repeat(sums[first], size), np.repeat(np.add.reduceat(of, first), size)
+
+    below, negatives = ranks(np.where(positive, 0, w))
+    lower, positives = ranks(np.where(positive, w, 0))
+    bottom = float(w[positive] @ negatives[positive])
+    if bottom <= 0:
+        return Estimate(math.nan, np.full(len(group), math.nan))
+    value = float(w[positive] @ below[positive]) / bottom
+    wins, pairs = np.where(positive, below, positives - lower), np.where(positive, negatives, positives)
+    influence = np.empty(len(group))
+    influence[order] = (wins - value * pairs) / bottom
+    return Estimate(value, influence * weights.sum())
+
+
+def f1(precision: Estimate, recall: Estimate) -> Estimate:
+    """2 P R / (P + R), with dF = 2 (R^2 dP + P^2 dR) / (P + R)^2."""
+    p, r = precision.value, recall.value
+    value = float(metrics.f1(p, r))
+    if not p + r > 0:
+        return Estimate(value, np.full(len(precision.influence), 0.0 if p + r == 0 else math.nan))
+    return Estimate(value, 2 * (r**2 * precision.influence + p**2 * recall.influence) / (p + r) ** 2)
+
+
+def calibration_slope(labels: Floats, probabilities: Floats, weights: Floats) -> Estimate:
+    """The b of the weighted logistic regression of labels on a + b logit(p): 1 if calibrated, below 1 if overconfident.
+
+    nan where the predictions do not vary, or separate the labels.
+    """
+    x = logit(np.clip(probabilities, MIN_PROBABILITY, 1 - MIN_PROBABILITY))
+    design, w = np.stack([np.ones(len(x)), x], 1), weights / weights.sum()
+    undefined = Estimate(math.nan, np.full(len(x), math.nan))
+    spread = float(w @ (x - w @ x) ** 2)
+    if spread < 1e-12:
+        return undefined
+    found = np.array([0.0, 1.0])
+    for _ in range(SLOPE_STEPS):
+        p = 1 / (1 + np.exp(-np.clip(design @ found, -500, 500)))
+        information = (design * (w * p * (1 - p))[:, None]).T @ design
+        if np.linalg.cond(information) > 1e12:
+            return undefined
+        step = np.linalg.solve(information, design.T @ (w * (labels - p)))
+        found = found + step * min(1.0, 1 / np.abs(step).max().clip(1e-300))
+        if np.abs(step).max() < 1e-10:
+            break
+    else:
+        return undefined
+    p = 1 / (1 + np.exp(-np.clip(design @ found, -500, 500)))
+    influence = (design * (labels - p)[:, None]) @ np.linalg.solve(information, [0.0, 1.0])
+    return Estimate(float(found[1]), influence)
+
+
+def positives_of_two(labels: Floats, weights: Floats, users: NDArray[Any]) -> Estimate:
+    """The chance that two pairs of one user are both positive: sum over pairs of his rows of w w' y y' / that of w w'.
+
+    The square of the mean label where no user has two rows.
+    """
+    code = np.unique(users, return_inverse=True)[1]
+    own, both = (np.bincount(code, values)[code] - values for values in (weights, weights * labels))
+    bottom = float(weights @ own)
+    if bottom <= 0:
+        mean = weighted_mean(labels, weights)
+        return Estimate(mean.value**2, 2 * mean.value * mean.influence)
+    value = float((weights * labels) @ both) / bottom
+    return Estimate(value, 2 * (labels * both - value * own) * weights.sum() / bottom)
+
+
+def expected_ideal_gain(rate: float, both: float, length: int, discounts: Floats) -> float:
+    """E[sum_{j <= min(G, k)} d_j]: the gain of a list of `length` pairs of one user whose G positives come first.
+
+    G is beta-binomial, with the mean `rate` of the users' rates and the mean `both` of their squares.
+    """
+    variance = min(max(both - rate**2, 1e-6 * rate * (1 - rate)), (1 - 1e-6) * rate * (1 - rate))
+    size = rate * (1 - rate) / variance - 1
+    a, b, g = rate * size, (1 - rate) * size, np.arange(length + 1)
+    chance = np.exp(_log_choose(length, g) + betaln(g + a, length - g + b) - betaln(a, b))
+    return float(chance @ np.r_[0, np.cumsum(discounts)][np.minimum(g, len(discounts))])
+
+
+def ndcg_of_lists(gain: Estimate, rate: Estimate, both: Estimate, lists: Lists) -> Estimate:
+    """E[DCG] / E[ideal DCG] of a list, where E[DCG] is `gain` times the discounts of a full list.
+
+    The derivative of the ideal gain is taken in differences.
+    """
+
+    def ideal(p: float, q: float) -> float:
+        return expected_ideal_gain(p, q, lists.length, lists.discounts) / lists.discounts.sum()
+
+    if not 1e-9 < rate.value < 1 - 1e-9:  # all weight is on rows of one label
+        return Estimate(math.nan, np.full(len(gain.influence), math.nan))
+    best, step = ideal(rate.value, both.value), 1e-5 * rate.value * (1 - rate.value)
+    slopes = [
+        (ideal(rate.value + p, both.value + q) - ideal(rate.value - p, both.value - q)) / (2 * step)
+        for p, q in ((step, 0.0), (0.0, step))
+    ]
+    value = gain.value / best
+    moved = slopes[0] * rate.influence + slopes[1] * both.influence
+    return Estimate(value, (gain.influence - value * moved) / best)
+
+
+class Rank(NamedTuple):
+    """Where each row's item stands among others of its user that could be recommended as well."""
+
+    above: Integers  # (rows,) others with a larger score
+    tied: Integers  # (rows,) others with the same score
+    others: Integers  # (rows,) how many others there are
+
+
+def expected_in_lists(rank: Rank, values: Floats, length: int) -> Floats:
+    """E[values[r - 1]] of each row's rank r in a list of itself and length - 1 uniformly drawn others; (rows,).
+
+    Of N others a are above, so r - 1 is hypergeometric: P(r - 1 = j) = C(a, j) C(N - a, l - j) / C(N, l) with
+    l = min(length - 1, N). Of t tied others each of 0, ..., t is as likely to be above: a mean over a, ..., a + t.
+    `values`: what ranks 1, 2, ... are worth, 0 beyond.
+    """
+    total, counts = np.zeros(len(rank.above)), rank.tied + 1
+    step = max(1, BLOCK_VALUES // len(values))
+    ends = np.cumsum(counts)
+    start = 0
+    while start < len(counts):  # blocks of rows, each repeated for every place that ties leave it
+        stop = max(start + 1, int(np.searchsorted(ends, (ends[start - 1] if start else 0) + step, "right")))
+        block = slice(start, stop)
+        row = np.repeat(np.arange(stop - start), counts[block])
+        place = np.arange(len(row)) - np.repeat(np.cumsum(counts[block]) - counts[block], counts[block])
+        a, n = rank.above[block][row] + place, rank.others[block][row]
+        drawn = np.minimum(length - 1, n)
+        worth = np.zeros(len(row))
+        for j, value in enumerate(values):
+            possible = (j <= a) & (j <= drawn) & (drawn - j <= n - a)
+            b, m, d = a[possible], n[possible], drawn[possible]
+            worth[possible] += value * np.exp(_log_choose(b, j) + _log_choose(m - b, d - j) - _log_choose(m, d))
+        total[block] = np.bincount(row, worth, stop - start) / counts[block]
+        start = stop
+    return total
+
+
+def _log_choose(n: Any, k: Any) -> Floats:
+    return np.asarray(gammaln(n + 1) - gammaln(k + 1) - gammaln(n - k + 1))
+
+
+def ranks_among_unseen(
+    score: Any, train: FeedbackLog, users: Integers, items: Integers, rng: np.random.Generator
+) -> Rank:
+    """The rank of each pair among the items that its user has no row for in `train`.
+
+    Among all of them up to 1,000 items; beyond among 100 that are drawn for each user, which makes the expected worth of
+    a shorter list no less right. `score(users, items)`: the scores of pairs.
+    """
+    n_users, n_items = train.shape
+    known = np.unique(train.pairs)
+    order = np.argsort(users, kind="stable")
+    own, place = np.unique(users[order], return_inverse=True)
+    width = n_items if n_items <= MAX_ITEMS else DRAWN_ITEMS
+    found = np.zeros((3, len(users)), np.int64)
+    for first, last in _user_blocks(np.bincount(place), width):
+        block_users = own[first:last]
+        if n_items <= MAX_ITEMS:
+            candidates = np.broadcast_to(np.arange(n_items), (last - first, n_items))
+        else:
+            candidates = rng.integers(n_items, size=(last - first, width))
+        pairs = block_users[:, None].astype(np.int64) * n_items + candidates
+        scores = score(np.repeat(block_users, width), candidates.ravel()).reshape(pairs.shape)
+        unseen = known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] != pairs
+        chosen = np.arange(*np.searchsorted(place, [first, last]))
+        step = max(1, BLOCK_VALUES // width)
+        for start in range(0, len(chosen), step):
+            block = chosen[start : start + step]
+            rows, line = order[block], place[block] - first
+            mine = score(users[rows], items[rows])[:, None]
+            others = unseen[line] & (candidates[line] != items[rows][:, None])
+            found[0, rows] = (others & (scores[line] > mine)).sum(1)
+            found[1, rows] = (others & (scores[line] == mine)).sum(1)
+            found[2, rows] = others.sum(1)
+    return Rank(*found)
+
+
+def _user_blocks(counts: Integers, width: int) -> Iterator[tuple[int, int]]:
+    """Blocks (first, last) of users whose candidates fit into memory."""
+    step = max(1, BLOCK_VALUES // width)
+    for first in range(0, len(counts), step):
+        yield first, min(first + step, len(counts))
+
+
+@dataclass(frozen=True, eq=False)
+class Lists:
+    """Lists of `length` uniformly drawn unseen items of a user, and what each row is expected to be worth in one."""
+
+    length: int
+    discounts: Floats  # (k,) 1 / log2(1 + rank)
+    hits: Floats  # (rows,) P(rank <= k) in a list with the row
+    gains: Floats  # (rows,) E[discount of the rank]
+
+    @classmethod
+    def of(cls, rank: Rank, k: int) -> Lists:
+        """Lists of 4 k items, or of all unseen ones where most rows' users have fewer."""
+        length = min(LIST_LENGTH * k, int(np.median(rank.others)) + 1)
+        discounts = (1 / np.log2(2 + np.arange(k)))[:length]
+        worth = (expected_in_lists(rank, values, length) for values in (np.ones(len(discounts)), discounts))
+        return cls(length, discounts, *worth)
+
+
+@dataclass(frozen=True)
+class WeightedEvaluation(Evaluation):
+    """Estimates of the metrics of one model over all pairs that were not trained on, from a biased hold-out.
+
+    - `auc`, `mse`, `mae`, `log_loss`: over all these pairs. `user_auc`: of a positive and a negative pair of one user.
+    - `ndcg`, `precision`, `recall`, `f1`: of lists of 4k uniformly drawn unseen items of a user, as a uniform test of 4k
+      rows a user would have them. With rho and c the expected hit and discount of a row in such a list, which follow
+      from its rank among all unseen items (`expected_in_lists`): precision = sum w y rho / sum w rho, the share of
+      positives in the first k; recall = sum w y rho / sum w y; NDCG = E[DCG] / E[ideal DCG], where
+      E[DCG] = (sum_{r <= k} 1 / log2(1 + r)) sum w y c / sum w c and positives a list are beta-binomial in the latter.
+    - `calibration_level`: mean label minus mean prediction; `calibration_slope`: see the function of this name.
+
+    `naive`: the same with equal weights. `sensitivity`: for odds ratios 1.5 and 2 of a cause of selection that was not
+    measured, the range of each estimate (`mean_range`, `auc_range`) widened by its interval.
+    """
+
+    calibration_level: float = math.nan
+    calibration_slope: float = math.nan
+    method: str = ""
+    assumption: str = ""
+    effective_sample_size: float = math.nan
+    largest_share: float = math.nan  # of all weight, in one row
+    list_length: int = 0  # 4 k, or fewer in a small catalogue
+    standard_errors: dict[str, float] = field(default_factory=dict)
+    naive: dict[str, float] = field(default_factory=dict)
+    sensitivity: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)  # metric -> gamma -> range
+
+    @property
+    def undefined(self) -> dict[str, str]:
+        """Each metric that is nan, and why."""
+        reasons = UNDEFINED | {name: "no row is positive" for name in metrics.LIST_METRICS}
+        if not self.list_length:
+            reasons |= {name: "needs a model that scores any item, and the training log" for name in LISTS}
+        return {name: reasons[name] for name in WEIGHTED_NAMES if math.isnan(getattr(self, name))}
+
+    def __str__(self) -> str:
+        """A table of estimates with intervals beside naive ones, then what they rest on."""
+        width = max(len(name) for name in WEIGHTED_NAMES.values())
+        widest = f"{GAMMAS[-1]:g}"
+        head = f"{'metric':<{width}}  {'weighted':>8}  {f'{100 * self.level:g} % interval':<18}  {'naive':>7}"
+        lines = [f"{head}  odds ratio {widest}"]
+        for metric, name in WEIGHTED_NAMES.items():
+            low, high = self.intervals.get(metric, (math.nan, math.nan))
+            interval = "" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
+            wide = self.sensitivity.get(metric, {}).get(widest)
+            note = f"{wide[0]:.4f} to {wide[1]:.4f}" if wide else self.undefined.get(metric, "")
+            value, naive = getattr(self, metric), self.naive.get(metric, math.nan)
+            lines.append(f"{name.format(k=self.k):<{width}}  {value:8.4f}  {interval:<18}  {naive:7.4f}  {note}")
+        share = self.effective_sample_size / self.n_rows
+        lines += [
+            f"{self.n_rows:,} rows of {self.n_users:,} users, weighted ({self.method}) to stand for all pairs that were "
+            f"not trained on; they count as {self.effective_sample_size:,.0f} ({share:.0%}), the largest weight is "
+            f"{self.largest_share:.1%} of all.",
+            self.assumption,
+        ]
+        if self.list_length:
+            lines.append(f"Lists hold {self.list_length} unseen items of a user, uniformly drawn.")
+        if self.n_seen:
+            lines.append(f"{self.n_seen:,} rows were seen in training or in the probe: left out.")
+        return "\n".join(line.rstrip() for line in lines)
+
+
+LISTS = ("ndcg", "precision", "recall", "f1")
+UNDEFINED = {
+    "auc": "all labels are equal",
+    "user_auc": "no user has labels of both kinds",
+    "calibration_level": "the scores are not probabilities: some lie outside [0, 1]",
+    "calibration_slope": "predictions do not vary, separate the labels, or are no probabilities",
+} | dict.fromkeys(metrics.LOWER_IS_BETTER, "the scores are not probabilities: some lie outside [0, 1]")
+
+
+def estimates(
+    labels: Floats, scores: Floats, users: NDArray[Any], weights: Floats, lists: Lists | None
+) -> dict[str, Estimate]:
+    """Every metric of `WeightedEvaluation` for some weights; those of lists are nan without `lists`."""
+    rows = len(labels)
+    found = {
+        "auc": pair_auc(labels, scores, weights, np.zeros(rows, np.int64)),
+        "user_auc": pair_auc(labels, scores, weights, users),
+    }
+    undefined = Estimate(math.nan, np.full(rows, math.nan))
+    if lists is None:
+        found |= dict.fromkeys(LISTS, undefined)
+    else:
+        found["precision"] = weighted_ratio(labels * lists.hits, lists.hits, weights)
+        found["recall"] = weighted_ratio(labels * lists.hits, labels, weights)
+        found["f1"] = f1(found["precision"], found["recall"])
+        found["ndcg"] = ndcg_of_lists(
+            weighted_ratio(labels * lists.gains, lists.gains, weights),
+            weighted_mean(labels, weights),
+            positives_of_two(labels, weights, users),
+            lists,
+        )
+    if scores.min() >= 0 and scores.max() <= 1:
+        found["mse"] = weighted_mean(metrics.squared_errors(labels, scores), weights)
+        found["mae"] = weighted_mean(metrics.absolute_errors(labels, scores), weights)
+        found["log_loss"] = weighted_mean(metrics.log_losses(labels, scores), weights)
+        found["calibration_level"] = weighted_mean(labels - scores, weights)
+        found["calibration_slope"] = calibration_slope(labels, scores, weights)
+    else:
+        names = ("mse", "mae", "log_loss", "calibration_level", "calibration_slope")
+        found |= dict.fromkeys(names, undefined)
+    return {name: found[name] for name in WEIGHTED_NAMES}
+
+
+def sensitivity_ranges(
+    labels: Floats,
+    scores: Floats,
+    weights: Floats,
+    found: dict[str, Estimate],
+    lists: Lists | None,
+    gamma: float,
+) -> dict[str, tuple[float, float]]:
+    """The ranges of AUC and of the metrics that are means, by `auc_range` and `mean_range`."""
+    ranges = {}
+    for name in ("mse", "mae", "log_loss", "calibration_level"):
+        if not math.isnan(found[name].value):
+            ranges[name] = mean_range(found[name].influence + found[name].value, weights, gamma)
+    if not math.isnan(found["auc"].value):
+        ranges["auc"] = auc_range(labels, scores, weights, gamma)
+    if lists is not None:
+        positive = labels > 0
+        ranges["recall"] = mean_range(lists.hits[positive], weights[positive], gamma)
+        ranges["precision"] = mean_range(labels, weights * lists.hits, gamma)
+    return ranges
+
+
+def evaluate_weighted(
+    log: FeedbackLog,
+    labels: Floats,
+    scores: Floats,
+    weights: HoldoutWeights,
+    k: int,
+    n_seen: int,
+    level: float,
+    intervals: bool = True,
+    score: Any = None,
+    train: FeedbackLog | None = None,
+    seed: int = 0,
+) -> WeightedEvaluation:
+    """The estimates of all metrics. `score(users, items)`: the scores of any pairs, for lists, which need `train` too."""
+    if labels.min() == labels.max():
+        raise DataError(
+            f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out more."
+        )
+    lists = None
+    if score is not None and train is not None:
+        pairs = (codes.astype(np.int64) for codes in (log.users, log.items))
+        lists = Lists.of(ranks_among_unseen(score, train, *pairs, np.random.default_rng(seed)), k)
+    found = estimates(labels, scores, log.users, weights.values, lists)
+    naive = estimates(labels, scores, log.users, np.full(len(labels), 1 / len(labels)), lists)
+    influence = np.stack([each.influence for each in found.values()], 1)
+    defined = ~np.isnan(influence).any(0)
+    errors = np.full(len(found), math.nan)
+    errors[defined] = weights.standard_errors(influence[:, defined])
+    quantile = float(ndtri((1 + level) / 2))
+    half = dict(zip(found, (quantile * errors).tolist(), strict=True))
+    ranges: dict[str, dict[str, tuple[float, float]]] = {}
+    for gamma in GAMMAS:
+        for name, (low, high) in sensitivity_ranges(labels, scores, weights.values, found, lists, gamma).items():
+            ranges.setdefault(name, {})[f"{gamma:g}"] = low - half[name], high + half[name]
+    counts = np.unique(log.users, return_counts=True)[1]
+    positives = np.bincount(np.unique(log.users, return_inverse=True)[1], labels)
+    return WeightedEvaluation(
+        **{name: estimate.value for name, estimate in found.items()},
+        k=k,
+        protocol="honest",
+        n_rows=len(log),
+        n_seen=n_seen,
+        n_users=len(counts),
+        n_empty_users=int((positives == 0).sum()),
+        n_short_users=int((counts < k).sum()),
+        n_auc_users=int(((positives > 0) & (positives < counts)).sum()),
+        level=float(level),
+        intervals={
+            name: (estimate.value - half[name], estimate.value + half[name]) for name, estimate in found.items()
+        }
+        if intervals
+        else {},
+        method=weights.method,
+        assumption=weights.assumption,
+        effective_sample_size=weights.effective_sample_size,
+        largest_share=weights.largest_share,
+        list_length=0 if lists is None else lists.length,
+        standard_errors=dict(zip(found, errors.tolist(), strict=True)),
+        naive={name: estimate.value for name, estimate in naive.items()},
+        sensitivity=ranges,
+    )
