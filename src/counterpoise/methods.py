@@ -567,24 +567,22 @@ def mnar() -> DebiasedRecommender:
 @method(
     "Counterpoise",
     "likelihood",
-    "s = (s1 + s2) / 2 + intercept,   s1, s2 = backbone + v_u a_u + v_i b_i + v_ui g_u'h_i;   "
-    f"s1: {OBSERVED};   + {EXPOSURE} of the backbone alone;   s2: the first risk alone, c = 0;   "
-    "both: + mean over O of -log P(level | r, s), proportional odds",
+    "s = intercept + slope (weight s1 + (1 - weight) s2),   s1, s2 = backbone + v_u a_u + v_i b_i + v_ui g_u'h_i;   "
+    f"s1: {OBSERVED};   + {EXPOSURE} of the backbone alone;   s2: the first risk alone, c learned from the probe;   "
+    "both: rows by weights of skb-ips, + (m / ESS) mean over the probe of CE(r -> s), + -log P(level | r, s)",
     "the log alone; a probe helps",
     f"{MARLIN}; Hernandez-Lobato, Houlsby and Ghahramani 2014, Probabilistic Matrix Factorization with Non-random "
     "Missing Data; Wang, Liang, Charlin and Blei 2020, Causal Inference for Recommender Systems; "
-    "McCullagh 1980, Regression Models for Ordinal Data",
+    f"McCullagh 1980, Regression Models for Ordinal Data; {PAPER}",
 )
 def counterpoise() -> DebiasedRecommender:
-    """The MNAR likelihood, and beside it the exposure of a pair as a covariate of the prediction. Its three
-    coefficients are learned from labels, which can correct what the missingness model gets wrong. A second
-    predictor learns from labels alone, and the average of both predicts, with an intercept from the probe. Where
-    ratings have more than two values, how far they are from the threshold counts too, by a weight estimated from
-    the log. Side features are used where the log has any. Without a probe the missingness model is inactive, and
-    there is one predictor.
+    """Soft balanced weights, exposure as a covariate of the prediction, the level of ratings beyond the threshold, and
+    side features where the log has any. With a probe also the MNAR likelihood, in one of two predictors: the probe
+    decides how far each of them, and exposure, is trusted, its labels are learned beside those of the log, and
+    predictions have its level. Without a probe there is one predictor, without the MNAR likelihood.
     """
     return cp.DebiasedRecommender(
-        cp.Balancing(),
+        cp.Balancing(optional=True),
         "ips",
         cp.MNARLikelihood(),
         cp.ExposureCovariate(cp.MatrixFactorization(side_features="auto")),

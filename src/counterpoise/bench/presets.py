@@ -52,7 +52,8 @@ def preset_settings(preset: BenchPreset, dataset: BenchDataset, model: DebiasedR
     settings |= {"training__batch_size": dataset.batch_size, "training__pairs": dataset.pairs}
     if isinstance(model.imputation, OutcomeModel):
         settings["imputation"] = Learned()  # beside the predictor, as in the paper
-    return settings | (_balancing(model, dataset) if isinstance(model.weights, Balancing) else {})
+    balances = isinstance(model.weights, Balancing) and not model.weights.optional  # which keeps its own settings
+    return settings | (_balancing(model, dataset) if balances else {})
 
 
 def _factorization() -> MatrixFactorization:

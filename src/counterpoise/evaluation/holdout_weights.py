@@ -105,7 +105,9 @@ def weigh_holdout(
     if isinstance(weights, HoldoutWeights) and len(weights.values) == len(holdout):
         return weights
     if not isinstance(weights, str):
-        return HoldoutWeights(_given(weights, len(holdout)), "given", "Unbiased if the weights that you gave are right.")
+        return HoldoutWeights(
+            _given(weights, len(holdout)), "given", "Unbiased if the weights that you gave are right."
+        )
     check_choice("weights", weights, NAMES)
     if weights == "known":
         if holdout.propensities is None:

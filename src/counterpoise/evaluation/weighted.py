@@ -455,9 +455,7 @@ def evaluate_weighted(
         n_short_users=int((counts < k).sum()),
         n_auc_users=int(((positives > 0) & (positives < counts)).sum()),
         level=float(level),
-        intervals={
-            name: (estimate.value - half[name], estimate.value + half[name]) for name, estimate in found.items()
-        }
+        intervals={name: (estimate.value - half[name], estimate.value + half[name]) for name, estimate in found.items()}
         if intervals
         else {},
         method=weights.method,

@@ -109,6 +109,8 @@ class ShardedBalancing(Weights):
         part, log = self.balancing, context.log
         assert isinstance(log, StreamedLog)
         part.check()
+        if part.optional and not set(part.sources) <= {"activity", "side"}:
+            return Uniform().init(context)
         if part.solver != "dual" or part.prior != "uniform" or not set(part.sources) <= {"activity", "side"}:
             raise ConfigError(
                 "balancing a log that is streamed needs features='activity' (--set features=activity), solver='dual' "

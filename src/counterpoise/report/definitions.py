@@ -95,7 +95,7 @@ log odds ratio: log(P(observed | positive) / P(observed | negative)), the log od
 intercept: Added to all predicted log odds, so that predictions average to the label rate of the probe.
 slope: The factor of the predicted log odds that the labels of the probe support; below 1, predictions were too extreme.
 ensemble: The prediction averages a predictor with the missingness model and one without. Their weights are those under
-    which the labels of the probe are likeliest, kept near a quarter and three quarters where the probe is small.
+    which the labels of the probe are likeliest, kept near those for a log of this size where the probe is small.
 observation probability: P(observed | label) by Bayes' rule from the label rates of the log and of the probe. Their
     difference is shrunken by its standard error.
 ordinal log odds: The log odds of a rating at or above a level, for a pair of average odds. By proportional odds the

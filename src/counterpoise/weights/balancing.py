@@ -61,6 +61,8 @@ class Balancing(Weights):
     `embedder`'s kind, and a step for each batch. It has no use for `folds`, `refresh`, `kept` and `move_intercept`: its
     features are learned from the whole log, as in the paper. Its default tolerance is the standard error of a batch's
     imbalance.
+    `optional`: where a log is streamed, whose features cannot be learned out of sample, count all rows the same instead
+    of raising an error.
     """
 
     functions: Functions = field(default_factory=KernelFunctions)
@@ -75,6 +77,7 @@ class Balancing(Weights):
     units: Units = "sd"
     kept: float | None = None
     move_intercept: bool = True
+    optional: bool = False
 
     def init(self, context: FitContext) -> FittedWeights:
         self.check()
@@ -117,6 +120,7 @@ class Balancing(Weights):
             if self.strength != "auto":
                 raise ConfigError(f"`kept` must be left out for strength={self.strength!r}: it is for 'auto'.")
         check_flag("move_intercept", self.move_intercept)
+        check_flag("optional", self.optional)
         for source in self.sources:
             check_choice("features", source, get_args(Source))
         check_choice("prior", self.prior, get_args(Prior))
