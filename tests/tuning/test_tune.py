@@ -143,10 +143,10 @@ def test_repeated_settings_are_not_fitted_again(parallel_trials: int, dataset: c
 
     def counted(method: str, **settings: Any) -> cp.DebiasedRecommender:
         if "seed" in settings:  # to be fitted
-            made.append(settings.get("l2_biases"))
+            made.append(settings.get("l2"))
         return make(method, **settings)
 
-    search = {"space": "own", "search": {"l2_biases": [2.0, 3.0]}}  # 2 is the default
+    search = {"space": "own", "search": {"l2": [4.0, 5.0]}}  # 4 is the default
     found = cp.tune(
         dataset,
         "mf",
@@ -159,13 +159,13 @@ def test_repeated_settings_are_not_fitted_again(parallel_trials: int, dataset: c
     )
     assert seen[-1] == 9 * 2 * 100
     assert len(found.trials) == 9
-    first = {trial.settings.get("l2_biases", 2.0): trial for trial in reversed(found.trials)}
-    assert set(first) == {2.0, 3.0}
+    first = {trial.settings.get("l2", 4.0): trial for trial in reversed(found.trials)}
+    assert set(first) == {4.0, 5.0}
     for trial in found.trials:
-        earlier = first[trial.settings.get("l2_biases", 2.0)]
+        earlier = first[trial.settings.get("l2", 4.0)]
         assert (trial.state, trial.risk) == (earlier.state, earlier.risk)
         assert trial is earlier or trial.seconds == 0
-    fits = [sum(value in asked for value in made) for asked in ((None, 2.0), (3.0,))]
+    fits = [sum(value in asked for value in made) for asked in ((None, 4.0), (5.0,))]
     assert fits[0] == 2  # one a fold
     assert 1 <= fits[1] <= 2  # it may be pruned after the first
 
