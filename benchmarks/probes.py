@@ -7,7 +7,7 @@
 The ten kinds of simulated logs of `kinds.py`. For each kind and number of probe rows: AUC, NDCG@5, F1@5 (users without
 a positive are left out), log loss and MSE on the uniform test minus those of `mf`, x 10,000, paired by log; in brackets
 the standard error of the mean difference, + better and - worse where it is more than two of them. Then the same against
-`mf-log-and-probe`, which trains on the rows of both. `mf` has no use for features, so that the simulation's, which are
+`mf-with-probe`, which trains on the rows of both. `mf` has no use for features, so that the simulation's, which are
 the true ones, are kept from the other methods too, unless `--features`. Choose on seeds from 100 on, report seeds from
 0 on.
 """
@@ -34,7 +34,7 @@ from counterpoise.runs import parse_settings
 METRICS = {"auc": "AUC", "ndcg": "NDCG@5", "f1": "F1@5", "log_loss": "log loss", "mse": "MSE"}
 LOWER_IS_BETTER = ("log_loss", "mse")
 TEST_ROWS_A_USER = 20
-BASELINE, WITH_PROBE = "mf", "mf-log-and-probe"
+BASELINE, WITH_PROBE = "mf", "mf-with-probe"
 Values = dict[str, dict[str, float]]  # of each method, by metric
 
 

@@ -61,7 +61,7 @@ def test_every_learned_part_moves(name: str, dataset: Dataset) -> None:
     for old, new in zip(before, learner.state()[: len(before)], strict=True):
         assert not old.numel() or not torch.equal(old, new)  # an additive model has tables of no factors
     uniform = {"mf", "popularity", "eib", "asips", "mr", "mnar"}
-    uniform |= {"mf-log-and-probe", "mf-probe", "cause", "kd-bridge", "kd-refine"}
+    uniform |= {"mf-with-probe", "mf-probe", "cause", "kd-bridge", "kd-refine"}
     if name not in uniform:
         assert learner.weights.ratio.std() > 0.01
     json.dumps(facts, allow_nan=False)
@@ -182,7 +182,7 @@ def test_all_methods_of_the_paper_are_there() -> None:
     baselines |= {"TDR", "TDR-JL", "StableDR", "DR-V2"}
     ours = [f"{rule}{risk}" for rule in ("RKB", "WKB", "AKB") for risk in ("IPS", "DR")]
     others = {"Popularity", "EIB", "SKBIPS", "SKBDR", "MBIPS", "MBDR", "MNAR", "Counterpoise"}
-    with_probe = {"MF (log and probe)", "MF (probe)", "CausE", "KD-Bridge", "KD-Refine", "AutoDebias"}
+    with_probe = {"MF (with probe)", "MF (probe)", "CausE", "KD-Bridge", "KD-Refine", "AutoDebias"}
     others |= with_probe
     assert {*baselines, *ours, *others} == {m.title for m in METHODS.values()}
     assert all(method.citation and method.formula and method.about and method.needs for method in METHODS.values())

@@ -462,13 +462,13 @@ def mb_dr() -> DebiasedRecommender:
 
 
 @method(
-    "MF (log and probe)",
+    "MF (with probe)",
     "probe",
     "risk = mean over O and probe together of e",
     "a probe",
     "Koren, Bell and Volinsky 2009, Matrix Factorization Techniques for Recommender Systems",
 )
-def mf_log_and_probe() -> DebiasedRecommender:
+def mf_with_probe() -> DebiasedRecommender:
     """Trains on the rows of log and probe together, as if all had been drawn at random. What a probe brings by its
     labels alone: the baseline of every method that has one.
     """

@@ -569,7 +569,7 @@ def test_paper_preset_is_tuned_on_its_grid(small: str) -> None:
 
 
 def test_methods_without_gamma_are_fitted_once_in_a_sweep(small: str) -> None:
-    for method in ("wkb-ips-gau", "counterpoise", "mf"):
+    for method in ("wkb-ips-gau", "mnar", "mf"):
         assert [value for _, value in sweep_job(Job(small, method, 0), "strength", (1, 2))] == [None]
         assert [value for _, value in sweep_job(Job(small, method, 0), "tolerance", (1, 2))] == [None]
     assert [job.settings for job, _ in sweep_job(Job(small, "mb-ips", 0), "strength", (1,))] == [

@@ -45,7 +45,7 @@ def test_what_cannot_be_known_without_a_probe_is_said(dataset: Dataset) -> None:
     [
         ("mf", "its labels were not learned"),
         ("ips", "only its label rate was used"),
-        ("mf-log-and-probe", "learned beside the log with 9% of the weight"),
+        ("mf-with-probe", "learned beside the log with 9% of the weight"),
     ],
 )
 def test_the_use_of_the_probe_is_said(method: str, learned: str, dataset: Dataset) -> None:
@@ -59,7 +59,7 @@ def test_the_use_of_the_probe_is_said(method: str, learned: str, dataset: Datase
         ("ips", True),
         ("skb-ips", True),
         ("eib", True),
-        ("mf-log-and-probe", True),
+        ("mf-with-probe", True),
         ("counterpoise", True),
     ],
 )

@@ -91,11 +91,14 @@ def test_without_penalty_items_of_the_log_learn_from_the_log_alone() -> None:
 
 @pytest.mark.parametrize("dim", [0, 4])
 def test_with_a_large_penalty_both_tables_are_one_and_the_probe_is_log(dim: int, dataset: Dataset) -> None:
-    learner, part = trained(context_of(dataset, MatrixFactorization(dim=dim), epochs=400), CausalEmbeddings(1e6))
+    learner, part = trained(
+        context_of(dataset, MatrixFactorization(dim=dim, l2_biases=2.0), epochs=400), CausalEmbeddings(1e6)
+    )
     assert part.facts()["item_distance"] < 1e-3
-    pooled = cp.make("mf", dim=dim, epochs=400).fit(both_logs(dataset.train, dataset.probe))
+    given = {"dim": dim, "epochs": 400, "l2_biases": 2.0}
+    pooled = cp.make("mf", **given).fit(both_logs(dataset.train, dataset.probe))
     assert np.abs(grid(learner.scorer) - grid(pooled.scorer_)).max() < 0.02
-    alone = cp.make("mf", dim=dim, epochs=400).fit(dataset.train)
+    alone = cp.make("mf", **given).fit(dataset.train)
     assert np.abs(grid(learner.scorer) - grid(alone.scorer_)).max() > 0.05
 
 

@@ -101,7 +101,8 @@ def test_a_streamed_log_reads_like_the_log_in_memory(log: StreamedLog, dataset: 
 def test_a_streamed_full_batch_fit_is_the_fit_in_memory(log: StreamedLog, method: str) -> None:
     memory = log.take(np.arange(len(log)))
     settings = {"epochs": 15, "batch_size": "full", "pairs": "all", "seed": 3}
-    settings |= {"dr-jl": {"weights": "popularity"}, "eib": {"label": 0.3}}.get(method, {})
+    own = {"dr-jl": {"weights": "popularity"}, "eib": {"label": 0.3}, "counterpoise": {"weights": "uniform"}}
+    settings |= own.get(method, {})
     expected = make(method, **settings).fit(memory)
     found = fit_streamed(make(method, **settings), log)
     assert np.allclose(found.predict_log(memory), expected.predict_log(memory), atol=2e-3)

@@ -333,7 +333,8 @@ def test_missingness_model_and_exposure_are_reported(dataset: Dataset) -> None:
     assert list(found["model"]["exposure_coefficients"].values()) == pytest.approx(
         model.scorer_.exposure_coefficients.tolist()
     )
-    assert "Missingness model: positive pairs are" in method_text(found)
+    assert model.summary() in method_text(found)
+    assert found["model"]["ensemble"] == model.facts_["ensemble"]
 
 
 @pytest.mark.parametrize("method", ["counterpoise", "ips"])

@@ -139,7 +139,7 @@ def test_folder_name_with_surrogates_can_be_served(fitted: DebiasedRecommender, 
     fitted.save(folder, fit="by hand")
     run = ServedRun.load(folder)
     assert run.facts["run"] == "caf?"
-    assert run.method == "debiased"
+    assert run.method == "recommendations"
 
 
 def test_damaged_model_is_an_error(models, tmp_path: Path) -> None:

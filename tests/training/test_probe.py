@@ -51,7 +51,7 @@ def test_log_and_probe_are_learned_as_one_log(dataset: Dataset) -> None:
     together = FeedbackLog.from_arrays(*rows, **ids)
     assert len(together) == len(log) + len(probe) > len(log) + 30
     settings = {"dim": 3, "l2_biases": 2.0, "epochs": 400, **CPU}
-    ours = cp.make("mf-log-and-probe", **settings).fit(log, probe)
+    ours = cp.make("mf-with-probe", **settings).fit(log, probe)
     theirs = cp.make("mf", **settings).fit(together)
     assert np.allclose(ours.scorer_.grid(), theirs.scorer_.grid(), atol=0.03)
 
@@ -100,7 +100,7 @@ def test_facts_say_how_the_probe_was_used(dataset: Dataset) -> None:
     assert dataset.probe is not None
     rows = len(dataset.probe)
     unused = cp.make("mf", epochs=2, **CPU).fit(dataset.train, dataset.probe)
-    used = cp.make("mf-log-and-probe", epochs=2, **CPU).fit(dataset.train, dataset.probe)
+    used = cp.make("mf-with-probe", epochs=2, **CPU).fit(dataset.train, dataset.probe)
     assert unused.facts_["probe"] == {"rows": rows, "learned": False}
     share = rows / (rows + len(dataset.train))
     assert used.facts_["probe"] == {"rows": rows, "learned": True, "share": pytest.approx(share), "shift": 0.0}

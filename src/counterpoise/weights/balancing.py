@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from counterpoise.balance.diagnostics import held_out_imbalance, warn_of_collapse
-from counterpoise.balance.features import Source, observed_pairs, pair_features
+from counterpoise.balance.features import ConstantFeatures, Source, observed_pairs, pair_features
 from counterpoise.balance.functions import FittedFunctions, FittedKernels, Functions, KernelFunctions, check_penalty
 from counterpoise.balance.path import Path, balance_keeping
 from counterpoise.balance.population import Pairs
@@ -61,8 +61,8 @@ class Balancing(Weights):
     `embedder`'s kind, and a step for each batch. It has no use for `folds`, `refresh`, `kept` and `move_intercept`: its
     features are learned from the whole log, as in the paper. Its default tolerance is the standard error of a batch's
     imbalance.
-    `optional`: where a log is streamed, whose features cannot be learned out of sample, count all rows the same instead
-    of raising an error.
+    `optional`: where no feature varies, or the log is streamed and features cannot be learned out of sample, count all
+    rows as by `prior` instead of raising an error.
     """
 
     functions: Functions = field(default_factory=KernelFunctions)
@@ -88,7 +88,12 @@ class Balancing(Weights):
             pairs, model = self.pairs(context), deepcopy(self.embedder)
             penalty = self.tolerance, self.fixed_strength, self.units
             return WeightModel(context, pairs, prior, self.functions, *penalty, model)
-        return BalancedWeights(self, context, prior)
+        try:
+            return BalancedWeights(self, context, prior)
+        except ConstantFeatures:
+            if self.optional:
+                return prior
+            raise
 
     @property
     def fixed_strength(self) -> float | None:
