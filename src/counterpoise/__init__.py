@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from counterpoise.data.splits import HoldoutSplit, split
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
+    from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_lists, evaluate_ranking
+    from counterpoise.evaluation.holdout_weights import HoldoutWeights, weigh_holdout
+    from counterpoise.evaluation.weighted import WeightedEvaluation
     from counterpoise.imputation.base import Constant, Learned, NoImputation
     from counterpoise.imputation.mnar import MNARLikelihood
     from counterpoise.imputation.multiply_robust import MultiplyRobust
@@ -94,6 +97,16 @@ _HOMES = {
         "Evaluation",
         "evaluate",
     ),
+    "evaluation.full_ranking": (
+        "RankingEvaluation",
+        "evaluate_lists",
+        "evaluate_ranking",
+    ),
+    "evaluation.holdout_weights": (
+        "HoldoutWeights",
+        "weigh_holdout",
+    ),
+    "evaluation.weighted": ("WeightedEvaluation",),
     "imputation.base": (
         "Constant",
         "Learned",
@@ -173,6 +186,7 @@ __all__ = [
     "Gaussian",
     "History",
     "HoldoutSplit",
+    "HoldoutWeights",
     "ItemPopularity",
     "KernelBalancer",
     "KernelFunctions",
@@ -191,6 +205,7 @@ __all__ = [
     "OutcomeModel",
     "Popularity",
     "Propensity",
+    "RankingEvaluation",
     "SimulatedData",
     "StabilizedPropensity",
     "Targeted",
@@ -199,11 +214,14 @@ __all__ = [
     "Tuning",
     "Uniform",
     "UnitWeights",
+    "WeightedEvaluation",
     "balance_log",
     "balance_samples",
     "balance_shards",
     "entropy_balance",
     "evaluate",
+    "evaluate_lists",
+    "evaluate_ranking",
     "fit_many",
     "load_dataset",
     "load_model",
@@ -215,6 +233,7 @@ __all__ = [
     "simulate",
     "split",
     "tune",
+    "weigh_holdout",
     "worst_case_balance",
     "write_report",
 ]

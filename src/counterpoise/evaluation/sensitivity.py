@@ -3,8 +3,8 @@
 If it changes the odds of being observed by at most a factor of Gamma either way, the right weight of a row lies in
 [w / Gamma, Gamma w] (the marginal sensitivity model; Tan 2006, A Distributional Approach for Causal Inference Using
 Propensity Scores; Zhao, Small and Bhattacharya 2019, Sensitivity Analysis for Inverse Probability Weighting Estimators
-via the Percentile Bootstrap). The range of an estimate over all such weights has a closed form: at its ends every weight
-is at one of its two bounds, and a threshold on the values says which.
+via the Percentile Bootstrap). The range of an estimate over all such weights has a closed form: at its ends every
+weight is at one of its two bounds, and a threshold on the values says which.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ def auc_range(labels: Floats, scores: Floats, weights: Floats, gamma: float) -> 
     """The least and the greatest weighted AUC with w_i / gamma <= v_i <= gamma w_i.
 
     For given weights of the negatives it is a weighted mean over the positives of the share of negatives below, which
-    grows with the score, so by `mean_range` the positives above some score weigh gamma w at the greatest AUC, and in the
-    same way the negatives below some score. Both thresholds are searched together: all of them up to `MAX_BINS`
+    grows with the score, so by `mean_range` the positives above some score weigh gamma w at the greatest AUC, and so do
+    the negatives below some score. Both thresholds are searched together: all of them up to `MAX_BINS`
     different scores, and as many quantiles of the weight where there are more.
     """
     positive = np.asarray(labels) > 0
     bins = _bins(scores, weights)
     p, q = (np.bincount(bins[which], weights[which], bins.max() + 1) for which in (positive, ~positive))
-    wins = np.tril(np.outer(p, q), -1) + np.diag(_wins_within(bins, positive, scores, weights))  # (positives, negatives)
+    wins = np.tril(np.outer(p, q), -1) + np.diag(
+        _wins_within(bins, positive, scores, weights)
+    )  # (positives, negatives)
     corner = np.pad(wins.cumsum(0).cumsum(1), ((1, 0), (1, 0)))  # of the first bins of both classes
     rows, columns = corner[:, -1:], corner[-1:]
     low = [np.r_[0, np.cumsum(sums)] for sums in (p, q)]
@@ -65,7 +67,9 @@ def _bins(scores: Floats, weights: Floats) -> NDArray[np.int64]:
     if len(different) <= MAX_BINS:
         return code
     share = np.cumsum(np.bincount(code, weights))
-    return np.unique(np.minimum(share / share[-1] * MAX_BINS, MAX_BINS - 1).astype(np.int64)[code], return_inverse=True)[1]
+    return np.unique(
+        np.minimum(share / share[-1] * MAX_BINS, MAX_BINS - 1).astype(np.int64)[code], return_inverse=True
+    )[1]
 
 
 def _wins_within(bins: NDArray[np.int64], positive: NDArray[np.bool_], scores: Floats, weights: Floats) -> Floats:
@@ -73,7 +77,10 @@ def _wins_within(bins: NDArray[np.int64], positive: NDArray[np.bool_], scores: F
     order = np.argsort(scores)
     by_score, w = scores[order], weights[order]
     negatives = np.r_[0, np.cumsum(np.where(positive[order], 0, w))]
-    below = (negatives[np.searchsorted(by_score, by_score)] + negatives[np.searchsorted(by_score, by_score, "right")]) / 2
+    below = (
+        negatives[np.searchsorted(by_score, by_score)] + negatives[np.searchsorted(by_score, by_score, "right")]
+    ) / 2
     own = bins[order]
     first = np.searchsorted(own, own)  # bins ascend with the score
-    return np.bincount(own, np.where(positive[order], w, 0) * (below - negatives[first]))
+    wins = np.where(positive[order], w, 0) * (below - negatives[first])
+    return np.asarray(np.bincount(own, wins), np.float64)
