@@ -71,12 +71,26 @@ def victims(place: Path) -> dict[str, Victim]:
     rng = np.random.default_rng(0)
     for name, rows in (("observed", 4000), ("population", 4000)):
         pl.DataFrame(rng.normal(size=(rows, 3)), schema=["a", "b", "c"]).write_csv(place / "data" / f"{name}.csv")
-    folder, quick = str(place / "data"), ["--set", "epochs=20", "--set", "dim=4"]
+    folder, quick = str(place / "data"), ["--set", "epochs=20", "--set", "dim=4", "--test-kind", "uniform"]
     tables = [f"{folder}/observed.csv", f"{folder}/population.csv"]
     run_files = r"run\.json|(tensors|users|items)\.[0-9a-f]{12}\.\w+"
-    fitted, saved = ["fit", folder, "--method", "skb-ips", "--epochs", "60", "--out", "OUT"], ["save", str(new), "OUT"]
+    fitted = ["fit", folder, "--test-kind", "uniform", "--method", "skb-ips", "--epochs", "60", "--out", "OUT"]
+    saved = ["save", str(new), "OUT"]
     table = ["bench", "table", "--datasets", folder, "--methods", "mf,ips", "--seeds", "2", *quick, "--out", "OUT"]
-    search = ["tune", folder, "--method", "mf", "--trials", "2", "--folds", "2", *quick[:2], "--out", "OUT"]
+    search = [
+        "tune",
+        folder,
+        "--method",
+        "mf",
+        "--trials",
+        "2",
+        "--folds",
+        "2",
+        *quick[:2],
+        *quick[-2:],
+        "--out",
+        "OUT",
+    ]
     return {
         "fit": Victim(fitted, _copy(old), _run_holds, _scores, run_files),
         "save": Victim(saved, _copy(old), _run_holds, _scores, run_files),

@@ -31,8 +31,9 @@ from counterpoise.errors import (
     did_you_mean,
     short_repr,
 )
+from counterpoise.evaluation.baselines import BASELINES, fit_baselines, weighted_evaluations
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate, unseen_rows
-from counterpoise.methods import make
+from counterpoise.methods import canonical_name, make
 from counterpoise.recommender import UNKNOWN_ADVICE, DebiasedRecommender, load_model
 from counterpoise.storage import CHECKPOINT, read_manifest, remove_folder
 from counterpoise.training.loop import DivergenceError, Progress
@@ -179,8 +180,10 @@ class Fitted:
     configuration: FitConfig
     dataset: Dataset
     model: DebiasedRecommender
-    evaluation: Evaluation | None  # None without a test
+    evaluation: Evaluation | None  # None without a test; weighted on a biased one
     seconds: float
+    baselines: dict[str, Evaluation] = field(default_factory=dict)  # by method; only on a biased test
+    unweighted: str | None = None  # why there are no weighted estimates on a biased test
     truth: dict[str, float] | None = None  # of simulated data, where propensities and labels are known
 
     def imbalances(self) -> list[Imbalance]:
@@ -201,6 +204,8 @@ class Fitted:
             "fit": self.configuration.model_dump(),
             "dataset": {"name": self.dataset.name, **self.dataset.description},
             "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
+            "baselines": {name: found.to_dict() for name, found in self.baselines.items()},
+            "unweighted": self.unweighted,
             "seconds": round(self.seconds, 3),
             "truth": self.truth,
         }
@@ -230,11 +235,26 @@ def fit_and_evaluate(
         way = "goes on with --resume" if checkpoint is not None and checkpoint.file.exists() else "fits it anew"
         raise StoppedError(f"stopped before the end. {saved} The same command {way}.") from None
     seconds = time.perf_counter() - started
-    evaluation = None
-    if dataset.test is not None:
-        evaluation = evaluate(model, dataset.test, configuration.k, configuration.protocol)
     truth = _truth(configuration, model) if configuration.data == "simulated" else None
-    return Fitted(configuration, dataset, model, evaluation, seconds, truth)
+    return Fitted(
+        configuration, dataset, model, seconds=seconds, truth=truth, **_evaluations(configuration, model, dataset)
+    )
+
+
+def _evaluations(configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset) -> dict[str, Any]:
+    """The evaluation of a fitted model on the test: on a biased one weighted, where that can be, beside baselines."""
+    log, k, protocol = dataset.test, configuration.k, configuration.protocol
+    if log is None:
+        return {"evaluation": None}
+    if log.sample == "uniform" or protocol == "paper":
+        return {"evaluation": evaluate(model, log, k, protocol, weights=None)}
+    names = [name for name in BASELINES if name != canonical_name(configuration.method)]
+    try:
+        models = {"": model, **fit_baselines(model, dataset.train, configuration.settings, names)}
+        found = weighted_evaluations(models, dataset, k)
+    except CounterpoiseError as error:  # the fitted model must not be lost with it
+        return {"evaluation": evaluate(model, log, k, weights=None), "unweighted": str(error)}
+    return {"evaluation": found.pop(""), "baselines": found}
 
 
 def _checkpoint(
@@ -341,6 +361,7 @@ class EvaluationData:
 
     `test`: a file, a folder or a glob, which must fit into `memory` (a user's rows may lie anywhere, and rankings are
     per user), or the name of a dataset, whose folder is `path` and whose split `seed` draws.
+    `weights`: those of `evaluate` by name, or "none"; by default balanced ones for biased ratings.
     `test_kind`: how the pairs of a file were collected; biased if neither you nor the run says so of this file.
     `unknown_users`, `unknown_items`: ids that the run does not know are an "error", left out ("drop", which leaves out
     those without training rows too), or scored as in `predict` ("popular").
@@ -351,6 +372,7 @@ class EvaluationData:
     test_kind: Sample | None = None
     unknown_users: UnknownInTest = "error"
     unknown_items: UnknownInTest = "error"
+    weights: str | None = None
     path: str | None = None
     protocol: Protocol | None = None
     seed: int | None = None
@@ -377,8 +399,17 @@ def evaluate_run(run: str | Path, data: EvaluationData, *, k: int = 5) -> tuple[
     """(the evaluation of a saved run, what is known about the ratings: see `RunTest.facts`)."""
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
     test = read_test(model, fitted, data)
+    facts = test.facts | {"unweighted": None}
+    if test.protocol == "honest" and data.weights != "none" and (data.weights or test.log.sample == "biased"):
+        try:
+            found = evaluate(model, test.log, k, weights=data.weights or "balanced")
+            return replace(found, n_seen=test.n_seen), facts
+        except CounterpoiseError as error:
+            if data.weights:
+                raise
+            facts["unweighted"] = str(error)
     found = evaluate(test.scores(model), test.log, k)
-    return replace(found, protocol=test.protocol, n_seen=test.n_seen), test.facts
+    return replace(found, protocol=test.protocol, n_seen=test.n_seen), facts
 
 
 def read_test(model: DebiasedRecommender, fitted: Mapping[str, Any], data: EvaluationData) -> RunTest:
@@ -422,9 +453,10 @@ def cold_sentences(facts: Mapping[str, Any]) -> list[str]:
     kinds = [(facts["cold_users"], "user"), (facts["cold_items"], "item")]
     listed = " and ".join(counted(count, kind) for count, kind in kinds if count)
     rows, dropped = facts["cold_rows"], facts["dropped_rows"]
-    fate = f"{dropped:,} left out, {rows - dropped:,} predicted" if dropped else "predicted"
+    predicted = "predicted by what is known of the other side"
+    fate = f"{dropped:,} left out, {rows - dropped:,} {predicted}" if dropped < rows else "left out"
     whose = f"{rows:,} test ratings are of {listed} without rows in the training log"
-    return [f"{whose}: {fate} by what is known of the other side."]
+    return [f"{whose}: {fate if dropped else predicted}."]
 
 
 def check_known(

@@ -348,7 +348,11 @@ def test_datasets_of_the_paper_have_stand_ins(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_protocol_difference_is_paired_over_seeds(small: str, tmp_path: Path) -> None:
-    jobs = [Job(small, "mf", seed, protocol=split, settings=QUICK) for seed in range(2) for split in PROTOCOLS]
+    jobs = [
+        Job(small, "mf", seed, protocol=split, settings=QUICK, read_options=UNIFORM)
+        for seed in range(2)
+        for split in PROTOCOLS
+    ]
     store = Store(tmp_path)
     runner.run(jobs, store)
     auc = {(job.protocol, job.seed): (store.read(job) or {})["metrics"]["auc"] for job in jobs}
@@ -374,13 +378,21 @@ def test_a_log_alone_is_compared_on_a_holdout(small: str, tmp_path: Path, capsys
         "has no test to compare methods on: hold rows out (`holdout`), or give it a test.csv" in capsys.readouterr().err
     )
     assert main([*words, "--holdout", "0.3", "--by", "user"]) == 0
-    assert "Biased tests" in capsys.readouterr().out
+    assert (
+        f"Biased test of {small}/train.csv (honest protocol): weighted estimates over all pairs"
+        in capsys.readouterr().out
+    )
+    job = Job(f"{small}/train.csv", "mf", 0, settings=QUICK, read_options={"holdout": 0.3, "by": "user"})
+    row, data = job.measure(), job.load()
+    assert row["failed"] is None
+    expected = evaluate(make("mf", **QUICK).fit(data.train), data.test, weights="balanced", train=data.train)  # type: ignore[arg-type]
+    assert row["metrics"]["auc"] == pytest.approx(expected.auc)
     whole = find_dataset(f"{small}/train.csv").load("honest", 0, read_options={"by": "random", "holdout": 0.3})
     assert whole.test is not None
     assert whole.test.sample == "biased"
     capsys.readouterr()
     assert main(["bench", "table", "--datasets", small, *words[4:], "--test-kind", "uniform"]) == 0
-    assert "Biased tests" not in capsys.readouterr().out
+    assert "Biased test of" not in capsys.readouterr().out
 
 
 def test_changed_data_change_the_config_hash(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,7 +312,9 @@ def test_a_test_file_is_biased_unless_said_to_be_uniform(
     fit = ["fit", str(files / "train.csv"), "--test", test, "--method", "mf", "--epochs", "2", "--out", str(out)]
     assert main(fit) == 0
     text = capsys.readouterr().out
-    assert "On biased ratings (honest protocol); these are metrics of the pairs that users chose" in text
+    assert (
+        "On biased ratings (honest protocol), weighted to estimate metrics over all pairs; naive: of the pairs" in text
+    )
     assert "say --test-kind uniform" in text
     assert "probe" not in text.partition("Cold")[2]
     assert main(["evaluate", str(out), test, "--test-kind", "uniform"]) == 0
@@ -338,7 +340,8 @@ def test_a_log_alone_is_judged_by_a_holdout(
     fit = ["fit", str(log), "--method", "mf", "--epochs", "2", "--out", out, "--by", by, "--timestamp-col", "when"]
     assert main(fit) == 0
     text = capsys.readouterr().out
-    assert f"On a hold-out of the log ({by}); these are metrics of the pairs that users chose" in text
+    assert f"On a hold-out of the log ({by}), weighted to estimate metrics over all pairs; naive: of the pairs" in text
+    assert re.search(r"weighted \(naive\) +AUC +NDCG@5 +log loss\nmf +\S+ \(\S+\) .*\npopularity +\S+ \(\S+\)", text)
     assert re.search(r"Cold \(no rows in the log\): \d+ users? and \d+ items?, \d+ ratings? of the test", text)
     assert main([*fit, "--holdout", "0.4", "--json"]) == 0
     facts = printed_json(capsys)["dataset"]
@@ -375,13 +378,50 @@ def test_unknown_items_of_a_test_are_an_error_dropped_or_scored(
         facts = printed_json(capsys)
         assert facts == facts | cold | {"dropped_rows": dropped, "test_rows": 5 - facts["n_seen"] - dropped}
         assert main(["evaluate", str(run), str(test), *options]) == 0
-        assert f"of 1 user and 1 item without rows in the training log: {dropped} left out" in capsys.readouterr().out
+        fate = {1: "1 left out, 1 predicted by what is known of the other side.", 2: "left out."}[dropped]
+        assert f"of 1 user and 1 item without rows in the training log: {fate}" in capsys.readouterr().out
     pairs = tmp_path / "pairs.csv"
     assert main(["predict", str(run), str(test), "--out", str(pairs), "--unknown-users", "popular"]) == 2
     assert "Use --unknown-items popular" in capsys.readouterr().err
     both = ["--unknown-users", "popular", "--unknown-items", "popular"]
     assert main(["predict", str(run), str(test), "--out", str(pairs), *both]) == 0
     assert len(pl.read_csv(pairs)) == 5
+
+
+def test_evaluate_weights_biased_ratings_as_asked(
+    run: Path, files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    rows = pl.read_csv(files / "test.csv")
+    rows.with_columns(chance=pl.Series([0.1, 0.4] * (len(rows) // 2) + [0.2] * (len(rows) % 2))).write_csv(test)
+    command = ["evaluate", str(run), str(test), "--json"]
+    found = {}
+    for words in ([], ["--weights", "none"], ["--weights", "popularity"], ["--weights", "known"]):
+        assert main([*command, *words, *(["--propensity-col", "chance"] if "known" in words else [])]) == 0
+        found[words[-1] if words else "balanced"] = printed_json(capsys)
+    assert {name: facts.get("method") for name, facts in found.items()} == {
+        "balanced": "balanced",
+        "none": None,
+        "popularity": "popularity",
+        "known": "known",
+    }
+    assert found["balanced"]["naive"]["auc"] == pytest.approx(found["none"]["auc"])
+    assert main([*command, "--weights", "know"]) == 2
+    assert "Did you mean 'known'?" in capsys.readouterr().err
+    assert main([*command, "--weights", "known"]) == 2
+    assert "--propensity-col" in capsys.readouterr().err
+
+
+def test_one_class_of_labels_is_evaluated_without_weights(
+    files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test = tmp_path / "test.csv"
+    pl.read_csv(files / "test.csv").filter(pl.col("rating") == 1).write_csv(test)
+    fit = ["fit", str(files / "train.csv"), "--test", str(test), "--method", "mf", "--epochs", "2"]
+    assert main([*fit, "--out", str(tmp_path / "run")]) == 0
+    text = capsys.readouterr().out
+    assert "these are metrics of the pairs that users chose, not of all pairs:" in text
+    assert "No weighted estimates: they need labels of both kinds" in text
 
 
 def test_fit_can_refuse_or_drop_cold_users(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

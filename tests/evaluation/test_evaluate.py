@@ -105,7 +105,9 @@ def test_rows_that_the_model_was_fitted_to_are_left_out_and_counted():
     assert "     40  rows were seen in training or in the probe: left out (honest protocol)" in str(honest)
     assert "     40  rows were seen in training or in the probe: counted (paper protocol)" in str(paper)
     assert "seen" not in str(evaluate(model, unseen))
-    with pytest.raises(DataError, match=rf"`log`: all {len(log)} pairs were seen in training .* \"paper\" counts them"):
+    with pytest.raises(
+        DataError, match=rf"`log`: all {len(log)} pairs were seen in training .*, so they are no test\. Hold rows out"
+    ):
         evaluate(Fitted(log.pairs), log)
 
 

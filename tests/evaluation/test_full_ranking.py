@@ -127,7 +127,7 @@ def test_weights_undo_popularity(logs, model) -> None:
 
 
 def test_bad_input_of_rankings_is_one_error(logs, model) -> None:
-    train, holdout = logs
+    holdout = logs[1]
     with pytest.raises(ConfigError, match="evaluate_lists"):
         evaluate_ranking(np.ones(len(holdout)), holdout)
     with pytest.raises(ConfigError, match="`train` must be given"):

@@ -38,6 +38,8 @@ def test_log_is_streamed_where_memory_is_too_small(folder: Path, monkeypatch: py
     assert streamed.description == whole.description
     for part in ("train", "probe", "test"):
         assert getattr(streamed, part).pairs.tolist() == getattr(whole, part).pairs.tolist()
+    with pytest.raises(ConfigError, match=r"`holdout` needs the log in memory\. Raise"):
+        load_dataset_out_of_core(folder / "log", memory="1GB", cache=folder / "cache", holdout=0.2)
     with pytest.raises(ConfigError, match="`users` and `items` do not go with a log that is streamed"):
         load_dataset_out_of_core(folder / "log", memory="1GB", users=folder / "users.csv")
 

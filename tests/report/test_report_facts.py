@@ -23,6 +23,7 @@ from counterpoise import (
     OutcomeModel,
     evaluate,
     make,
+    split,
     write_report,
 )
 from counterpoise.balance.covariate_balance import balance_table
@@ -30,6 +31,7 @@ from counterpoise.balance.diagnostics import effective_sample_size
 from counterpoise.balance.functions import Functions
 from counterpoise.balance.population import Pairs
 from counterpoise.cli.main import main
+from counterpoise.evaluation.baselines import BASELINE_STEPS, baseline_of
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error
 from counterpoise.evaluation.evaluate import (
     metrics_and_replicates,
@@ -40,9 +42,7 @@ from counterpoise.evaluation.evaluate import (
 from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.comparison import comparison_facts, differing
 from counterpoise.report.context import (
-    BASELINE_STEPS,
     ReportContext,
-    baseline_model,
     is_uncorrected,
     load_context,
     with_baseline,
@@ -299,7 +299,7 @@ def test_facts_are_plain_json(facts: dict) -> None:
 def test_baseline_takes_training_and_backbone_settings_of_the_run(dataset: Dataset) -> None:
     model = make("ips", epochs=7, seed=3, weights="propensity").fit(dataset.train)
     settings = {"dim": 3, "weights": "propensity", "epochs": 7, "clip": 0.1}
-    baseline = baseline_model(ReportContext(model, manifest={"fit": {"settings": settings}}, dataset=dataset))
+    baseline = baseline_of("mf", model, dataset.train, settings)
     assert is_uncorrected(baseline)
     assert not is_uncorrected(model)
     assert (baseline.backbone.dim, baseline.training.epochs, baseline.training.seed) == (3, 7, 3)
@@ -308,7 +308,7 @@ def test_baseline_takes_training_and_backbone_settings_of_the_run(dataset: Datas
 def test_baseline_of_a_large_log_gets_limited_steps(dataset: Dataset) -> None:
     model = make("skb-ips", batch_size=10)
     steps = -(-len(dataset.train) // 10)
-    baseline = baseline_model(ReportContext(model, dataset=dataset))
+    baseline = baseline_of("mf", model, dataset.train, {})
     assert baseline.training.epochs == -(-BASELINE_STEPS // steps) < model.training.epochs
 
 
@@ -438,3 +438,37 @@ def test_method_name_identifies_every_method() -> None:
 def test_differing_lists_settings_that_differ() -> None:
     rows = differing([{"a": 1, "b": 2}, {"a": 1, "b": 3, "c": 4}])
     assert rows == [{"setting": "b", "values": [2, 3]}, {"setting": "c", "values": ["–", 4]}]
+
+
+def test_biased_test_has_naive_and_weighted_metrics_beside_baselines(tmp_path: Path, dataset: Dataset) -> None:
+    train, holdout, _ = split(dataset.train, 0.3, seed=1)
+    model = make("skb-ips", epochs=5).fit(train)
+    facts = write_report(model, Dataset(train, None, holdout), out=tmp_path / "page.html")
+    found = facts["model"]["weighted"]
+    assert facts["model"]["test"]["sample"] == "biased"
+    assert set(found["models"]) == {"run", "baseline", "popularity"}
+    alone = evaluate(model, holdout, train=train)
+    assert found["models"]["run"]["auc"] == pytest.approx(alone.auc)
+    assert found["models"]["run"]["naive"]["auc"] == pytest.approx(facts["model"]["evaluation"]["auc"])
+    assert facts["headline"][0]["value"] == f"{alone.auc:.3f}"
+    page = (tmp_path / "page.html").read_text()
+    assert "Estimates over all pairs from the biased test" in page
+    assert "Sensitivity of this run to an unmeasured cause" in page
+    assert "uniformly collected ratings of" not in page
+    assert {rate["sample"] for rate in facts["log"]["label_rates"]} == {"log", "log, weighted"}
+
+
+def test_uniform_test_has_no_weighted_metrics(facts: dict) -> None:
+    assert facts["model"]["weighted"] is None
+    assert facts["model"]["test"]["sample"] == "uniform"
+
+
+def test_runs_are_compared_by_weighted_metrics_on_a_holdout(tmp_path: Path, hostile_folder: Path) -> None:
+    for method in ("popularity", "mf"):
+        fit = ["fit", str(hostile_folder / "train.csv"), "--method", method, "--epochs", "3", "--by", "user"]
+        assert main([*fit, "--out", str(tmp_path / method), "--quiet"]) == 0
+    command = ["report", str(tmp_path / "popularity"), str(tmp_path / "mf"), "--compare", "--quiet"]
+    assert main([*command, "--out", str(tmp_path / "page.html")]) == 0
+    facts = json.loads((tmp_path / "page.json").read_text())
+    assert list(facts["weighted"]["models"]) == ["popularity", "mf"]
+    assert "Sensitivity of popularity to an unmeasured cause" in (tmp_path / "page.html").read_text()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from counterpoise import __version__
 from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_dataset, find_datasets
@@ -24,7 +25,8 @@ from counterpoise.bench.store import hash_facts
 from counterpoise.config import BenchPreset, Protocol
 from counterpoise.data.log import Dataset
 from counterpoise.errors import ConfigError, CounterpoiseError, check_number
-from counterpoise.evaluation.evaluate import metrics_and_replicates
+from counterpoise.evaluation.evaluate import evaluate, metrics_and_replicates
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.methods import configure
 from counterpoise.recommender import DebiasedRecommender
 
@@ -114,15 +116,28 @@ class Job:
         try:
             model = self.model().fit(dataset.train, probe=dataset.probe)
             seconds = round(time.perf_counter() - started, 3)
-            metrics, resampled = metrics_and_replicates(model, dataset.test, k, REPLICATES)  # type: ignore[arg-type]
+            metrics, resampled = measured(model, dataset, k, self.protocol)
         except Exception as error:
             return row | {"failed": describe_error(error), "seconds": None, "metrics": {}, "replicates": {}}
         return row | {
             "failed": None,
             "seconds": seconds,
             "metrics": {name: _finite(value) for name, value in metrics.items()},
-            "replicates": {name: [_finite(value) for value in np.round(resampled[name], 6)] for name in RESAMPLED},
+            "replicates": {name: [_finite(value) for value in np.round(one, 6)] for name, one in resampled.items()},
         }
+
+
+def measured(
+    model: Any, dataset: Dataset, k: int, protocol: Protocol
+) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+    """(every metric, the same of resampled sets of users); on a biased test weighted estimates, not resampled."""
+    test = dataset.test
+    assert test is not None
+    if test.sample == "uniform" or protocol == "paper":
+        metrics, resampled = metrics_and_replicates(model, test, k, REPLICATES)
+        return metrics, {name: resampled[name] for name in RESAMPLED}
+    found = evaluate(model, test, k, weights="balanced", train=dataset.train, probe=dataset.probe, bootstrap=0)
+    return {name: getattr(found, name) for name in METRIC_NAMES}, {}
 
 
 def plan(

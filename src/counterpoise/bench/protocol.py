@@ -40,7 +40,7 @@ def _line(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Value]:
     values: dict[str, dict[int, float]] = {protocol: {} for protocol in PROTOCOLS}
     title = rows[0]["method"]
     for row in rows:
-        if row["failed"] is None and row["metrics"][metric] is not None:
+        if row["failed"] is None and row["metrics"].get(metric) is not None:
             values[row["protocol"]][row["seed"]] = row["metrics"][metric]
             title = row["title"]
     seeds = sorted(set(values["honest"]) & set(values["paper"]))

@@ -182,12 +182,12 @@ def table(
 
 
 def biased_tests(jobs: Sequence[Job]) -> list[str]:
-    """A note on datasets whose tests are not uniform."""
-    tests = {job.dataset: job.load().test for job in jobs if job.seed == 0}
-    biased = sorted(name for name, test in tests.items() if test is not None and test.sample != "uniform")
-    if not biased:
-        return []
-    return [f"Biased tests ({', '.join(biased)}): metrics are those of pairs that users chose, not of all pairs."]
+    """Notes on datasets whose tests are not uniform."""
+    tests = {(job.dataset, job.protocol): job.load().test for job in jobs if job.seed == 0}
+    biased = sorted(names for names, test in tests.items() if test is not None and test.sample != "uniform")
+    weighted = "weighted estimates over all pairs; they assume that selection follows what the weights balance"
+    meaning = {"honest": weighted, "paper": "metrics of the pairs that users chose, not of all pairs"}
+    return [f"Biased test of {name} ({protocol} protocol): {meaning[protocol]}." for name, protocol in biased]
 
 
 def tuned(jobs: list[Job], trials: int, run: RunOptions, files: Path, visible: bool) -> list[Job]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import textwrap
 from collections.abc import Mapping
 from typing import Any
 
 from counterpoise.config import Configurable
+from counterpoise.evaluation.evaluate import Evaluation
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
@@ -141,12 +143,27 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     return lines
 
 
-def evaluation_title(sample: str | None, protocol: str, by: str | None = None) -> str:
+def evaluation_title(sample: str | None, protocol: str, by: str | None = None, weighted: bool = False) -> str:
     """The heading of metrics, by how the pairs of the test were collected; `by` names a hold-out of the log."""
     if sample == "uniform":
         return f"On unbiased ratings ({protocol} protocol):"
     which = f"biased ratings ({protocol} protocol)" if by is None else f"a hold-out of the log ({by})"
+    if weighted:
+        return f"On {which}, weighted to estimate metrics over all pairs; naive: of the pairs that users chose:"
     return f"On {which}; these are metrics of the pairs that users chose, not of all pairs:"
+
+
+def beside_baselines(models: Mapping[str, Evaluation]) -> list[str]:
+    """A small table of weighted and naive metrics, a line for each model."""
+    names = {"auc": "AUC", "ndcg": f"NDCG@{next(iter(models.values())).k}", "log_loss": "log loss"}
+    width = max(map(len, models))
+    lines = [f"{'weighted (naive)':<{max(width, 16)}}  " + "  ".join(f"{name:<15}" for name in names.values())]
+    for model, found in models.items():
+        cells = [
+            f"{getattr(found, name):.4f} ({getattr(found, 'naive', {}).get(name, math.nan):.4f})" for name in names
+        ]
+        lines.append(f"{model:<{max(width, 16)}}  " + "  ".join(f"{cell:<15}" for cell in cells))
+    return [line.rstrip() for line in lines]
 
 
 def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:

@@ -12,15 +12,30 @@ import typer
 from counterpoise.cli.console import working
 from counterpoise.cli.options import (
     EvaluationOptions,
+    LogColumns,
     OptionGroup,
     OutputOptions,
-    RatingColumns,
     Run,
     TestOptions,
     option,
     with_options,
 )
 from counterpoise.config import Protocol
+
+
+@dataclass(frozen=True)
+class WeightOptions(OptionGroup):
+    """How biased ratings are weighted."""
+
+    panel = "Evaluation"
+    weights: Annotated[
+        str | None,
+        option(
+            "Weights for estimates over all pairs: balanced, logistic, propensity, popularity, naive-bayes, known "
+            "(--propensity-col), or none.",
+            shown="balanced for biased ratings",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,8 @@ def evaluate(
     test: Annotated[str, typer.Argument(help="Ratings (a file, folder or glob), or a dataset's name.")],
     kind: TestOptions,
     split: SplitOptions,
-    columns: RatingColumns,
+    weights: WeightOptions,
+    columns: LogColumns,
     evaluation: EvaluationOptions,
     output: OutputOptions,
     out: Annotated[Path | None, option("Also write the metrics to this file, as JSON.", panel="Output")] = None,
@@ -55,11 +71,16 @@ def evaluate(
 
     reading = columns.given()
     threshold = reading.pop("threshold", None)
-    data = EvaluationData(test, threshold=threshold, reading=reading, **kind.given(), **split.given())
+    data = EvaluationData(
+        test, threshold=threshold, reading=reading, **kind.given(), **split.given(), **weights.given()
+    )
     with working("evaluating", output.visible):
         result, known = evaluate_run(run, data, **evaluation.given())
     facts = known | result.to_dict()
     if out is not None:
         write_text(out, json.dumps(facts, indent=2) + "\n")
-    title = evaluation_title(known["sample"], result.protocol)
-    output.show({"run": str(run), "test": test, **facts}, "\n".join([title, "", str(result), *cold_sentences(known)]))
+    title = evaluation_title(known["sample"], result.protocol, weighted=hasattr(result, "naive"))
+    lines = [title, "", str(result), *cold_sentences(known)]
+    if known["unweighted"] is not None:
+        lines.append(f"No weighted estimates: {known['unweighted']}")
+    output.show({"run": str(run), "test": test, **facts}, "\n".join(lines))

@@ -78,6 +78,7 @@ def fit(
         return
     from counterpoise.cli.describe import (
         NOT_EVALUATED,
+        beside_baselines,
         evaluated_on,
         evaluation_title,
         features_lines,
@@ -98,8 +99,14 @@ def fit(
     else:
         known = fitted.dataset.description
         print_line("\n".join(evaluated_on(known, configuration.test_kind is not None)))
-        title = evaluation_title(known["test_sample"], configuration.protocol, known.get("by"))
+        weighted = hasattr(fitted.evaluation, "naive")
+        title = evaluation_title(known["test_sample"], configuration.protocol, known.get("by"), weighted)
         print_line(f"{title}\n\n{fitted.evaluation}\n")
+        if fitted.baselines:
+            models = {configuration.method: fitted.evaluation, **fitted.baselines}
+            print_line("\n".join(beside_baselines(models)) + "\n")
+        if fitted.unweighted is not None:
+            print_line(f"No weighted estimates: {fitted.unweighted}")
     if fitted.truth is not None:
         print_line(truth_line(fitted.truth))
     next_step = f"counterpoise report {out}" if page is None else f"open {page} in a browser"

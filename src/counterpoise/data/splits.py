@@ -33,7 +33,8 @@ def split(log: FeedbackLog, holdout: float = DEFAULT_HOLDOUT, by: Holdout = "ran
     `by` says which rows are held out:
     "random"      a share `holdout` of all rows, drawn uniformly
     "user"        that share of each user's rows, drawn uniformly (rounded up or down at random)
-    "time"        the latest share of the log: no row of the hold-out is older than one of the training log
+    "time"        the latest share of the log; rows of one timestamp stay together, so that all of the training log is
+                  older
     "leave-last"  the last row of each user; `holdout` does not matter
     "user" and "leave-last" leave each user at least one row to learn from. The hold-out of a log that is not uniform
     is biased as the log is (`sample`), however its rows were drawn.
@@ -49,9 +50,9 @@ def split(log: FeedbackLog, holdout: float = DEFAULT_HOLDOUT, by: Holdout = "ran
     held_out = _held_out_rows(log, holdout, by, np.random.default_rng(seed))
     if not held_out.any() or held_out.all():
         part, way = ("hold-out", "more") if not held_out.any() else ("training log", "less")
+        ways = f"Hold out {way} (`holdout`)" + ("" if by == "random" else ', use by="random",') + " or bring more rows."
         raise DataError(
-            f'by="{by}" leaves the {part} empty: {held_out.sum():,} of {len(log):,} rows are held out. '
-            f'Hold out {way} (`holdout`), use by="random", or bring more rows.'
+            f'by="{by}" leaves the {part} empty: {held_out.sum():,} of {len(log):,} rows are held out. {ways}'
         )
     train, test = log.take(~held_out), log.take(held_out)
     test = replace(test, sample="uniform" if log.sample == "uniform" else "biased")

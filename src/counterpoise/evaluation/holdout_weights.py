@@ -313,7 +313,10 @@ def unseen_holdout(
     if train is not None:
         seen = seen | in_log(train, log.pairs)
     if seen.all():
-        raise DataError(f"`log`: all {len(seen)} pairs were seen in training. Hold rows out first, with `cp.split`.")
+        raise DataError(
+            f"`log`: all {len(seen)} pairs were seen in training or in the probe, so they are no test. Hold rows out "
+            "before the fit (`split`, `holdout`)."
+        )
     return log.take(~seen), train, seen
 
 

@@ -170,6 +170,8 @@ def ndcg_of_lists(gain: Estimate, rate: Estimate, both: Estimate, lists: Lists) 
     def ideal(p: float, q: float) -> float:
         return expected_ideal_gain(p, q, lists.length, lists.discounts) / float(lists.discounts.sum())
 
+    if not 1e-9 < rate.value < 1 - 1e-9:  # all weight is on rows of one label
+        return Estimate(math.nan, np.full(len(gain.influence), math.nan))
     best, step = ideal(rate.value, both.value), 1e-5 * rate.value * (1 - rate.value)
     slopes = [
         (ideal(rate.value + p, both.value + q) - ideal(rate.value - p, both.value - q)) / (2 * step)

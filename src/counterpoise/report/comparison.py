@@ -18,7 +18,15 @@ from counterpoise.evaluation.evaluate import paired_differences, resampled_evalu
 from counterpoise.evaluation.metrics import EMPTY_USERS, METRIC_NAMES
 from counterpoise.report.context import ReportContext, load_context
 from counterpoise.report.definitions import DEFINITIONS
-from counterpoise.report.facts import as_json, difference_facts, flat, method_name, metric_facts, versions
+from counterpoise.report.facts import (
+    as_json,
+    difference_facts,
+    flat,
+    method_name,
+    metric_facts,
+    versions,
+    weighted_facts,
+)
 from counterpoise.report.page import Block, Column, Facts, Section, Table, pairs, records, render
 from counterpoise.report.sections import (
     METRIC_TERMS,
@@ -26,6 +34,7 @@ from counterpoise.report.sections import (
     WEIGHT_COLUMNS,
     difference_figure,
     metric_heading,
+    weighted_tables,
     with_interval,
 )
 from counterpoise.report.summary import BIASED_TEST, HEADLINE_METRICS, headline_metric, stopped_note, verdict_list
@@ -59,6 +68,7 @@ def comparison_facts(
         "settings": differing([flat(context.model.configuration_) for context in contexts]),
         "test": None if log is None else _test_facts(first, log),
         "metrics": [] if log is None else _metrics(contexts, log),
+        "weighted": None if log is None else weighted_facts({c.name: c.model for c in contexts}, first, log),
         "versions": versions(),
         "definitions": DEFINITIONS,
     }
@@ -80,7 +90,7 @@ def common_test(contexts: Sequence[ReportContext]) -> tuple[FeedbackLog | None, 
     for context in contexts[1:]:
         check_knows(context, log, first)
         log, cold = drop_cold(log, context.model.cold_rows(log), context.unknown_users, context.unknown_items)
-        notes += [f"{context.name}: {sentence}" for sentence in cold_sentences(cold)]
+        notes += [f"{context.name}: {sentence}" for sentence in cold_sentences(cold) if sentence not in notes]
     if first.configuration.get("protocol", "honest") == "paper":
         kept = "Pairs seen in training are kept in the test: the first run has the paper's protocol."
         return log, [kept, *notes]
@@ -202,6 +212,8 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
         columns += [Column(run, "signed", "difference"), Column("verdict", term="verdict")]
         for cells, row in zip(differences, shown, strict=True):
             cells += [with_interval(row["difference"]), row["verdict"]]
+    if facts["weighted"]:
+        blocks += weighted_tables(facts["weighted"])
     return Section("metrics", "Metrics", [*blocks, Table(f"Differences from {runs[0]}", columns, differences)])
 
 

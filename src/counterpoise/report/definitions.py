@@ -78,6 +78,10 @@ verdict: better or worse if the interval of the difference excludes 0, else not 
 baseline: Matrix factorisation (MF) of the same log without correction for selection: every row has the same weight. It
     is fitted for this report with the training settings of the run, on large logs for 300 steps, unless a saved run is
     given.
+weighted estimate: An estimate of a metric over all pairs that were not trained on, from a biased test: its rows are
+    weighted so that functions of user and item average as over these pairs. Naive: the mean over the rows as they are.
+sensitivity: The range of a weighted estimate, widened by its interval, if something that was not measured changed the
+    odds of being observed by at most this odds ratio either way.
 calibration: Test rows in ten groups of equal size by prediction: mean prediction against the share of positives. On the
     diagonal, a predicted 0.3 means 30%.
 calibration error: Expected calibration error: mean over groups, by size, of |mean prediction − positives|.

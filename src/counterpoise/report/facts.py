@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import math
 import platform
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -22,7 +22,10 @@ from counterpoise.balance.covariate_balance import feature_balance
 from counterpoise.balance.diagnostics import group_effective_sample_sizes, held_out_imbalance, weight_facts
 from counterpoise.balance.features import side_features, standardised
 from counterpoise.balance.population import Pairs
+from counterpoise.data.log import FeedbackLog
 from counterpoise.data.splits import cold_counts
+from counterpoise.errors import CounterpoiseError
+from counterpoise.evaluation.baselines import fit_baselines, weighted_evaluations
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
 from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
@@ -358,7 +361,8 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     """Metrics of the model and of the baseline on the test, their paired differences, and calibration."""
     log = context.test
     if log is None:
-        return {"evaluation": context.manifest.get("evaluation"), "metrics": [], "test": None, "calibration": {}}
+        kept = {"evaluation": context.manifest.get("evaluation"), "weighted": None}
+        return kept | {"metrics": [], "test": None, "calibration": {}}
     labels, found, calibration = binary_labels(log), {}, {}
     for which, model in _models(context).items():
         scores = model.predict_log(log, unknown_users="popular", unknown_items="popular").astype(np.float64)
@@ -370,12 +374,33 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     metrics = []
     for name in METRIC_NAMES:
         row = metric_facts(name, context.k)
-        for which, facts in evaluations.items():
-            row[which] = {"value": facts[name], "interval": facts["intervals"].get(name)}
+        for which, evaluation in evaluations.items():
+            row[which] = {"value": evaluation[name], "interval": evaluation["intervals"].get(name)}
         metrics.append(row | (difference_facts(name, differences[name]) if differences else {}))
     test = {"name": context.test_name, "sample": log.sample, "rows": len(log), "users": evaluations["run"]["n_users"]}
     test |= cold_counts(log, context.model.cold_rows(log))
-    return {"test": test, "evaluation": evaluations["run"], "metrics": metrics, "calibration": calibration}
+    facts = {"test": test, "evaluation": evaluations["run"], "metrics": metrics, "calibration": calibration}
+    return facts | {"weighted": weighted_facts(_models(context), context, log, ["popularity"])}
+
+
+def weighted_facts(
+    models: dict[str, DebiasedRecommender], context: ReportContext, log: FeedbackLog, baselines: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Weighted estimates of models on a biased test, or the reason why there are none; None on other tests.
+
+    `context`: has the training log. `baselines`: the names of methods to fit to it for comparison.
+    """
+    dataset, configuration = context.dataset, context.configuration
+    if log.sample == "uniform" or configuration.get("protocol", "honest") == "paper":
+        return None
+    if dataset is None:
+        return {"reason": "the log could not be read", "models": {}}
+    try:
+        fitted = fit_baselines(context.model, dataset.train, configuration.get("settings", {}), baselines)
+        found = weighted_evaluations(models | fitted, replace(dataset, test=log), context.k)
+    except CounterpoiseError as error:
+        return {"reason": str(error).rstrip("."), "models": {}}
+    return {"reason": None, "models": {name: evaluation.to_dict() for name, evaluation in found.items()}}
 
 
 def metric_facts(name: str, k: int) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.evaluation.metrics import EMPTY_USERS
+from counterpoise.evaluation.weighted import WEIGHTED_NAMES
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
 from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
 from counterpoise.report.path import intercept_sentence
@@ -324,6 +325,8 @@ def model_section(facts: Facts) -> Section:
             + ("" if model["test"]["sample"] == "uniform" else f" {BIASED_TEST}")
         )
         blocks += [evaluated, _metric_table(model["metrics"])]
+        if model["weighted"]:
+            blocks += weighted_tables(model["weighted"])
         if any(row.get("difference") for row in model["metrics"]):
             titles = "Difference from the MF baseline", "this run minus baseline"
             blocks.append(difference_figure(model["metrics"], *titles))
@@ -340,6 +343,44 @@ def model_section(facts: Facts) -> Section:
     if model["calibration"]:
         blocks.append(_calibration(model["calibration"]))
     return Section("model", "Model", [*blocks, _learning(model), *_fitted_parts(model), *_truth(model)])
+
+
+def weighted_tables(weighted: Facts) -> list[Block]:
+    """Estimates over all pairs from a biased test beside the naive metrics of its rows; sensitivity of the first."""
+    if weighted["reason"] is not None:
+        return [f"There are no weighted estimates over all pairs: {weighted['reason']}."]
+    first, run = next(iter(weighted["models"].items()))
+    columns = [Column("metric", term="AUC")]
+    for model in weighted["models"]:
+        columns += [Column(f"{MODELS.get(model, model)}, weighted", "metric", "weighted estimate")]
+        columns += [Column("naive", "metric", "weighted estimate")]
+    rows = []
+    for name, title in WEIGHTED_NAMES.items():
+        cells: list[Any] = [title.format(k=run["k"])]
+        for found in weighted["models"].values():
+            value = {"value": found[name], "interval": found["intervals"].get(name)}
+            cells += [with_interval(value), found["naive"].get(name)]
+        rows.append(cells)
+    ranges = [
+        [WEIGHTED_NAMES[name].format(k=run["k"]), *(end for gamma in found.values() for end in gamma)]
+        for name, found in run["sensitivity"].items()
+    ]
+    gammas: Facts = next(iter(run["sensitivity"].values()), {})
+    ends = [Column(f"{end} {gamma}", "metric", "sensitivity") for gamma in gammas for end in ("from, odds ratio", "to")]
+    text = (
+        f"Weighted estimates of metrics over all pairs that were not trained on. The {run['n_rows']:,} rows of the "
+        f"test count as {run['effective_sample_size']:,.0f}; one row has at most {run['largest_share']:.1%} of the "
+        f"weight. {run['assumption']}"
+    )
+    return [
+        text,
+        Table("Estimates over all pairs from the biased test, with 95% intervals", columns, rows),
+        Table(
+            f"Sensitivity of {MODELS.get(first, first)} to an unmeasured cause of selection",
+            [Column("metric"), *ends],
+            ranges,
+        ),
+    ]
 
 
 def metric_heading(row: Facts) -> str:

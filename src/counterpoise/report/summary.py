@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.models.base import factor_sentence
 from counterpoise.report.path import intercept_sentence, path_sentence
 
 Facts = Mapping[str, Any]
 NO_TEST = "There is no test: hold out rows at the fit (--holdout 0.2), or give some with --test FILE."
 BIASED_TEST = "These ratings are of pairs that users chose, so the metrics are those of chosen pairs, not of all pairs."
+MODEL_NAMES = {"baseline": "the MF baseline"}
 HEADLINE_METRICS = ("auc", "ndcg", "log_loss")
 CUSTOM = "custom"  # the name of a method that is none of the named ones
 INVERSE_PROPENSITY = "weights each rating by its inverse estimated propensity"
@@ -44,6 +46,18 @@ def headline(facts: Facts) -> list[dict[str, str]]:
     found = [
         headline_metric(row, row["run"]["value"], _note(row)) for row in metrics if row["run"]["value"] is not None
     ]
+    weighted = (facts["model"]["weighted"] or {}).get("models", {}).get("run")
+    if weighted is not None:
+        found = [
+            headline_metric(
+                row,
+                weighted[name],
+                f"estimated over all pairs{_interval(weighted['intervals'].get(name))}; of chosen ones "
+                f"{row['run']['value']:.3f}",
+            )
+            for row in metrics
+            if weighted[name := row["metric"]] is not None and row["run"]["value"] is not None
+        ]
     rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
     uniform = rates.get("test", rates.get("probe"))
     if uniform is not None:
@@ -204,11 +218,28 @@ def _results(model: Facts) -> list[str]:
     how = "uniformly collected" if test["sample"] == "uniform" else "biased"
     sentences = [f"On {test['rows']:,} {how} ratings of {test['users']:,} users: {listed}."]
     if how == "biased":
-        sentences.append(BIASED_TEST)
+        sentences += [BIASED_TEST, *_weighted(model["weighted"])]
     verdicts = {row["name"]: row["verdict"] for row in model["metrics"] if row.get("verdict")}
     if verdicts:
         sentences.append(f"Against the MF baseline (same log, no correction): {verdict_list(verdicts)}.")
     return sentences
+
+
+def _weighted(weighted: Facts | None) -> list[str]:
+    """The weighted estimates of the run, and the AUC of the baselines."""
+    if weighted is None or weighted["reason"] is not None:
+        return []
+    run = weighted["models"]["run"]
+    listed = ", ".join(
+        f"{METRIC_NAMES[name].format(k=run['k'])} {run[name]:.3f}{_interval(run['intervals'].get(name))}"
+        for name in HEADLINE_METRICS
+        if run[name] is not None
+    )
+    others = [
+        f"{MODEL_NAMES.get(n, n)} {m['auc']:.3f}" for n, m in weighted["models"].items() if n != "run" and m["auc"]
+    ]
+    beside = f" (AUC of {', '.join(others)})" if others else ""
+    return [f"Estimated over all pairs by balanced weights: {listed}{beside}."]
 
 
 def verdict_list(verdicts: Mapping[str, str]) -> str:
