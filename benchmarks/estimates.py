@@ -1,6 +1,7 @@
 """How far are estimates from a biased hold-out from the truth? Simulated logs, where every label is known.
 
     python benchmarks/estimates.py [--seeds 16] [--first-seed 0] [--kinds features popularity ...]
+                                   [--users 1200] [--items 1000]
     python benchmarks/estimates.py --speed
 
 A log is simulated by each kind of selection, a fifth of its rows is held out at random, and five models are fitted to
@@ -30,7 +31,7 @@ from scipy.stats import hypergeom
 
 import counterpoise as cp
 from counterpoise.evaluation import metrics
-from counterpoise.evaluation.holdout_weights import HoldoutWeights, weigh_holdout
+from counterpoise.evaluation.holdout_weights import HoldoutWeights, exposure_features, weigh_holdout
 from counterpoise.evaluation.weighted import Rank, WeightedEvaluation, calibration_slope, expected_in_lists, pair_auc
 
 Floats = NDArray[np.float64]
@@ -164,11 +165,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--users", type=int, default=SIZE["n_users"])
+    parser.add_argument("--items", type=int, default=SIZE["n_items"])
     parser.add_argument("--speed", action="store_true")
     options = parser.parse_args()
     if options.speed:
         speed()
         return
+    SIZE.update(n_users=options.users, n_items=options.items)
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", cp.ConvergenceWarning)
     errors, start = {}, time.perf_counter()
@@ -195,7 +199,8 @@ def speed() -> None:
     def model(user: Any, item: Any) -> Floats:
         return np.asarray(1 / (1 + np.exp(-np.einsum("rd,rd->r", users[user], items[item]))))
 
-    weights = _timed("balanced weights, 50 functions", lambda: weigh_holdout(holdout, train, n_functions=50))
+    _timed("a model of being observed", lambda: exposure_features(train))
+    weights = _timed("with it balanced weights, 50 functions", lambda: weigh_holdout(holdout, train, n_functions=50))
     _timed("all metrics, intervals, ranges", lambda: cp.evaluate(model, holdout, weights=weights, train=train))
     scores = model(holdout.users, holdout.items)
     _timed("the same without lists", lambda: cp.evaluate(scores, holdout, weights=weights, train=train))
@@ -229,7 +234,7 @@ def _timed(what: str, call: Callable[[], Any]) -> Any:
     start, own = time.perf_counter(), time.process_time()
     result = call()
     wall, processor = time.perf_counter() - start, time.process_time() - own
-    print(f"{what:32} {wall:6.1f} s ({processor:.1f} s of processor time)", flush=True)
+    print(f"{what:38} {wall:6.1f} s ({processor:.1f} s of processor time)", flush=True)
     return result
 
 

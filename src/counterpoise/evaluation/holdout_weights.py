@@ -176,9 +176,7 @@ def balanced_weights(
     `probe`: a uniform sample with labels. The mean label of its pairs that are not in `train` becomes one more target,
     for selection by the label itself.
     """
-    context = _context(train, None, seed)
-    with one_thread(len(train) < MIN_ROWS_FOR_THREADS):
-        tables = context.fit_exposure(MatrixFactorization(dim=EXPOSURE_DIM)).features()
+    tables, generator = exposure_features(train, seed), torch.Generator().manual_seed(seed)
     sources: list[Source] = ["exposure"]
     if any((table != table[:1]).any() for table in side_features(train)):
         sources.append("side")
@@ -186,10 +184,10 @@ def balanced_weights(
         rows = len(holdout) * len(sources)
         n_functions = max(2, min(MAX_FUNCTIONS, len(holdout) // (ROWS_PER_FUNCTION * len(sources)), MAX_VALUES // rows))
     populations = [pair_features(train, (source,), exposure=tables) for source in sources]
-    fitted = [KernelFunctions(n=n_functions).fit(pairs, generator=context.generator) for pairs in populations]
+    fitted = [KernelFunctions(n=n_functions).fit(pairs, generator=generator) for pairs in populations]
     seen = train
     if len(train) > MAX_TRAINING_ROWS:
-        drawn = torch.randperm(len(train), generator=context.generator)[:MAX_TRAINING_ROWS]
+        drawn = torch.randperm(len(train), generator=generator)[:MAX_TRAINING_ROWS]
         seen = train.take(drawn.numpy())
     if probe is not None:
         probe = probe.take(~in_log(train, probe.pairs))
@@ -222,6 +220,13 @@ def balanced_weights(
         h if balanced.all() else h[:, balanced],
         error if label and balanced[-1] else 0.0,
     )
+
+
+def exposure_features(train: FeedbackLog, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    """(users, items) tables of a model of being observed, learned from the training rows."""
+    context = _context(train, None, seed)
+    with one_thread(len(train) < MIN_ROWS_FOR_THREADS):
+        return context.fit_exposure(MatrixFactorization(dim=EXPOSURE_DIM)).features()
 
 
 def _mean(functions: FittedFunctions, pairs: Pairs, log: FeedbackLog) -> torch.Tensor:
