@@ -203,6 +203,15 @@ def test_balanced_estimates_are_nearer_to_the_truth_than_naive_ones() -> None:
     assert (np.mean(balanced, 0) < 0.5 * np.mean(naive, 0)).all()
 
 
+def test_intervals_stay_within_what_a_metric_can_be() -> None:
+    data = cp.simulate(n_users=8, n_items=6, density=0.5, selection="popularity", seed=3)
+    train, holdout, _ = cp.split(data.dataset.train, 0.3, seed=0)
+    found = cp.evaluate(cp.make("mf", dim=2, epochs=5, device="cpu").fit(train), holdout)
+    assert isinstance(found, WeightedEvaluation)
+    for low, high in (found.intervals["auc"], found.sensitivity["auc"]["2"], found.intervals["recall"]):
+        assert 0 <= low <= high <= 1
+
+
 def test_a_probe_sets_the_mean_label() -> None:
     data = cp.simulate(n_users=200, n_items=150, density=0.15, selection="preference", strength=2, seed=100)
     train, holdout, _ = cp.split(data.dataset.train, 0.3, seed=0)

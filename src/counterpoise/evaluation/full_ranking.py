@@ -27,7 +27,7 @@ from counterpoise.evaluation.holdout_weights import (
     resolve_weights,
     unseen_holdout,
 )
-from counterpoise.evaluation.weighted import weighted_ratio
+from counterpoise.evaluation.weighted import weighted_ratio, within_bounds
 from counterpoise.ranking import Seen
 
 BLOCK_SCORES = 2**22  # in memory at a time
@@ -293,7 +293,7 @@ def _evaluation(
         snips=_means_of_users(log.users[positive], rows, positive, weights.values[positive]),
         by_popularity=[] if train is None else _by_popularity(log, train, rows, positive, weights.values),
         intervals={
-            name: (estimate.value - one, estimate.value + one)
+            name: within_bounds(name, estimate.value - one, estimate.value + one)
             for (name, estimate), one in zip(found.items(), half.tolist(), strict=True)
         },
         level=float(level),

@@ -347,6 +347,7 @@ class WeightedEvaluation(Evaluation):
 
 
 LISTS = ("ndcg", "precision", "recall", "f1")
+SHARES = ("auc", "user_auc", *LISTS, "dcg", "mrr", "mse", "mae")  # metrics between 0 and 1
 UNDEFINED = {
     "auc": "all labels are equal",
     "user_auc": "no user has labels of both kinds",
@@ -389,6 +390,12 @@ def estimates(
     return {name: found[name] for name in WEIGHTED_NAMES}
 
 
+def within_bounds(name: str, low: float, high: float) -> tuple[float, float]:
+    """An interval without values that the metric cannot have."""
+    least, most = 0.0 if name in SHARES or name == "log_loss" else -math.inf, 1.0 if name in SHARES else math.inf
+    return max(low, least), min(high, most)
+
+
 def sensitivity_ranges(
     labels: Floats,
     scores: Floats,
@@ -427,7 +434,8 @@ def evaluate_weighted(
     """The estimates of all metrics. `score(users, items)`: the scores of any pairs; lists need it, and `train`."""
     if labels.min() == labels.max():
         raise DataError(
-            f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out more."
+            f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out "
+            "more; for clicks alone there is `cp.evaluate_ranking`."
         )
     lists = None
     if score is not None and train is not None:
@@ -444,7 +452,7 @@ def evaluate_weighted(
     ranges: dict[str, dict[str, tuple[float, float]]] = {}
     for gamma in GAMMAS:
         for name, (low, high) in sensitivity_ranges(labels, scores, weights.values, found, lists, gamma).items():
-            ranges.setdefault(name, {})[f"{gamma:g}"] = low - half[name], high + half[name]
+            ranges.setdefault(name, {})[f"{gamma:g}"] = within_bounds(name, low - half[name], high + half[name])
     counts = np.unique(log.users, return_counts=True)[1]
     positives = np.bincount(np.unique(log.users, return_inverse=True)[1], labels)
     return WeightedEvaluation(
@@ -458,9 +466,11 @@ def evaluate_weighted(
         n_short_users=int((counts < k).sum()),
         n_auc_users=int(((positives > 0) & (positives < counts)).sum()),
         level=float(level),
-        intervals={name: (estimate.value - half[name], estimate.value + half[name]) for name, estimate in found.items()}
-        if intervals
-        else {},
+        intervals={
+            name: within_bounds(name, estimate.value - half[name], estimate.value + half[name])
+            for name, estimate in found.items()
+            if intervals
+        },
         method=weights.method,
         assumption=weights.assumption,
         effective_sample_size=weights.effective_sample_size,
