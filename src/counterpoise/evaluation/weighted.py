@@ -242,7 +242,7 @@ def ranks_among_unseen(
         if n_items <= MAX_ITEMS:
             candidates = np.broadcast_to(np.arange(n_items), (last - first, n_items))
         else:
-            candidates = rng.integers(n_items, size=(last - first, width))
+            candidates = np.sort(rng.integers(n_items, size=(last - first, width)), axis=1)  # searches are faster
         pairs = block_users[:, None].astype(np.int64) * n_items + candidates
         scores = score(np.repeat(block_users, width), candidates.ravel()).reshape(pairs.shape)
         unseen = known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] != pairs
@@ -280,7 +280,10 @@ class Lists:
         """Lists of 4 k items, or of all unseen ones where most rows' users have fewer."""
         length = min(LIST_LENGTH * k, int(np.median(rank.others)) + 1)
         discounts = (1 / np.log2(2 + np.arange(k)))[:length]
-        worth = (expected_in_lists(rank, values, length) for values in (np.ones(len(discounts)), discounts))
+        size = int(rank.others.max()) + 1
+        code, row = np.unique((rank.above * size + rank.tied) * size + rank.others, return_inverse=True)
+        different = Rank(code // size**2, code // size % size, code % size)  # far fewer than rows
+        worth = (expected_in_lists(different, values, length)[row] for values in (np.ones(len(discounts)), discounts))
         return cls(length, discounts, *worth)
 
 
