@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from counterpoise.data.splits import HoldoutSplit, split
     from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
+    from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_lists, evaluate_ranking
+    from counterpoise.evaluation.holdout_weights import HoldoutWeights, weigh_holdout
+    from counterpoise.evaluation.weighted import WeightedEvaluation
     from counterpoise.imputation.base import Constant, Learned, NoImputation
     from counterpoise.imputation.causal_embeddings import CausalEmbeddings
     from counterpoise.imputation.distillation import BridgeDistillation, RefineDistillation
@@ -98,6 +101,16 @@ _HOMES = {
         "Evaluation",
         "evaluate",
     ),
+    "evaluation.full_ranking": (
+        "RankingEvaluation",
+        "evaluate_lists",
+        "evaluate_ranking",
+    ),
+    "evaluation.holdout_weights": (
+        "HoldoutWeights",
+        "weigh_holdout",
+    ),
+    "evaluation.weighted": ("WeightedEvaluation",),
     "imputation.base": (
         "Constant",
         "Learned",
@@ -187,6 +200,7 @@ __all__ = [
     "Gaussian",
     "History",
     "HoldoutSplit",
+    "HoldoutWeights",
     "ItemPopularity",
     "KernelBalancer",
     "KernelFunctions",
@@ -206,6 +220,7 @@ __all__ = [
     "Popularity",
     "ProbeLabels",
     "Propensity",
+    "RankingEvaluation",
     "RefineDistillation",
     "SimulatedData",
     "StabilizedPropensity",
@@ -215,11 +230,14 @@ __all__ = [
     "Tuning",
     "Uniform",
     "UnitWeights",
+    "WeightedEvaluation",
     "balance_log",
     "balance_samples",
     "balance_shards",
     "entropy_balance",
     "evaluate",
+    "evaluate_lists",
+    "evaluate_ranking",
     "fit_many",
     "load_dataset",
     "load_model",
@@ -231,6 +249,7 @@ __all__ = [
     "simulate",
     "split",
     "tune",
+    "weigh_holdout",
     "worst_case_balance",
     "write_report",
 ]

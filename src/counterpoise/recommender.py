@@ -246,6 +246,13 @@ class DebiasedRecommender(Configurable):
         users, items = ((code < 0) | (count[code] == 0) for code, count in zip(codes, counts, strict=True))
         return ColdRows(users[log.users], items[log.items])
 
+    def score_items(self, users: NDArray[Any]) -> NDArray[np.float32]:
+        """The logits of all items for users given by their codes. (users, |I|)"""
+        self._check_fitted()
+        codes = torch.from_numpy(users.astype(np.int64)).to(self.item_rates_.device)
+        logits: NDArray[np.float32] = self.scorer_.grid(codes).cpu().numpy()
+        return logits
+
     def has_seen(self, log: FeedbackLog) -> NDArray[np.bool_]:
         """For each row of a log: whether its pair stood in the training log or in the probe."""
         self._check_fitted()

@@ -82,7 +82,9 @@ def pair_features(
         np.hstack([standardised(pair[side]) for pair in tables]) if tables else np.zeros((0, 0)) for side in (0, 1)
     )
     if users.shape[1] + items.shape[1] == 0:
-        raise ConstantFeatures(f"no feature varies in {', '.join(sources) or 'no source'}. Add a source, such as embeddings.")
+        raise ConstantFeatures(
+            f"no feature varies in {', '.join(sources) or 'no source'}. Add a source, such as embeddings."
+        )
     return Pairs(torch.from_numpy(users).to(device, dtype), torch.from_numpy(items).to(device, dtype))
 
 

@@ -58,5 +58,5 @@ def weighted_evaluations(
         raise DataError("they need a test, and the training log in memory.")
     if test.labels.min() == test.labels.max():
         raise DataError(f"they need labels of both kinds, and all {len(test):,} are {test.labels[0]:g}.")
-    weights = weigh_holdout("balanced", train, test, dataset.probe)
+    weights = weigh_holdout(test, train, probe=dataset.probe)
     return {name: evaluate(model, test, k, weights=weights, train=train) for name, model in models.items()}

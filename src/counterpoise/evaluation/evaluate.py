@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 
 from counterpoise.config import Protocol
-from counterpoise.data.log import Dataset, FeedbackLog, check_log
+from counterpoise.data.log import FeedbackLog, check_log
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.evaluation import metrics
 from counterpoise.evaluation.metrics import (
@@ -112,15 +112,16 @@ def evaluate(
     in which a metric is not defined do not count, and a log of one user has no intervals (nan).
 
     A biased hold-out needs weights, under which it stands for all pairs that were not trained on. `weights`: "balanced"
-    (`balanced_weights`); "logistic", "propensity", "popularity" or "naive-bayes" (1 / propensity); "known" (over the
-    log's own column); an array with a value for each row of `log`; or None for the naive metrics of its rows. "auto" is
-    "balanced" where `log.sample` is "biased" and the training pairs are known, else None. They are known of a fitted
-    recommender; for other models give `train`. `probe`: a uniform sample whose mean label is balanced too. With
-    weights the result is a `WeightedEvaluation`, with intervals from influences; `bootstrap=0` leaves them out.
+    (`balanced_weights`); "logistic", "propensity", "popularity" or "naive-bayes" (inverse odds of being observed);
+    "known" (over the log's own column); an array with a value for each row of `log`; what `weigh_holdout` returned, to
+    evaluate several models by the same weights; or None for the naive metrics of its rows. "auto" is "balanced" where
+    `log.sample` is "biased" and the training pairs are known, else None. They are known of a fitted recommender; for
+    other models give `train`. `probe`: a uniform sample whose mean label is balanced too. With weights the result is a
+    `WeightedEvaluation`, with intervals from influences; `bootstrap=0` leaves them out.
     """
     if isinstance(weights, str) and weights == "auto":
         known = hasattr(model, "seen_") or train is not None
-        biased = getattr(log, "sample", None) == "biased"
+        biased = isinstance(log, FeedbackLog) and log.sample == "biased"
         weights = "balanced" if biased and known and protocol == "honest" else None
     if weights is None:
         return resampled_evaluation(model, log, k, protocol, bootstrap=bootstrap, level=level, seed=seed).evaluation
@@ -144,31 +145,20 @@ def _weighted(
     from counterpoise.evaluation import holdout_weights
     from counterpoise.evaluation.weighted import evaluate_weighted
 
-    log = holdout_weights.in_codes_of(model, log)
-    train = holdout_weights.training_log(model, log) if train is None else train
-    if train is not None:
-        check_log("train", train)
-        Dataset(train, probe, log)  # of the same users and items
-    seen = model.has_seen(log) if hasattr(model, "has_seen") else np.zeros(len(log), bool)
-    if train is not None:
-        seen |= np.isin(log.pairs, train.pairs)
-    if seen.all():
-        raise DataError(f"`log`: all {len(seen)} pairs were seen in training. Hold rows out first, with `cp.split`.")
-    if not isinstance(weights, str) and np.shape(weights) == seen.shape:
-        weights = np.asarray(weights)[~seen]
+    rows = len(log)
+    log, train, seen = holdout_weights.unseen_holdout(model, log, train, probe)
     given = model if hasattr(model, "predict_log") or callable(model) else np.asarray(model)
-    if isinstance(given, np.ndarray) and given.shape == seen.shape:
+    if isinstance(given, np.ndarray) and given.shape == (rows,):
         given = given[~seen]
-    log = log.take(~seen)
     scores, labels = _scores(given, log), binary_labels(log)
-    fitted = holdout_weights.weigh_holdout(weights, train, log, probe, seed)
-    score = None if isinstance(given, np.ndarray) else partial(_pair_scores, given, log)
+    fitted = holdout_weights.resolve_weights(weights, log, train, probe, seen, seed)
+    score = None if isinstance(given, np.ndarray) else partial(score_of_pairs, given, log)
     return evaluate_weighted(
         log, labels, scores, fitted, k, int(seen.sum()), level, intervals, score=score, train=train, seed=seed
     )
 
 
-def _pair_scores(model: Any, log: FeedbackLog, users: Any, items: Any) -> Floats:
+def score_of_pairs(model: Any, log: FeedbackLog, users: Any, items: Any) -> Floats:
     """The scores of any pairs of a log's users and items, by their codes."""
     pairs = {"users": users.astype(np.int32), "items": items.astype(np.int32), "ratings": np.zeros(len(users))}
     return _scores(model, replace(log, timestamps=None, propensities=None, parent_propensities=None, **pairs))

@@ -3,8 +3,8 @@
 If it changes the odds of being observed by at most a factor of Gamma either way, the right weight of a row lies in
 [w / Gamma, Gamma w] (the marginal sensitivity model; Tan 2006, A Distributional Approach for Causal Inference Using
 Propensity Scores; Zhao, Small and Bhattacharya 2019, Sensitivity Analysis for Inverse Probability Weighting Estimators
-via the Percentile Bootstrap). The range of an estimate over all such weights has a closed form: at its ends every weight
-is at one of its two bounds, and a threshold on the values says which.
+via the Percentile Bootstrap). The range of an estimate over all such weights has a closed form: at its ends every
+weight is at one of its two bounds, and a threshold on the values says which.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def auc_range(labels: Floats, scores: Floats, weights: Floats, gamma: float) -> 
     """The least and the greatest weighted AUC with w_i / gamma <= v_i <= gamma w_i.
 
     For given weights of the negatives it is a weighted mean over the positives of the share of negatives below, which
-    grows with the score, so by `mean_range` the positives above some score weigh gamma w at the greatest AUC, and in the
-    same way the negatives below some score. Both thresholds are searched together: all of them up to `MAX_BINS`
+    grows with the score, so by `mean_range` the positives above some score weigh gamma w at the greatest AUC, and so do
+    the negatives below some score. Both thresholds are searched together: all of them up to `MAX_BINS`
     different scores, and as many quantiles of the weight where there are more.
     """
     positive = np.asarray(labels) > 0
@@ -82,4 +82,5 @@ def _wins_within(bins: NDArray[np.int64], positive: NDArray[np.bool_], scores: F
     ) / 2
     own = bins[order]
     first = np.searchsorted(own, own)  # bins ascend with the score
-    return np.bincount(own, np.where(positive[order], w, 0) * (below - negatives[first]))
+    wins = np.where(positive[order], w, 0) * (below - negatives[first])
+    return np.asarray(np.bincount(own, wins), np.float64)

@@ -1,7 +1,7 @@
 """Estimates from a biased hold-out: self-normalised weighted metrics with their influences, intervals and sensitivity.
 
-Every estimate here is a smooth function of weighted means. `Estimand.influence` has its derivative: a relative change of
-the weight of row i moves it by w_i times the row's value, where the weights sum to 1. Standard errors follow from it.
+Every estimate here is a smooth function of weighted means. `Estimate.influence` has its derivative: a relative change
+of the weight of row i moves it by w_i times the row's value, where the weights sum to 1. Standard errors follow.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 GAMMAS = (1.5, 2.0)  # odds ratios of a cause of selection that was not measured
 LIST_LENGTH = 4  # lists of 4 k items: 20 for k = 5, about what the uniform samples of Coat and Yahoo R3 show a user
-MAX_ITEMS = 1000  # up to here a row's rank is among all items that its user has not seen
+MAX_ITEMS = 2000  # up to here a row's rank is among all items that its user has not seen
 DRAWN_ITEMS = 100  # and beyond among as many drawn ones, others for each user
 BLOCK_VALUES = 2**22  # scores compared at a time
 MIN_PROBABILITY = 1e-7  # of predictions in the calibration slope, as in the log loss
@@ -63,9 +63,9 @@ def weighted_ratio(top: Floats, bottom: Floats, weights: Floats) -> Estimate:
 def pair_auc(labels: Floats, scores: Floats, weights: Floats, groups: NDArray[Any]) -> Estimate:
     """Share of (positive, negative) pairs of rows of one group in the right order, ties 1/2, weighted by w_a w_b.
 
-    sum_g sum_{a positive, b negative in g} w_a w_b ([s_a > s_b] + [s_a = s_b] / 2) / sum_g W_g1 W_g0, with W_g1 and W_g0
-    the weights of the positives and the negatives of group g. One group: the AUC; users: that within users, whose pairs
-    of rows are pooled. nan where no group has both classes.
+    sum_g sum_{a positive, b negative in g} w_a w_b ([s_a > s_b] + [s_a = s_b] / 2) / sum_g W_g1 W_g0, with W_g1 and
+    W_g0 the weights of the positives and the negatives of group g. One group: the AUC; users: that within users, whose
+    pairs of rows are pooled. nan where no group has both classes.
     """
     order = np.lexsort((scores, groups))
     group, score = groups[order], scores[order]
@@ -152,11 +152,13 @@ def expected_ideal_gain(rate: float, both: float, length: int, discounts: Floats
 
     G is beta-binomial, with the mean `rate` of the users' rates and the mean `both` of their squares.
     """
-    variance = min(max(both - rate**2, 1e-6 * rate * (1 - rate)), (1 - 1e-6) * rate * (1 - rate))
-    size = rate * (1 - rate) / variance - 1
+    widest = rate * (1 - rate)  # all users have rates of 0 or 1
+    variance = min(max(both - rate**2, 1e-3 * widest), (1 - 1e-3) * widest)
+    size = widest / variance - 1
     a, b, g = rate * size, (1 - rate) * size, np.arange(length + 1)
-    chance = np.exp(_log_choose(length, g) + betaln(g + a, length - g + b) - betaln(a, b))
-    return float(chance @ np.r_[0, np.cumsum(discounts)][np.minimum(g, len(discounts))])
+    chance: Floats = np.exp(_log_choose(length, g) + betaln(g + a, length - g + b) - betaln(a, b))
+    gains = np.r_[0, np.cumsum(discounts)][np.minimum(g, len(discounts))]
+    return float(chance @ gains)
 
 
 def ndcg_of_lists(gain: Estimate, rate: Estimate, both: Estimate, lists: Lists) -> Estimate:
@@ -166,7 +168,7 @@ def ndcg_of_lists(gain: Estimate, rate: Estimate, both: Estimate, lists: Lists) 
     """
 
     def ideal(p: float, q: float) -> float:
-        return expected_ideal_gain(p, q, lists.length, lists.discounts) / lists.discounts.sum()
+        return expected_ideal_gain(p, q, lists.length, lists.discounts) / float(lists.discounts.sum())
 
     if not 1e-9 < rate.value < 1 - 1e-9:  # all weight is on rows of one label
         return Estimate(math.nan, np.full(len(gain.influence), math.nan))
@@ -225,13 +227,14 @@ def ranks_among_unseen(
 ) -> Rank:
     """The rank of each pair among the items that its user has no row for in `train`.
 
-    Among all of them up to 1,000 items; beyond among 100 that are drawn for each user, which makes the expected worth of
-    a shorter list no less right. `score(users, items)`: the scores of pairs.
+    Among all of them up to 2,000 items; beyond among 100 that are drawn for each user, which makes the expected worth
+    of a shorter list no less right. `score(users, items)`: the scores of pairs.
     """
-    n_users, n_items = train.shape
-    known = np.unique(train.pairs)
+    n_items = train.shape[1]
+    known = np.sort(train.pairs)
     order = np.argsort(users, kind="stable")
-    own, place = np.unique(users[order], return_inverse=True)
+    own = users[order][np.flatnonzero(np.diff(users[order], prepend=-1))]
+    place = np.searchsorted(own, users[order])
     width = n_items if n_items <= MAX_ITEMS else DRAWN_ITEMS
     found = np.zeros((3, len(users)), np.int64)
     for first, last in _user_blocks(np.bincount(place), width):
@@ -239,7 +242,7 @@ def ranks_among_unseen(
         if n_items <= MAX_ITEMS:
             candidates = np.broadcast_to(np.arange(n_items), (last - first, n_items))
         else:
-            candidates = rng.integers(n_items, size=(last - first, width))
+            candidates = np.sort(rng.integers(n_items, size=(last - first, width)), axis=1)  # searches are faster
         pairs = block_users[:, None].astype(np.int64) * n_items + candidates
         scores = score(np.repeat(block_users, width), candidates.ravel()).reshape(pairs.shape)
         unseen = known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] != pairs
@@ -277,7 +280,10 @@ class Lists:
         """Lists of 4 k items, or of all unseen ones where most rows' users have fewer."""
         length = min(LIST_LENGTH * k, int(np.median(rank.others)) + 1)
         discounts = (1 / np.log2(2 + np.arange(k)))[:length]
-        worth = (expected_in_lists(rank, values, length) for values in (np.ones(len(discounts)), discounts))
+        size = int(rank.others.max()) + 1
+        code, row = np.unique((rank.above * size + rank.tied) * size + rank.others, return_inverse=True)
+        different = Rank(code // size**2, code // size % size, code % size)  # far fewer than rows
+        worth = (expected_in_lists(different, values, length)[row] for values in (np.ones(len(discounts)), discounts))
         return cls(length, discounts, *worth)
 
 
@@ -286,8 +292,8 @@ class WeightedEvaluation(Evaluation):
     """Estimates of the metrics of one model over all pairs that were not trained on, from a biased hold-out.
 
     - `auc`, `mse`, `mae`, `log_loss`: over all these pairs. `user_auc`: of a positive and a negative pair of one user.
-    - `ndcg`, `precision`, `recall`, `f1`: of lists of 4k uniformly drawn unseen items of a user, as a uniform test of 4k
-      rows a user would have them. With rho and c the expected hit and discount of a row in such a list, which follow
+    - `ndcg`, `precision`, `recall`, `f1`: of lists of 4k uniformly drawn unseen items of a user, as a uniform test of
+      4k rows a user would have them. With rho and c the expected hit and discount of a row in such a list, which follow
       from its rank among all unseen items (`expected_in_lists`): precision = sum w y rho / sum w rho, the share of
       positives in the first k; recall = sum w y rho / sum w y; NDCG = E[DCG] / E[ideal DCG], where
       E[DCG] = (sum_{r <= k} 1 / log2(1 + r)) sum w y c / sum w c and positives a list are beta-binomial in the latter.
@@ -311,9 +317,9 @@ class WeightedEvaluation(Evaluation):
     @property
     def undefined(self) -> dict[str, str]:
         """Each metric that is nan, and why."""
-        reasons = UNDEFINED | {name: "no row is positive" for name in metrics.LIST_METRICS}
+        reasons = UNDEFINED | dict.fromkeys(metrics.LIST_METRICS, "no row is positive")
         if not self.list_length:
-            reasons |= {name: "needs a model that scores any item, and the training log" for name in LISTS}
+            reasons |= dict.fromkeys(LISTS, "needs a model that scores any item, and the training log")
         return {name: reasons[name] for name in WEIGHTED_NAMES if math.isnan(getattr(self, name))}
 
     def __str__(self) -> str:
@@ -331,8 +337,8 @@ class WeightedEvaluation(Evaluation):
             lines.append(f"{name.format(k=self.k):<{width}}  {value:8.4f}  {interval:<18}  {naive:7.4f}  {note}")
         share = self.effective_sample_size / self.n_rows
         lines += [
-            f"{self.n_rows:,} rows of {self.n_users:,} users, weighted ({self.method}) to stand for all pairs that were "
-            f"not trained on; they count as {self.effective_sample_size:,.0f} ({share:.0%}), the largest weight is "
+            f"{self.n_rows:,} rows of {self.n_users:,} users, weighted ({self.method}) to stand for all pairs that were"
+            f" not trained on; they count as {self.effective_sample_size:,.0f} ({share:.0%}), the largest weight is "
             f"{self.largest_share:.1%} of all.",
             self.assumption,
         ]
@@ -344,6 +350,7 @@ class WeightedEvaluation(Evaluation):
 
 
 LISTS = ("ndcg", "precision", "recall", "f1")
+SHARES = ("auc", "user_auc", *LISTS, "dcg", "mrr", "mse", "mae")  # metrics between 0 and 1
 UNDEFINED = {
     "auc": "all labels are equal",
     "user_auc": "no user has labels of both kinds",
@@ -386,6 +393,12 @@ def estimates(
     return {name: found[name] for name in WEIGHTED_NAMES}
 
 
+def within_bounds(name: str, low: float, high: float) -> tuple[float, float]:
+    """An interval without values that the metric cannot have."""
+    least, most = 0.0 if name in SHARES or name == "log_loss" else -math.inf, 1.0 if name in SHARES else math.inf
+    return max(low, least), min(high, most)
+
+
 def sensitivity_ranges(
     labels: Floats,
     scores: Floats,
@@ -421,27 +434,28 @@ def evaluate_weighted(
     train: FeedbackLog | None = None,
     seed: int = 0,
 ) -> WeightedEvaluation:
-    """The estimates of all metrics. `score(users, items)`: the scores of any pairs, for lists, which need `train` too."""
+    """The estimates of all metrics. `score(users, items)`: the scores of any pairs; lists need it, and `train`."""
     if labels.min() == labels.max():
         raise DataError(
-            f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out more."
+            f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out "
+            "more; for clicks alone there is `cp.evaluate_ranking`."
         )
     lists = None
     if score is not None and train is not None:
-        pairs = (codes.astype(np.int64) for codes in (log.users, log.items))
-        lists = Lists.of(ranks_among_unseen(score, train, *pairs, np.random.default_rng(seed)), k)
+        users, items = (codes.astype(np.int64) for codes in (log.users, log.items))
+        lists = Lists.of(ranks_among_unseen(score, train, users, items, np.random.default_rng(seed)), k)
     found = estimates(labels, scores, log.users, weights.values, lists)
     naive = estimates(labels, scores, log.users, np.full(len(labels), 1 / len(labels)), lists)
     influence = np.stack([each.influence for each in found.values()], 1)
     defined = ~np.isnan(influence).any(0)
     errors = np.full(len(found), math.nan)
-    errors[defined] = weights.standard_errors(influence[:, defined])
+    errors[defined] = weights.standard_errors(influence[:, defined], log.users)
     quantile = float(ndtri((1 + level) / 2))
     half = dict(zip(found, (quantile * errors).tolist(), strict=True))
     ranges: dict[str, dict[str, tuple[float, float]]] = {}
     for gamma in GAMMAS:
         for name, (low, high) in sensitivity_ranges(labels, scores, weights.values, found, lists, gamma).items():
-            ranges.setdefault(name, {})[f"{gamma:g}"] = low - half[name], high + half[name]
+            ranges.setdefault(name, {})[f"{gamma:g}"] = within_bounds(name, low - half[name], high + half[name])
     counts = np.unique(log.users, return_counts=True)[1]
     positives = np.bincount(np.unique(log.users, return_inverse=True)[1], labels)
     return WeightedEvaluation(
@@ -455,9 +469,11 @@ def evaluate_weighted(
         n_short_users=int((counts < k).sum()),
         n_auc_users=int(((positives > 0) & (positives < counts)).sum()),
         level=float(level),
-        intervals={name: (estimate.value - half[name], estimate.value + half[name]) for name, estimate in found.items()}
-        if intervals
-        else {},
+        intervals={
+            name: within_bounds(name, estimate.value - half[name], estimate.value + half[name])
+            for name, estimate in found.items()
+            if intervals
+        },
         method=weights.method,
         assumption=weights.assumption,
         effective_sample_size=weights.effective_sample_size,

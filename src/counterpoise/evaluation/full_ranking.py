@@ -1,0 +1,348 @@
+"""Full rankings: where the positives of a hold-out stand among all items that their users have not seen in training.
+
+For our models in blocks of users, and for scores or lists that any other recommender made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from counterpoise.data.columns import finite_numbers, frame_columns, whole_ids
+from counterpoise.data.log import FeedbackLog, check_log
+from counterpoise.errors import ConfigError, DataError, check_number
+from counterpoise.evaluation.evaluate import binary_labels, score_of_pairs
+from counterpoise.evaluation.holdout_weights import (
+    Floats,
+    HoldoutWeights,
+    Integers,
+    in_log,
+    resolve_weights,
+    unseen_holdout,
+)
+from counterpoise.evaluation.weighted import weighted_ratio, within_bounds
+from counterpoise.ranking import Seen
+
+BLOCK_SCORES = 2**22  # in memory at a time
+MAX_COMPARED = 64  # pairs of a user up to which comparing each with all items is faster than sorting these
+LEAST = float(np.finfo(np.float32).min)  # a score above that of items which are hidden
+TERCILES = ("rarest third", "middle third", "most popular third")  # of all items, by their training rows
+MEASURES = ("recall", "dcg", "mrr")
+
+
+class Places(NamedTuple):
+    """Where rows stand in the rankings of their users: behind `above` others, level with `tied` others."""
+
+    above: Integers  # (rows,)
+    tied: Integers  # (rows,)
+
+    def worth(self, values: Floats) -> Floats:
+        """What each row's rank is worth, values[rank - 1] and 0 beyond: the mean over the ranks that ties leave it."""
+        sums = np.r_[0, np.cumsum(values)]
+        first, last = (np.minimum(ends, len(values)) for ends in (self.above, self.above + self.tied + 1))
+        return np.asarray((sums[last] - sums[first]) / (self.tied + 1))
+
+
+@dataclass(frozen=True)
+class RankingEvaluation:
+    """Full-ranking metrics of one model on one hold-out.
+
+    `recall`, `dcg`, `mrr`: sum w c(z) / sum w over the positive rows of the hold-out, pooled over users, with z the
+    rank among all items that the user has not seen in training and c(z) = [z <= k] times 1, 1 / log2(1 + z) or 1 / z.
+    They estimate the mean of c over all positive pairs; DCG has no ideal to be divided by, which would need the labels
+    of all pairs. `snips`: the mean over users of sum w c / sum w of each (Yang et al. 2018). `per_user`: the usual
+    unweighted means over users with a positive: recall@k, NDCG@k, and the reciprocal rank of the first hit.
+    """
+
+    recall: float
+    dcg: float
+    mrr: float
+    coverage: float  # share of all items that are among the first k of any user in the hold-out
+    k: int
+    per_user: dict[str, float]  # recall, ndcg, mrr
+    snips: dict[str, float]  # recall, dcg, mrr
+    by_popularity: list[dict[str, Any]]  # for each third of the items: items, positives, share of weight, metrics
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    level: float = 0.95
+    n_users: int = 0  # with a positive
+    n_positives: int = 0
+    n_seen: int = 0  # rows of the hold-out that were seen in training: left out
+    n_unranked: int = 0  # positives that are in no list
+    method: str = ""
+    assumption: str = ""
+    effective_sample_size: float = math.nan
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able; None for nan."""
+        return {name: None if value != value else value for name, value in asdict(self).items()}
+
+    def __str__(self) -> str:
+        """A table, the table by popularity, and what the figures rest on."""
+        lines = [
+            f"{'metric':<12}  {self.method:>8}  {f'{100 * self.level:g} % interval':<18}  SNIPS per user  per user"
+        ]
+        usual = {"recall": "recall", "dcg": "ndcg", "mrr": "mrr"}
+        names = {"recall": "recall", "dcg": "DCG", "mrr": "MRR"}
+        for name in MEASURES:
+            low, high = self.intervals.get(name, (math.nan, math.nan))
+            own = f"{getattr(self, name):8.4f}  {f'{low:.4f} to {high:.4f}':<18}  {self.snips[name]:14.4f}"
+            note = " (NDCG)" if name == "dcg" else ""
+            lines.append(f"{f'{names[name]}@{self.k}':<12}  {own}  {self.per_user[usual[name]]:8.4f}{note}")
+        lines.append(f"coverage@{self.k}: {self.coverage:.1%} of all items")
+        for row in self.by_popularity:
+            lines.append(
+                f"{row['group']:<18}  {row['items']:>7,} items, {row['positives']:>8,} positives with "
+                f"{row['share']:.0%} of the weight: recall {row['recall']:.4f}, DCG {row['dcg']:.4f}"
+            )
+        lines.append(f"{self.n_positives:,} positives of {self.n_users:,} users, ranked among all unseen items.")
+        if self.n_unranked:
+            lines.append(f"{self.n_unranked:,} of them are in no list: they count as not found.")
+        return "\n".join([*lines, self.assumption])
+
+
+def evaluate_ranking(
+    model: Any,
+    holdout: FeedbackLog,
+    k: int = 10,
+    *,
+    weights: Any = "auto",
+    train: FeedbackLog | None = None,
+    probe: FeedbackLog | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+) -> RankingEvaluation:
+    """Recall@k, DCG@k, MRR@k and coverage over all items that are not in a user's training rows.
+
+    `model`: a fitted recommender, or anything with `predict_log(log)` or a function of user and item codes, with the
+    training log as `train`. `weights`: as in `evaluate`; None counts every positive of the hold-out alike.
+    """
+    check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
+    check_log("holdout", holdout)
+    if not hasattr(model, "predict_log") and not callable(model):
+        raise ConfigError("`model` must score any pair for full rankings. Give lists to `cp.evaluate_lists` instead.")
+    log, train, seen = unseen_holdout(model, holdout, train, probe)
+    if train is None:
+        raise ConfigError("`train` must be given: the training log, whose pairs are left out of the rankings.")
+    fitted = resolve_weights(weights, log, train, probe, seen, seed)
+    positive = binary_labels(log) > 0
+    users, items = (codes[positive].astype(np.int64) for codes in (log.users, log.items))
+    places, covered = full_ranks(_scores_of_all_items(model, log), Seen.of(train), users, items, log.shape[1], int(k))
+    return _evaluation(log, train, places, covered, fitted, int(k), level, int(seen.sum()), 0)
+
+
+def evaluate_lists(
+    frame: Any,
+    holdout: FeedbackLog,
+    k: int = 10,
+    *,
+    weights: Any = "auto",
+    train: FeedbackLog | None = None,
+    probe: FeedbackLog | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+) -> RankingEvaluation:
+    """As `evaluate_ranking`, for the lists of any other recommender.
+
+    `frame`: columns user_id, item_id, and rank (1 is best) or score (larger is better), at least the first k of each
+    user. Pairs of `train`, the log that it was trained on, are taken out of the lists, and those behind move up; items
+    that the hold-out does not know keep their place. A positive that is in no list counts as not found.
+    """
+    check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
+    check_log("holdout", holdout)
+    log, train, seen = unseen_holdout(None, holdout, train, probe)
+    fitted = resolve_weights(weights, log, train, probe, seen, seed)
+    users, items, order = _list_columns(frame, log)
+    n_items = log.shape[1]
+    pairs = np.where((users >= 0) & (items >= 0), users.astype(np.int64) * n_items + items, -1)
+    if train is not None:
+        kept = ~in_log(train, pairs)
+        users, items, order, pairs = users[kept], items[kept], order[kept], pairs[kept]
+    known = pairs[pairs >= 0]
+    if len(np.unique(known)) < len(known):
+        raise DataError("`frame` must have one row for each user and item, got repeated pairs. Drop the repetitions.")
+    ranked = np.lexsort((order, users))
+    listed, above, tied = pairs[ranked], *_places_in_lists(users[ranked], order[ranked])
+    positive = binary_labels(log) > 0
+    by_pair = np.argsort(listed)
+    place = np.searchsorted(listed, log.pairs[positive], sorter=by_pair)
+    rows = np.append(by_pair, -1)[place]  # -1: the row of no list that is appended here
+    found = np.append(listed, -1)[rows] == log.pairs[positive]
+    nowhere = np.iinfo(np.int32).max
+    places = Places(
+        np.where(found, np.append(above, nowhere)[rows], nowhere), np.where(found, np.append(tied, 0)[rows], 0)
+    )
+    top = (above < k) & (listed >= 0) & np.isin(users[ranked], log.users)
+    covered = np.zeros(n_items, bool)
+    covered[listed[top] % n_items] = True
+    return _evaluation(log, train, places, covered, fitted, int(k), level, int(seen.sum()), int((~found).sum()))
+
+
+def _places_in_lists(users: Integers, order: Floats) -> Places:
+    """Where each row of sorted lists stands: the rows of its user before it, and others at the same place."""
+    if not len(users):
+        return Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    start = np.flatnonzero(np.r_[True, (users[1:] != users[:-1]) | (order[1:] != order[:-1])])
+    lengths = np.diff(start, append=len(users))
+    return Places(np.repeat(start, lengths) - np.searchsorted(users, users), np.repeat(lengths - 1, lengths))
+
+
+def _list_columns(frame: Any, log: FeedbackLog) -> tuple[Integers, Integers, Floats]:
+    """(user codes, item codes, what lists are sorted by in ascending order); -1 where the log does not know an id."""
+    names = getattr(frame, "columns", None)
+    if names is None or not {"user_id", "item_id"} <= set(names) or not {"rank", "score"} & set(names):
+        found = "no frame" if names is None else f"columns {', '.join(map(str, names))}"
+        raise DataError(f"`frame` must have the columns user_id, item_id, and rank or score, got {found}.")
+    by = "rank" if "rank" in set(names) else "score"
+    columns = frame_columns(frame, {"user": "user_id", "item": "item_id", by: by})
+    codes = [
+        vocabulary.encode(whole_ids(columns[side], f"{side}_id")).astype(np.int64)
+        for side, vocabulary in (("user", log.user_ids), ("item", log.item_ids))
+    ]
+    values = np.asarray(finite_numbers(columns[by], by), np.float64)
+    return codes[0], codes[1], values if by == "rank" else -values
+
+
+def _scores_of_all_items(model: Any, log: FeedbackLog) -> Any:
+    """A function from user codes to the scores (users, |I|) of all items, as an array of its own."""
+    if hasattr(model, "score_items"):
+        return model.score_items
+    n_items = log.shape[1]
+
+    def scores(users: Integers) -> NDArray[Any]:
+        pairs = np.repeat(users, n_items), np.tile(np.arange(n_items), len(users))
+        return score_of_pairs(model, log, *pairs).reshape(len(users), n_items)
+
+    return scores
+
+
+def full_ranks(
+    scores_of: Any, seen: Seen, users: Integers, items: Integers, n_items: int, k: int
+) -> tuple[Places, NDArray[np.bool_]]:
+    """(where each pair stands among the items that its user has not seen, which items are among the first k of a user).
+
+    A comparison with all items for each pair, or a sort for users with many; a few million scores are in memory at a
+    time.
+    """
+    order = np.argsort(users, kind="stable")
+    first = np.flatnonzero(np.diff(users[order], prepend=-1))
+    own, ends = users[order][first], np.append(first[1:], len(users))
+    above, tied, covered = np.zeros(len(users), np.int64), np.zeros(len(users), np.int64), np.zeros(n_items, bool)
+    for block in _blocks(len(own), max(1, BLOCK_SCORES // n_items)):
+        scores = scores_of(own[block])
+        table = torch.from_numpy(scores)  # the same memory
+        seen.hide(table, torch.from_numpy(own[block]))
+        kth = table.topk(min(k, n_items), dim=1)[0][:, -1:].clamp(min=LEAST)
+        covered |= (table >= kth).any(0).numpy()
+        for line, (start, stop) in enumerate(zip(first[block], ends[block], strict=True)):
+            rows = order[start:stop]
+            mine = scores[line, items[rows]]
+            if len(rows) > MAX_COMPARED:
+                ranked = np.sort(scores[line])
+                high, low = np.searchsorted(ranked, mine, "right"), np.searchsorted(ranked, mine)
+                above[rows], tied[rows] = n_items - high, high - low - 1
+            else:
+                above[rows] = [np.count_nonzero(scores[line] > score) for score in mine]
+                tied[rows] = [np.count_nonzero(scores[line] == score) - 1 for score in mine]
+    return Places(above, tied), covered
+
+
+def _blocks(count: int, step: int) -> Iterator[slice]:
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
+
+
+def _evaluation(
+    log: FeedbackLog,
+    train: FeedbackLog | None,
+    places: Places,
+    covered: NDArray[np.bool_],
+    weights: HoldoutWeights,
+    k: int,
+    level: float,
+    n_seen: int,
+    n_unranked: int,
+) -> RankingEvaluation:
+    """All figures from the places of the positive rows."""
+    check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
+    positive = binary_labels(log) > 0
+    if not positive.any():
+        raise DataError("the hold-out must have a positive row for full rankings, got none. Hold out more.")
+    if weights.values[positive].sum() == 0:
+        raise DataError("`weights` must not be 0 for all positive rows: none would count.")
+    ranks = np.arange(1, k + 1)
+    worth = {"recall": np.ones(k), "dcg": 1 / np.log2(1 + ranks), "mrr": 1 / ranks}
+    rows: dict[str, Floats] = {}
+    for name, values in worth.items():
+        rows[name] = np.zeros(len(log))
+        rows[name][positive] = places.worth(values)
+    found = {name: weighted_ratio(values, positive.astype(float), weights.values) for name, values in rows.items()}
+    influence = np.stack([each.influence for each in found.values()], 1)
+    half = float(ndtri((1 + level) / 2)) * weights.standard_errors(influence, log.users)
+    return RankingEvaluation(
+        **{name: estimate.value for name, estimate in found.items()},
+        coverage=float(covered.mean()),
+        k=k,
+        per_user=_usual_means(log.users[positive], rows, positive, k),
+        snips=_means_of_users(log.users[positive], rows, positive, weights.values[positive]),
+        by_popularity=[] if train is None else _by_popularity(log, train, rows, positive, weights.values),
+        intervals={
+            name: within_bounds(name, estimate.value - one, estimate.value + one)
+            for (name, estimate), one in zip(found.items(), half.tolist(), strict=True)
+        },
+        level=float(level),
+        n_users=len(np.unique(log.users[positive])),
+        n_positives=int(positive.sum()),
+        n_seen=n_seen,
+        n_unranked=n_unranked,
+        method=weights.method,
+        assumption=weights.assumption,
+        effective_sample_size=weights.effective_sample_size,
+    )
+
+
+def _usual_means(users: NDArray[Any], rows: dict[str, Floats], positive: NDArray[np.bool_], k: int) -> dict[str, float]:
+    """Unweighted means over users with a positive: hits / positives, DCG / ideal DCG, 1 / rank of the first hit."""
+    code, counts = np.unique(users, return_inverse=True, return_counts=True)[1:]
+    ideal = np.cumsum(1 / np.log2(1 + np.arange(1, k + 1)))[np.minimum(counts, k) - 1]
+    first = np.zeros(len(counts))
+    np.maximum.at(first, code, rows["mrr"][positive])
+    hits, gains = (np.bincount(code, rows[name][positive]) for name in ("recall", "dcg"))
+    return {"recall": float((hits / counts).mean()), "ndcg": float((gains / ideal).mean()), "mrr": float(first.mean())}
+
+
+def _means_of_users(
+    users: NDArray[Any], rows: dict[str, Floats], positive: NDArray[np.bool_], weights: Floats
+) -> dict[str, float]:
+    """The mean over users of sum w c / sum w; users whose positives all weigh 0 are left out."""
+    code = np.unique(users, return_inverse=True)[1]
+    total = np.bincount(code, weights)
+    some = total > 0
+    sums = {name: np.bincount(code, weights * values[positive]) for name, values in rows.items()}
+    return {name: float((values[some] / total[some]).mean()) for name, values in sums.items()}
+
+
+def _by_popularity(
+    log: FeedbackLog, train: FeedbackLog, rows: dict[str, Floats], positive: NDArray[np.bool_], weights: Floats
+) -> list[dict[str, Any]]:
+    """The pooled metrics of the positives of each third of all items, by their number of training rows."""
+    counts = np.bincount(train.items, minlength=log.shape[1])
+    third = np.empty(len(counts), np.int64)
+    third[np.argsort(counts, kind="stable")] = np.arange(len(counts)) * len(TERCILES) // len(counts)
+    total, found = weights[positive].sum(), []
+    for number, group in enumerate(TERCILES):
+        chosen = positive & (third[log.items] == number)
+        own = weights * chosen
+        figures = {
+            name: weighted_ratio(values, chosen.astype(float), own).value if own.any() else math.nan
+            for name, values in rows.items()
+        }
+        facts = {"group": group, "items": int((third == number).sum()), "positives": int(chosen.sum())}
+        found.append(facts | {"share": float(own.sum() / total)} | figures)
+    return found
