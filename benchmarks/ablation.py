@@ -79,10 +79,6 @@ def rows(ordinal: bool) -> dict[str, tuple[Build, bool]]:
             named("counterpoise", cp.ExposureCovariate(own), **labels_only),
             True,
         ),
-        "the same + kernel balancing": (
-            named("counterpoise", cp.ExposureCovariate(own), weights="balancing", **labels_only),
-            True,
-        ),
         "mf + side features": (named("mf", sided), False),
     }
     if ordinal:
@@ -97,12 +93,18 @@ def rows(ordinal: bool) -> dict[str, tuple[Build, bool]]:
                 True,
             ),
         }
+    for name, settings in (
+        ("equal weights", {"weights": "uniform"}),
+        ("the labels of the probe", {"probe_labels": "none"}),
+    ):
+        without = "with" if "weights" in settings else "without"
+        found[f"counterpoise {without} {name}"] = (partial(flagship, **settings), True)
     return found | {"counterpoise without a probe": (flagship, False), "counterpoise": (flagship, True)}
 
 
-def flagship(seed: int) -> cp.DebiasedRecommender:
-    """The flagship with its defaults: exposure, missingness model, ensemble, ordinal loss, and side features if any."""
-    return cp.make("counterpoise", seed=seed)
+def flagship(seed: int, **settings: object) -> cp.DebiasedRecommender:
+    """The default: balanced weights, exposure, missingness model, ensemble, ordinal loss, and side features if any."""
+    return cp.make("counterpoise", seed=seed, **settings)
 
 
 def simulated(kind: str, seed: int) -> tuple[cp.Dataset, Truth]:

@@ -33,7 +33,7 @@ except ImportError:  # not on every system: there, two writers at one moment are
 MANIFEST = "run.json"
 CHECKPOINT = "checkpoint.safetensors"  # of a fit that is not done, in the folder of the run to come
 FORMAT = "counterpoise-run"
-FORMAT_VERSION = 2  # 1: before methods and settings got the names that they have now
+FORMAT_VERSION = 3  # 2: ensembles of two fixed members; 1: before methods and settings got their names
 STORED_NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # a file of the folder itself: no path, not hidden
 LOCK_TIMEOUT, LOCK_RETRY = 20.0, 0.01  # seconds that a writer waits for another, and between two attempts
 MAKE_ROOM = "Choose another place, or make room."
@@ -157,10 +157,10 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path} was not written by counterpoise.")
     version = manifest.get("format_version")
-    if version == 1:
+    if version in range(1, FORMAT_VERSION):
         raise OldFormatError(
-            f"{path} is a run of format 1, from before counterpoise renamed its methods and settings; this version "
-            f"reads format {FORMAT_VERSION}. Fit it again with this version."
+            f"{path} is a run of format {version}, of an earlier counterpoise; this version reads format "
+            f"{FORMAT_VERSION}. Fit it again with this version."
         )
     if version != FORMAT_VERSION:
         raise DataError(

@@ -65,7 +65,7 @@ def _missingness(facts: Facts) -> list[str]:
         return []
     if imputation["log_odds_ratio"] == 0:
         why = "without a probe it cannot be known" if "probe" not in facts else "the probe shows none"
-        return [f"A part of the labels themselves in what was rated was not modelled: {why}."]
+        return [f"Whether liking makes people rate (labels not missing at random) was not modelled: {why}."]
     times = imputation["positive"] / imputation["negative"]
     model = f"Positive pairs are {times:.1f}x as likely to be observed as negative ones, by the label rates"
     if combined.get("members", 1) < 2:
