@@ -164,7 +164,8 @@ def expected_ideal_gain(rate: float, both: float, length: int, discounts: Floats
 def ndcg_of_lists(gain: Estimate, rate: Estimate, both: Estimate, lists: Lists) -> Estimate:
     """E[DCG] / E[ideal DCG] of a list, where E[DCG] is `gain` times the discounts of a full list.
 
-    The derivative of the ideal gain is taken in differences.
+    The derivative of the ideal gain is taken in differences. Both are estimated from the same rows, but not list by
+    list, so that their ratio may pass 1 on a small hold-out; it is at most 1.
     """
 
     def ideal(p: float, q: float) -> float:
@@ -177,7 +178,7 @@ def ndcg_of_lists(gain: Estimate, rate: Estimate, both: Estimate, lists: Lists) 
         (ideal(rate.value + p, both.value + q) - ideal(rate.value - p, both.value - q)) / (2 * step)
         for p, q in ((step, 0.0), (0.0, step))
     ]
-    value = gain.value / best
+    value = min(gain.value / best, 1.0)
     moved = slopes[0] * rate.influence + slopes[1] * both.influence
     return Estimate(value, (gain.influence - value * moved) / best)
 
