@@ -47,8 +47,8 @@ def demo(
         [list(row.values()) for row in result.rows],
     )
     print_line(
-        "mf learns from the log as it is. skb-ips weights the log so that it resembles all pairs. counterpoise, the\n"
-        "default, also models which pairs are observed. No side features are used.\n"
+        "mf learns from the log as it is. skb-ips weights the log so that it looks more like all pairs. counterpoise,\n"
+        "the default, also models which pairs are observed and learns from the probe. No side features are used.\n"
         "The loss on the log (first column) does not tell which model is best (the other columns).\n"
         f"In NDCG, {EMPTY_USERS}.\n"
     )
@@ -92,7 +92,7 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     assert data.probe is not None
     assert data.test is not None
     baseline = make("mf", seed=seed).fit(data.train)
-    balanced = make("skb-ips", seed=seed, prior="naive-bayes").fit(data.train, probe=data.probe)
+    balanced = make("skb-ips", seed=seed).fit(data.train)
     configuration = FitConfig(data="simulated", seed=seed, settings={"side_features": False})  # as the others
     model = make(configuration.method, seed=seed, **configuration.settings)
     model.fit(data.train, probe=data.probe, progress=progress)
