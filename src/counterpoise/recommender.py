@@ -24,7 +24,7 @@ from counterpoise.imputation.base import NoImputation
 from counterpoise.models.base import Backbone, as_backbone, factor_facts
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.ranking import Seen, nearest, shrunken_label_rates, top_items
-from counterpoise.risks import RISKS
+from counterpoise.risks import NEED_IMPUTATION, RISKS
 from counterpoise.storage import read_folder, write_folder
 from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.training.contracts import FitContext, Imputation, Weights
@@ -109,7 +109,10 @@ class DebiasedRecommender(Configurable):
                 raise
             facts = learner.facts(batches.final())
             self._keep(learner, history, facts, log, probe)  # a whole model, should the last step be stopped
-            return self._keep(learner, history, facts | learner.finish(), log, probe)
+            found = learner.finish()
+            if "probe" in found:  # whose labels were learned at last
+                facts = learner.facts(batches.final())
+            return self._keep(learner, history, facts | found, log, probe)
 
     def _context(self, log: FeedbackLog, probe: FeedbackLog | None) -> FitContext:
         """The fit of this model to a log, with fresh random numbers."""
@@ -147,9 +150,11 @@ class DebiasedRecommender(Configurable):
             "factors": factor_facts(learner.scorer),
             "exposure": {} if exposure is None else {"coefficients": exposure.tolist()},
             "inactive": inactive,
+            "imputed": self.imputation.imputes_errors and self.risk in NEED_IMPUTATION,
         }
         if probe is not None and len(probe):
-            more["probe"] = {"rows": len(probe), "learned": "probe" in facts} | facts.get("probe", {})
+            rows = learner.imputation.learns_from_probe or learner.weights.learns_from_probe
+            more["probe"] = {"rows": len(probe), "learned": "probe" in facts or rows} | facts.get("probe", {})
         self.history_, self.facts_ = history, facts | {name: found for name, found in more.items() if found}
         self.scorer_, self.ratio_ = learner.scorer.requires_grad_(False), learner.weights.ratio.cpu().numpy()
         self.scorer_.clear_caches()
@@ -207,6 +212,9 @@ class DebiasedRecommender(Configurable):
         check_choice("risk", self.risk, RISKS)
         if self.risk == "direct" and not self.imputation.imputes_errors:
             raise ConfigError("`imputation` must impute errors for risk='direct': nothing else is learned from.")
+        if self.risk == "probe" and (self.ensemble is not None or self.training.patience is not None):
+            name = "patience" if self.ensemble is None else "ensemble"
+            raise ConfigError(f"`{name}` must be None for risk='probe': there is nothing of the log to judge by.")
         if self.risk == "direct" and self.ensemble is not None:
             raise ConfigError(
                 "`ensemble` must be None for risk='direct': without imputation there is nothing to learn."

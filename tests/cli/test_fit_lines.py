@@ -46,6 +46,10 @@ def test_what_cannot_be_known_without_a_probe_is_said(dataset: Dataset) -> None:
         ("mf", "its labels were not learned"),
         ("ips", "only its label rate was used"),
         ("mf-with-probe", "learned beside the log with 9% of the weight"),
+        ("mf-probe", "the model learned from nothing else"),
+        ("cause", "learned beside the log."),
+        ("autodebias", "learned beside the log."),
+        ("dr-jl", "Errors of pairs that were not rated were imputed."),
     ],
 )
 def test_the_use_of_the_probe_is_said(method: str, learned: str, dataset: Dataset) -> None:

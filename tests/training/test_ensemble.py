@@ -18,7 +18,7 @@ from counterpoise import ConfigError, DataError, Dataset
 from counterpoise.data.batches import Batch
 from counterpoise.parallel import fit_many
 from counterpoise.training.contracts import FittedImputation
-from counterpoise.training.ensemble import PRIOR_SD, EnsembleScorer, calibrating_intercept, combine
+from counterpoise.training.ensemble import PRIOR_SD, EnsembleLearner, EnsembleScorer, calibrating_intercept, combine
 from counterpoise.training.learner import Learner
 
 FAST = {"epochs": 6, "dim": 4, "device": "cpu"}
@@ -103,7 +103,9 @@ def test_exposure_coefficients_are_the_weighted_mean_of_both(model: cp.DebiasedR
 def test_the_intercept_makes_predictions_average_to_the_labels(rate: float) -> None:
     rng = np.random.default_rng(0)
     scores, labels = rng.normal(size=4000), (rng.random(4000) < rate).astype(np.float32)
-    own, given = np.append(scores, [scores.mean()] * 2), np.append(labels, [0.0, 1.0])  # a row of each label more
+    mean = scores.mean()
+    own = np.append(scores, [mean] * 2)
+    given = np.append(labels, [1 / (1 + np.exp(-mean))] * 2)  # two rows that agree with the scores
     exact = brentq(lambda b: (1 / (1 + np.exp(-own - b)) - given).sum(), -9, 9)
     p = 1 / (1 + np.exp(-own - exact))
     expected = exact * max(0, 1 - 2 / (p * (1 - p)).sum() / exact**2)
@@ -134,7 +136,8 @@ def test_combine_is_the_mode_of_a_regression_on_predictors_and_exposure() -> Non
     start = first + (second - first) / 3
     columns = np.stack([np.ones(900), *(v - v.mean() for v in (start, second - first, x))], 1)
     padded = np.concatenate([columns, np.tile(columns.mean(0), (2, 1))])
-    rows = padded, np.append(y, [0, 1]), np.append(start, [start.mean()] * 2)
+    mean = start.mean()
+    rows = padded, np.append(y, [1 / (1 + np.exp(-mean))] * 2), np.append(start, [mean] * 2)
     beta = minimize(negative_log_posterior, np.zeros(4), rows, tol=1e-10).x
     assert found.weight == pytest.approx(1 / 3 + beta[2] / (1 + beta[1]), abs=1e-3)
     assert found.exposure == pytest.approx(1 + beta[3] / (1 + beta[1]), abs=1e-3)
@@ -256,3 +259,40 @@ def test_an_imputation_with_a_loss_of_its_own_is_averaged(dataset: Dataset) -> N
     assert cp.Ensemble().why_inactive(learner) == "nothing is imputed"
     learner.imputation = WithLoss()
     assert cp.Ensemble().why_inactive(learner) is None
+
+
+def test_a_stop_while_the_probe_is_learned_keeps_what_the_log_taught(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = [cp.make("counterpoise", **FAST) for _ in range(2)]
+    before = []
+
+    def stopped(learner: EnsembleLearner, *arguments: object) -> None:
+        with torch.no_grad():
+            learner.members[0].scorer.inner.mean += 1.0
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(EnsembleLearner, "finish", lambda learner: before.append(learner.scorer.grid()) or {})
+    models[0].fit(dataset.train, dataset.probe)
+    monkeypatch.undo()
+    monkeypatch.setattr(EnsembleLearner, "_learn_labels", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        models[1].fit(dataset.train, dataset.probe)
+    assert torch.equal(models[1].scorer_.grid(), before[0])
+    assert len(models[1].predict_log(dataset.test)) == len(dataset.test)
+
+
+def test_a_probe_of_one_row_moves_the_level_little() -> None:
+    data = cp.simulate(100, 80, 0.1, seed=2).dataset
+    assert data.probe is not None
+    one = data.probe.take(np.arange(1))
+    alone, with_probe = (cp.make("counterpoise", device="cpu").fit(data.train, probe) for probe in (None, one))
+    rates = [float(model.predict_log(data.test).mean()) for model in (alone, with_probe)]
+    assert abs(rates[0] - rates[1]) < 0.06
+
+
+def test_one_member_has_no_weight_in_the_facts(dataset: Dataset) -> None:
+    model = cp.make("mf", ensemble="average", **FAST).fit(dataset.train, dataset.probe)
+    assert "weight" not in model.facts_["ensemble"]
+    assert model.is_corrected
+    assert "it judged the predictors" in model.summary()

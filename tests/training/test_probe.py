@@ -127,3 +127,22 @@ def test_any_method_can_learn_from_the_probe(method: str, dataset: Dataset) -> N
         for part in ("none", "likelihood")
     ]
     assert not torch.equal(models[0].scorer_.grid(), models[1].scorer_.grid())
+
+
+def test_errors_that_are_imputed_have_no_shift(dataset: Dataset) -> None:
+    learner = learner_of(cp.make("dr-jl", probe_labels="likelihood", **CPU), dataset, dataset.probe)
+    assert learner.probe is not None
+    assert not learner.probe.shift.requires_grad
+    assert float(learner.probe.shift) == 0
+
+
+def test_the_risk_of_the_probe_goes_with_neither_patience_nor_ensemble(dataset: Dataset) -> None:
+    for settings, name in (({"patience": 3}, "patience"), ({"ensemble": "average"}, "ensemble")):
+        with pytest.raises(ConfigError, match=f"`{name}` must be None for risk='probe'"):
+            cp.make("mf-probe", **settings, **CPU).fit(dataset.train, dataset.probe)
+
+
+def test_the_precision_of_the_shift_is_part_of_the_state(dataset: Dataset) -> None:
+    learner = learner_of(cp.make("mf", probe_labels="likelihood", **CPU), dataset, dataset.probe)
+    assert learner.probe is not None
+    assert any(tensor is learner.probe.precision for tensor in learner.state())

@@ -64,6 +64,8 @@ class BridgeDistillation(Imputation):
 class FittedBridge(FittedImputation):
     """The distance to a fitted teacher."""
 
+    learns_from_probe: ClassVar[bool] = True
+
     def __init__(self, teacher: Scorer, strength: float) -> None:
         self.teacher, self.strength = teacher, strength
         self.active = self.needs_pairs = strength > 0
@@ -103,6 +105,8 @@ class RefineDistillation(Imputation):
 
 class FittedRefinement(FittedImputation):
     """Labels that are moved towards those of a fitted teacher."""
+
+    learns_from_probe: ClassVar[bool] = True
 
     def __init__(self, teacher: Scorer, strength: float, log: Batch) -> None:
         self.teacher, self.strength = teacher, strength

@@ -37,7 +37,7 @@ MISSINGNESS_COLUMNS = (
     ("log_odds_ratio", "log odds ratio", "number", "log odds ratio"),
 )
 ENSEMBLE_COLUMNS = (
-    ("weight", "weight of the missingness model", "share", "ensemble"),
+    ("weight", "weight of the predictor with imputation", "share", "ensemble"),
     ("exposure", "factor of exposure", "number", "exposure coefficients"),
     ("slope", "slope", "number", "slope"),
     ("intercept", "intercept", "number", "intercept"),
@@ -469,7 +469,8 @@ def _fitted_parts(model: Facts) -> list[Block]:
         blocks.append(records(caption, [{key: others.pop(key) for key, *_ in shown}], *shown, half=True))
     if model["ensemble"]:
         caption = "What the probe decided"
-        blocks.append(records(caption, [model["ensemble"]], *ENSEMBLE_COLUMNS, half=True))
+        shown = [column for column in ENSEMBLE_COLUMNS if column[0] in model["ensemble"]]
+        blocks.append(records(caption, [model["ensemble"]], *shown, half=True))
     if model["intercept_shift"] and model["intercept_shift"]["shift"]:
         blocks.append(intercept_sentence(model["intercept_shift"]))
     for key, title in EXPOSURE_TITLES.items():

@@ -216,13 +216,25 @@ class EnsembleLearner:
                 member.scorer.shift(self.main.shifted)
             return found
         probe = FittedProbe.of(ProbeLabels(), context.probe, torch.zeros((), device=context.device), None)
+        before = deepcopy(self.scorer.state_dict())
+        try:
+            return self._judge_and_learn(probe, context)
+        except BaseException:  # also Ctrl-C: what was learned from the log stays whole
+            self.scorer.load_state_dict(before)
+            self.scorer.requires_grad_(False)
+            raise
+
+    def _judge_and_learn(self, probe: FittedProbe, context: FitContext) -> dict[str, Any]:
+        """What the probe says of the members, then its labels, then its level."""
         combination = self._combine(probe)
         facts: dict[str, Any] = {}
         if self.labels[-1] is not None:
             facts["probe"] = self._learn_labels(context)
         self._add_exposure(combination)
-        intercept = self._fit_intercept(probe, combination.slope)
-        return facts | {"ensemble": combination._asdict() | {"intercept": intercept, "members": len(self.members)}}
+        found = combination._asdict() | {"intercept": self._fit_intercept(probe, combination.slope)}
+        if len(self.members) == 1:
+            del found["weight"]
+        return facts | {"ensemble": found | {"members": len(self.members)}}
 
     @torch.no_grad()
     def _combine(self, probe: FittedProbe) -> Combination:
@@ -260,7 +272,7 @@ class EnsembleLearner:
         """Take slope and intercept from the probe."""
         logits, scorer = self.scorer(probe.users, probe.items).double(), self.scorer
         p = torch.sigmoid(logits)
-        centre = float((p * (1 - p) * logits).sum() / (p * (1 - p)).sum())
+        centre = float((p * (1 - p) * logits).sum() / (p * (1 - p)).sum().clamp(min=1e-12))
         level = calibrating_intercept(centre + slope * (logits - centre), probe.labels)
         scorer.slope.fill_(slope)
         scorer.intercept.fill_((1 - slope) * centre + level)
@@ -324,7 +336,7 @@ def combine(labels: Tensor, logits: Tensor, exposure: Tensor | None, weight: flo
 def calibrating_intercept(logits: Tensor, labels: Tensor) -> float:
     """The b with which sigmoid(logits + b) averages to the rate of the labels, shrunken (`shrink_by_error`).
 
-    Its variance is 1 / sum of p (1 - p). A row of each label more keeps it finite for any labels.
+    Its variance is 1 / sum of p (1 - p).
     """
     ones = torch.ones(len(logits), 1, dtype=torch.float64, device=logits.device)
     beta, covariance = logistic_regression(ones, labels.double(), logits.double(), torch.zeros(1).to(ones))
@@ -334,10 +346,12 @@ def calibrating_intercept(logits: Tensor, labels: Tensor) -> float:
 def logistic_regression(columns: Tensor, labels: Tensor, offset: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
     """(coefficients, covariance) of P(label = 1) = sigmoid(offset + columns b), b ~ N(0, 1 / precision), by Newton.
 
-    A row of each label more, at the means of all columns, keeps it finite where labels are of one kind.
+    Two rows more, at the means of all columns and with the label that the offset predicts there, keep it finite where
+    labels are of one kind.
     """
     columns = torch.cat([columns, columns.mean(0, keepdim=True).expand(2, -1)])
-    labels, offset = torch.cat([labels, labels.new_tensor([0.0, 1.0])]), torch.cat([offset, offset.mean().expand(2)])
+    labels = torch.cat([labels, torch.sigmoid(offset.mean()).expand(2)])
+    offset = torch.cat([offset, offset.mean().expand(2)])
     beta, ridge = torch.zeros_like(precision), precision + 1e-6
     for _ in range(NEWTON_STEPS):
         p = torch.sigmoid(offset + columns @ beta)

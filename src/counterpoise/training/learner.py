@@ -84,8 +84,8 @@ class Learner:
         probe = None if probe_labels is None else probe_labels.init(context, fitted_ordinal)
         if probe is None and risk == "probe":
             raise ConfigError(NO_PROBE)
-        if probe is not None and fitted_imputation.offset:
-            probe = probe.fixed(fitted_imputation.offset)
+        if probe is not None and (fitted_imputation.offset or risk in risks.NEED_IMPUTATION):
+            probe = probe.fixed(fitted_imputation.offset)  # 0 where errors are imputed: those have no shift
         return cls.of(context, scorer, fitted_weights, fitted_imputation, risk, fitted_ordinal, probe)
 
     @classmethod
@@ -242,6 +242,7 @@ class Learner:
         """Everything that is learned batch by batch."""
         own = [parameter.data for parameter in self.optimizer.parameters]
         precisions = list(self.scorer.estimates.values()) if self.prior_epochs or self.follows else []
+        precisions += [] if self.probe is None or not self.probe.shift.requires_grad else [self.probe.precision]
         return own + precisions + self.weights.state() + self.imputation.state()
 
     @torch.no_grad()
@@ -263,7 +264,7 @@ class Learner:
             risk += size * float(self._risk(block, errors, ratio, *imputed))
             rows, error = rows + size, error + size * float(errors.mean())
         if self.probe is not None:
-            facts["probe"] = self.probe.facts()
+            facts["probe"] = self.probe.facts() | ({"alone": True} if self.risk_name == "probe" else {})
         if self.risk_name == "probe" and self.probe is not None:
             risk = rows * float(self.probe.mean_error(self.scorer, self.ordinal))
         return facts | {"risk": risk / rows, "error_on_log": error / rows}
@@ -341,7 +342,7 @@ def _information(logits: Tensor, ordinal: FittedOrdinal | None, levels: Tensor |
 
 
 def prior_epochs(epochs: int) -> range:
-    """Before which epochs a prior is estimated: every fifteenth of all, from a seventh to three quarters of them.
+    """Before which epochs a prior is estimated: ten of them, from a seventh to three quarters of a fit.
 
     Earlier there is little to estimate from; later there would be no time left to settle.
     """

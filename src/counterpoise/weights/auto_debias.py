@@ -159,6 +159,8 @@ class AutoDebias(Weights):
 class FittedAutoDebias(FittedWeights):
     """The debiasing parameters of one fit, and the predictor that they are learned for."""
 
+    learns_from_probe: ClassVar[bool] = True
+
     changes: ClassVar[bool] = True
     needs_pairs: ClassVar[bool] = True
     scorer: Scorer  # the predictor
