@@ -29,6 +29,8 @@ A_FEW_METHODS = pytest.mark.parametrize("name", ["mf", "dr-jl", "skb-dr"])
 def test_the_same_seed_gives_the_same_result_to_the_bit(
     name: str, settings: dict[str, object], dataset: Dataset
 ) -> None:
+    if name == "mf-probe":  # nothing of the log is held out
+        settings = {key: value for key, value in settings.items() if key != "patience"}
     first, second, other = (
         cp.make(name, seed=seed, **FAST, **settings).fit(dataset.train, probe=dataset.probe).predict_log(dataset.test)
         for seed in (3, 3, 4)

@@ -28,6 +28,7 @@ from counterpoise.evaluation.metrics import (
     PAPER_EMPTY_USERS,
     PAPER_METRIC_NAMES,
 )
+from counterpoise.methods import METHODS
 from counterpoise.storage import write_text
 
 NOTHING = "-"  # in place of a number that is not known
@@ -54,6 +55,7 @@ LATEX_STARS = {
 UNTESTED = f"With fewer than {MIN_SEEDS} seeds a difference is not tested and has no mark."
 TESTED = "p tells whether other seeds would agree, the interval whether other users would."
 PUBLISHED = f"Published: Table 1 of {CITATION}. Its settings differ: read differences as a hint."
+LEARN_PROBE_ROWS = ("mf-with-probe", "mf-probe", "cause", "kd-bridge", "kd-refine", "autodebias", "counterpoise")
 NOT_FOUND = "datasets not found"
 COLUMNS = (  # of the CSV
     *("dataset", "preset", "protocol", "k", "method", "title", "group", "family", "block", "metric"),
@@ -171,6 +173,7 @@ def _means(table: Table, section: Section, style: Style) -> Grid:
         *_test_notes([section]),
         *_block_notes([section]),
         *_rule_notes(table.metrics, [section.k]),
+        *_probe_notes(section),
         *([PUBLISHED] if known else []),
         *table.notes,
         *_status_notes(section),
@@ -373,6 +376,15 @@ def _rule_notes(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
         names = [metric_name(metric, k) for metric in metrics if metric in concerned for k in ks]
         notes += [f"{', '.join(names)}: {rule}."] if names else []
     return notes
+
+
+def _probe_notes(section: Section) -> list[str]:
+    """Which methods have learned labels of the test, where the test keeps the rows of the probe."""
+    learned = {METHODS[name].title for name in LEARN_PROBE_ROWS}
+    seen = [line.title for line in section.lines if line.title in learned]
+    if section.protocol != "paper" or not seen:
+        return []
+    return [f"This test keeps the rows of the probe, whose labels {', '.join(seen)} have learned: no fair comparison."]
 
 
 def _stars_shown(sections: Iterable[Section]) -> set[str]:
