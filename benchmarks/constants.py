@@ -47,13 +47,14 @@ class Constant:
     """A setting of a method, or a constant `module:NAME`; the values to compare, the one in use first."""
 
     name: str
-    values: tuple[float, ...]
+    values: tuple[Any, ...]
     method: str
     settings: dict[str, Any]
     logs: tuple[Log, ...] = USUAL
 
 
 CONSTANTS = {
+    "l2_biases": Constant("l2_biases", ("auto", 1.0, 2.0, 4.0, 8.0), "mf", {}),
     "clip": Constant("clip", (0.05, 0.0, 0.02, 0.1, 0.2), "ips", {"weights": "logistic"}),
     "clip, factors": Constant("clip", (0.05, 0.0, 0.02, 0.1, 0.2), "ips", {"weights": "propensity"}),
     "folds": Constant("folds", (2, 1, 4), "skb-ips", {"strength": 0.3}),
@@ -112,7 +113,7 @@ def main() -> None:
         constant = CONSTANTS[name]
         for number, value in enumerate(constant.values):
             auc, ndcg, loss, share = measure(constant, value, options.seeds)
-            shown = f"{value:g}{'' if number else ' (in use)'}"
+            shown = f"{value}{'' if number else ' (in use)'}"
             print(
                 f"| {name} | {constant.method} | {shown} | {auc:.4f} | {ndcg:.4f} | {loss:.4f} | {share:.0%} |",
                 flush=True,

@@ -171,8 +171,16 @@ def test_levels_without_information_have_no_weight(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("density", "least"), [(0.15, 0.003), (0.8, -0.003)]
-)  # where most pairs are observed it costs 0.002
+    ("density", "least"),
+    [
+        (0.15, 0.003),
+        pytest.param(
+            0.8,
+            0.0,
+            marks=pytest.mark.xfail(reason="the prior of factors does not know the noise that levels add", strict=True),
+        ),
+    ],
+)
 def test_levels_help_to_predict_labels(density: float, least: float) -> None:
     gains = []
     for seed in range(4):
