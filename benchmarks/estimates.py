@@ -6,8 +6,9 @@
 
 A log is simulated by each kind of selection, a fifth of its rows is held out at random, and five models are fitted to
 the rest. Their metrics over all pairs that were not trained on are known; they are estimated from the hold-out with
-equal weights (naive), by logistic IPS, by balanced weights, by these with the label balanced to a probe, and by the
-true propensities, which show what the size of the hold-out alone costs. Printed:
+equal weights (naive), by logistic IPS, by balanced weights, by these with the label balanced to a probe, by the true
+propensities, and by an oracle that is doubly robust with the true propensities and the true probabilities of labels:
+about the least error that a hold-out of this size leaves. Printed:
   the mean absolute error of each estimate, over models and seeds
   the share of 95 % intervals of the balanced estimates that hold the truth, and of sensitivity intervals (odds ratio 2)
   how often the model with the least estimated log loss is within 1 % of the least true one
@@ -18,11 +19,12 @@ Settings (`ROWS_PER_FUNCTION`, `MAX_FUNCTIONS`) were chosen on seeds from 100 on
 from __future__ import annotations
 
 import argparse
-import resource
+import re
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,7 +34,13 @@ from scipy.stats import hypergeom
 import counterpoise as cp
 from counterpoise.evaluation import metrics
 from counterpoise.evaluation.holdout_weights import HoldoutWeights, exposure_features, weigh_holdout
-from counterpoise.evaluation.weighted import Rank, WeightedEvaluation, calibration_slope, expected_in_lists, pair_auc
+from counterpoise.evaluation.weighted import (
+    Lists,
+    Rank,
+    ScoreOrder,
+    WeightedEvaluation,
+    calibration_slope,
+)
 
 Floats = NDArray[np.float64]
 KINDS = ("features", "popularity", "both", "preference", "mixed")
@@ -44,7 +52,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "mf by logistic IPS": ("snips", {"weights": "logistic"}),
     "skb-ips": ("skb-ips", {}),
 }
-WAYS = ("naive", "logistic", "balanced", "balanced + probe", "true propensity")
+WAYS = ("naive", "logistic", "balanced", "balanced + probe", "true propensity", "oracle")
 METRICS = (
     "auc",
     "user_auc",
@@ -59,43 +67,89 @@ METRICS = (
 K = 5
 
 
-def truth(data: cp.SimulatedData, train: cp.FeedbackLog, model: Any) -> dict[str, float]:
-    """The metrics of `WeightedEvaluation` over all pairs that are not in the training log."""
-    n_users = train.shape[0]
-    unseen = np.ones(train.shape, bool)
-    unseen[train.users, train.items] = False
-    users, items = np.nonzero(unseen)
-    scores = model._probabilities(users.astype(np.int32), items.astype(np.int32)).astype(np.float64)
-    labels = np.asarray(data.labels)[unseen]
-    order = np.lexsort((-scores, users))
-    sizes = unseen.sum(1)
-    above = np.empty(len(users), np.int64)
-    above[order] = np.arange(len(users)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    length, discounts = 4 * K, 1 / np.log2(2 + np.arange(K))
-    rows = labels > 0
-    rank = Rank(above[rows], np.zeros(rows.sum(), np.int64), sizes[users[rows]] - 1)
-    gains, hits = (expected_in_lists(rank, values, length) for values in (discounts, np.ones(K)))
-    positives = np.bincount(users, labels).astype(np.int64)
-    share = sizes / sizes.sum()
-    gain, hit = (share @ (length * np.bincount(users[rows], worth, n_users) / sizes) for worth in (gains, hits))
-    chance = hypergeom.pmf(np.arange(length + 1)[None], sizes[:, None], positives[:, None], length)
-    ideal = share @ chance @ np.r_[0, np.cumsum(discounts)][np.minimum(np.arange(length + 1), K)]
-    ones = np.ones(len(users))
-    return {
-        "auc": pair_auc(labels, scores, ones, np.zeros(len(users), np.int64)).value,
-        "user_auc": pair_auc(labels, scores, ones, users).value,
-        "ndcg": gain / ideal,
-        "precision": hit / K,
-        "recall": hit / (share @ (length * positives / sizes)),
-        "log_loss": float(metrics.log_losses(labels, scores).mean()),
-        "mse": float(metrics.squared_errors(labels, scores).mean()),
-        "calibration_level": float((labels - scores).mean()),
-        "calibration_slope": calibration_slope(labels, scores, ones).value,
-    }
+class Population:
+    """The pairs that are not in a training log: what estimates are of."""
+
+    def __init__(self, data: cp.SimulatedData, train: cp.FeedbackLog, holdout: cp.FeedbackLog) -> None:
+        unseen = np.ones(train.shape, bool)
+        unseen[train.users, train.items] = False
+        place = np.cumsum(unseen).reshape(train.shape) - 1
+        self.users, self.items = np.nonzero(unseen)
+        self.sizes = unseen.sum(1)
+        self.labels = np.asarray(data.labels)[unseen].astype(np.float64)
+        self.chance = np.asarray(data.preference)[unseen].astype(np.float64)  # of a positive label
+        self.rows, self.holdout = place[holdout.users, holdout.items], holdout
 
 
-def one_log(kind: str, seed: int) -> list[tuple[dict[str, float], dict[str, WeightedEvaluation]]]:
-    """For each model (its true metrics, its estimates by each way)."""
+class ScoredPopulation:
+    """The same with the scores of a model, for metrics of any shares of positives."""
+
+    def __init__(self, pairs: Population, model: Any) -> None:
+        users, self.pairs = pairs.users, pairs
+        self.scores = model._probabilities(users.astype(np.int32), pairs.items.astype(np.int32)).astype(np.float64)
+        self.order, self.within_users = ScoreOrder.of(self.scores), ScoreOrder.of(self.scores, users)
+        descending = np.lexsort((-self.scores, users))
+        above = np.empty(len(users), np.int64)
+        above[descending] = np.arange(len(users)) - np.repeat(np.cumsum(pairs.sizes) - pairs.sizes, pairs.sizes)
+        self.lists = Lists.of(Rank(above, np.zeros(len(users), np.int64), pairs.sizes[users] - 1), K)
+
+    def metrics(self, positive: Floats) -> dict[str, float]:
+        """All metrics where so much of each pair is positive, of 1 / N; doubly robust shares may be below 0."""
+        pairs, lists, scores = self.pairs, self.lists, self.scores
+        negative, ones = 1 / len(positive) - positive, np.ones(len(positive))
+        of_user, squares = (np.bincount(pairs.users, part) for part in (positive, positive**2))
+        two = float((of_user**2 - squares).sum() / (pairs.sizes * (pairs.sizes - 1.0)).sum() * len(positive) ** 2)
+        found = {
+            "auc": measure_auc(positive, negative, self.order),
+            "user_auc": measure_auc(positive, negative, self.within_users),
+            "ndcg": float(positive @ lists.gains / lists.gains.mean()) / lists.ideal(float(positive.sum()), two),
+            "precision": float(positive @ lists.hits / lists.hits.mean()),
+            "recall": float(positive @ lists.hits / positive.sum()),
+        }
+        for name, error in (("log_loss", metrics.log_losses), ("mse", metrics.squared_errors)):
+            found[name] = float(positive @ error(ones, scores) + negative @ error(0 * ones, scores))
+        return found | {"calibration_level": float(positive.sum() - scores.mean())}
+
+    def truth(self) -> dict[str, float]:
+        """The metrics of `WeightedEvaluation` over all pairs."""
+        pairs, length = self.pairs, self.lists.length
+        found = self.metrics(pairs.labels / len(pairs.labels))
+        positives = np.bincount(pairs.users, pairs.labels).astype(np.int64)
+        chance = hypergeom.pmf(np.arange(length + 1)[None], pairs.sizes[:, None], positives[:, None], length)
+        gains = np.r_[0, np.cumsum(self.lists.discounts)][np.minimum(np.arange(length + 1), K)]
+        ideal = float(pairs.sizes / pairs.sizes.sum() @ chance @ gains)
+        gain = float(pairs.labels @ self.lists.gains / self.lists.gains.sum() * self.lists.discounts.sum())
+        slope = calibration_slope(pairs.labels, self.scores, np.ones(len(self.scores))).value
+        return found | {"ndcg": gain / ideal, "calibration_slope": slope}
+
+    def oracle(self, weights: Floats) -> dict[str, float]:
+        """Doubly robust: the true chance m of a positive label on every pair, and weight x (label - m) on each row."""
+        pairs = self.pairs
+        positive = pairs.chance / len(pairs.chance)
+        positive[pairs.rows] += weights * (pairs.holdout.labels - pairs.chance[pairs.rows])
+        return self.metrics(positive) | {"calibration_slope": np.nan}
+
+
+def measure_auc(positive: Floats, negative: Floats, sort: ScoreOrder) -> float:
+    """`pair_auc` where every pair is partly positive and partly negative; it is not compared with itself."""
+    order, starts, tie, first = sort
+    p, q = positive[order], negative[order]
+    sums = np.r_[0, np.cumsum(q)]
+    below = ((sums[starts] + sums[np.r_[starts[1:], len(q)]]) / 2)[tie]
+    below -= np.repeat(sums[first], np.diff(first, append=len(q))) + q / 2
+    return float(p @ below / (np.add.reduceat(p, first) @ np.add.reduceat(q, first) - p @ q))
+
+
+class Found(NamedTuple):
+    """What is known of one model: its true metrics, and its estimates by each way."""
+
+    truth: dict[str, float]
+    estimates: dict[str, dict[str, float]]
+    balanced: WeightedEvaluation
+
+
+def one_log(kind: str, seed: int) -> list[Found]:
+    """Of each model."""
     data = cp.simulate(seed=seed, selection=kind, **SIZE)  # type: ignore[arg-type]
     train, holdout, _ = cp.split(data.dataset.train, 0.2, seed=seed)
     chance = data.propensity[holdout.users, holdout.items]
@@ -105,10 +159,15 @@ def one_log(kind: str, seed: int) -> list[tuple[dict[str, float], dict[str, Weig
         "balanced + probe": weigh_holdout(holdout, train, probe=data.dataset.probe),
         "true propensity": weigh_holdout(holdout, train, 1 / chance - 0.8),  # (1 - 0.8 p) / p: of pairs not in `train`
     }
-    found = []
+    found, pairs = [], Population(data, train, holdout)
     for name, settings in MODELS.values():
         model = cp.make(name, seed=seed, **settings).fit(train)
-        found.append((truth(data, train, model), {way: _evaluate(model, holdout, w) for way, w in ways.items()}))
+        scored = ScoredPopulation(pairs, model)
+        evaluations = {way: _evaluate(model, holdout, weights) for way, weights in ways.items()}
+        balanced = evaluations["balanced"]
+        estimates = {way: {metric: getattr(each, metric) for metric in METRICS} for way, each in evaluations.items()}
+        estimates |= {"naive": balanced.naive, "oracle": scored.oracle(ways["true propensity"].values)}
+        found.append(Found(scored.truth(), estimates, balanced))
     return found
 
 
@@ -118,44 +177,42 @@ def _evaluate(model: Any, holdout: cp.FeedbackLog, weights: HoldoutWeights) -> W
     return found
 
 
-def report(kind: str, logs: list[list[tuple[dict[str, float], dict[str, WeightedEvaluation]]]]) -> dict[str, Floats]:
+def report(kind: str, logs: list[list[Found]]) -> dict[str, Floats]:
     """Print the tables of one kind of selection; the mean absolute errors (metrics,) by way."""
-    pairs = [pair for log in logs for pair in log]
+    models = [found for log in logs for found in log]
     errors: dict[str, Floats] = {}
     for way in WAYS:
-        values = [
-            [(found["balanced"].naive[m] if way == "naive" else getattr(found[way], m)) - true[m] for m in METRICS]
-            for true, found in pairs
-        ]
+        values = [[found.estimates[way][m] - found.truth[m] for m in METRICS] for found in models]
         errors[way] = np.abs(values).mean(0)
-    balanced = [(true, found["balanced"]) for true, found in pairs]
-    within = [[found.intervals[m][0] <= true[m] <= found.intervals[m][1] for m in METRICS] for true, found in balanced]
-    wide = [
-        np.mean([found.sensitivity[m]["2"][0] <= true[m] <= found.sensitivity[m]["2"][1] for true, found in balanced])
-        if m in balanced[0][1].sensitivity
-        else np.nan
-        for m in METRICS
-    ]
-    rows, size = balanced[0][1].n_rows, np.mean([found.effective_sample_size / found.n_rows for _, found in balanced])
+
+    def covered(ranges: Callable[[WeightedEvaluation, str], tuple[float, float]]) -> str:
+        cells = []
+        for m in METRICS:
+            ends = [(found.truth[m], *ranges(found.balanced, m)) for found in models]
+            share = np.mean([low <= true <= high for true, low, high in ends])
+            cells.append("" if np.isnan(ends).any() else f"{share:.0%}")
+        return " | ".join(cells)
+
+    balanced = [found.balanced for found in models]
+    rows, size = balanced[0].n_rows, np.mean([found.effective_sample_size / found.n_rows for found in balanced])
     print(f"\n{kind}: {len(logs)} logs, {rows:,} rows held out, {size:.0%} effective")
     print("| mean absolute error | " + " | ".join(METRICS) + " |\n" + "| --- " * (len(METRICS) + 1) + "|")
     for way, means in errors.items():
-        print(f"| {way} | " + " | ".join(f"{value:.4f}" for value in means) + " |")
-    print("| 95 % interval covers | " + " | ".join(f"{value:.0%}" for value in np.mean(within, 0)) + " |")
-    cells = ["" if np.isnan(value) else f"{value:.0%}" for value in wide]
-    print("| sensitivity, odds ratio 2, covers | " + " | ".join(cells) + " |")
+        print(f"| {way} | " + " | ".join("" if np.isnan(value) else f"{value:.4f}" for value in means) + " |")
+    print(f"| 95 % interval covers | {covered(lambda found, m: found.intervals[m])} |")
+    wide = covered(lambda found, m: found.sensitivity.get(m, {}).get("2", (np.nan, np.nan)))
+    print(f"| sensitivity, odds ratio 2, covers | {wide} |")
     print("a model within 1 % of the best is chosen: " + ", ".join(f"{way} {chosen(logs, way):.0%}" for way in WAYS))
     print(flush=True, end="")
     return errors
 
 
-def chosen(logs: list[list[tuple[dict[str, float], dict[str, WeightedEvaluation]]]], way: str) -> float:
+def chosen(logs: list[list[Found]], way: str) -> float:
     """How often the model with the least estimated log loss has a true one within 1 % of the best."""
     good = []
     for log in logs:
-        true = np.array([each["log_loss"] for each, _ in log])
-        least = [found["balanced"].naive["log_loss"] if way == "naive" else found[way].log_loss for _, found in log]
-        good.append(true[np.argmin(least)] <= 1.01 * true.min())
+        true = np.array([found.truth["log_loss"] for found in log])
+        good.append(true[np.argmin([found.estimates[way]["log_loss"] for found in log])] <= 1.01 * true.min())
     return float(np.mean(good))
 
 
@@ -184,8 +241,10 @@ def main() -> None:
         means = {way: np.mean([each[way] for each in known], 0) for way in WAYS}
         print("\nfeatures and popularity: error of balanced weights over that of others")
         print("| | " + " | ".join(METRICS) + " |\n" + "| --- " * (len(METRICS) + 1) + "|")
-        for way in ("naive", "logistic", "true propensity"):
+        for way in ("naive", "logistic", "true propensity", "oracle"):
             print(f"| {way} | " + " | ".join(f"{r:.2f}" for r in means["balanced"] / means[way]) + " |")
+        cells = " | ".join(f"{r:.2f}" for r in means["oracle"] / means["logistic"])
+        print(f"| error of the oracle over that of logistic IPS | {cells} |")
     print(f"\n{time.perf_counter() - start:.0f} s")
 
 
@@ -194,10 +253,9 @@ def speed() -> None:
     torch.set_num_threads(2)
     train, holdout = large_log(20_000, 20_000, 1_000_000)
     fitted = cp.make("mf", epochs=1).fit(train)
-    before = peak_memory()
-    equal = np.ones(len(holdout))
+    equal, before = np.ones(len(holdout)), peak_memory(reset=True)
     _timed("full rankings, 20,000 x 20,000", lambda: cp.evaluate_ranking(fitted, holdout, weights=equal))
-    print(f"memory beyond what was used before: {peak_memory() - before:.0f} MB")
+    print(f"most memory beyond that of logs and model: {peak_memory() - before:.0f} MB")
     train, holdout = large_log(50_000, 5_000, 5_000_000)
     rng = np.random.default_rng(1)
     users, items = rng.standard_normal((50_000, 8)) / 2, rng.standard_normal((5_000, 8)) / 2
@@ -212,9 +270,13 @@ def speed() -> None:
     _timed("the same without lists", lambda: cp.evaluate(scores, holdout, weights=weights, train=train))
 
 
-def peak_memory() -> float:
-    """The most that this process has held, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak_memory(reset: bool = False) -> float:
+    """The most that this process has held, in MB, since it was last reset (Linux)."""
+    if reset:
+        Path("/proc/self/clear_refs").write_text("5")
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
 
 
 def large_log(n_users: int, n_items: int, rows: int) -> tuple[cp.FeedbackLog, cp.FeedbackLog]:

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 import counterpoise as cp
+from counterpoise.training.events import by_epoch
 from counterpoise.training.loop import Batches
 
 SHAPES = {"coat-like": (290, 300, 0.08), "music-like": (15_400, 1_000, 0.0202)}
@@ -112,7 +113,7 @@ def cost(name: str, settings: dict[str, Any], log: cp.FeedbackLog, probe: cp.Fee
     ends: list[float] = []
     before, started = _memory(settings["device"]), time.perf_counter()
     with mock.patch.object(Batches, "epoch", autospec=True, side_effect=Batches.epoch) as epochs:
-        cp.make(name, **settings).fit(log, probe, progress=lambda *_: ends.append(time.perf_counter()))
+        cp.make(name, **settings).fit(log, probe, callback=by_epoch(lambda *_: ends.append(time.perf_counter())))
     seconds, epoch = time.perf_counter() - started, float(np.median(np.diff(ends)))
     memory = _memory(settings["device"]) - before
     return [f"{seconds:.2f} s", f"{epoch:.3f} s", f"{memory:.2f} GB", f"{epochs.call_count}"]

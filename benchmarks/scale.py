@@ -41,6 +41,7 @@ from counterpoise.balance.population import Pairs
 from counterpoise.out_of_core.balancing import balance_shards
 from counterpoise.out_of_core.engines import Engine, make_engine
 from counterpoise.out_of_core.shards import MANIFEST, SHARD_ROWS, Shards, ShardWriter
+from counterpoise.training.events import by_epoch
 
 DIMENSIONS = 16
 
@@ -157,7 +158,7 @@ def trained(rows: int, options: argparse.Namespace) -> dict[str, object]:
     torch.set_num_threads(options.workers)
     started = time.perf_counter()
     model = make("mf", epochs=options.epochs, dim=options.n)
-    fit_streamed(model, log, progress=lambda *_: ends.append(time.perf_counter()))
+    fit_streamed(model, log, callback=by_epoch(lambda *_: ends.append(time.perf_counter())))
     facts = {"rows": rows, "engine": options.engine, "workers": options.workers}
     facts["steps"] = -(-rows // model.training.rows_a_step(rows))
     facts |= {"dim": options.n, "gradient_mb": round(4e-6 * sum(shards.shape) * (options.n + 1), 1)}

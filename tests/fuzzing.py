@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import polars
 import zstandard
 from mutations import json_bytes, mutate_bytes, mutate_text, mutate_tree, odd_frame, toml_bytes
 
@@ -36,7 +37,7 @@ from counterpoise.bench.store import Store
 from counterpoise.bench.summary import summarise
 from counterpoise.cli.main import main
 from counterpoise.data.reading import read_log, read_pairs
-from counterpoise.errors import ConvergenceWarning
+from counterpoise.errors import ConvergenceWarning, ReadingWarning
 from counterpoise.runs import resolve
 
 SECONDS, MEBIBYTES = 10, 512  # that one input may take
@@ -97,6 +98,16 @@ def cases(seeds: Seeds) -> dict[str, tuple[int, Case]]:
 
     def tsv_file(rng: random.Random, folder: Path) -> None:
         _log(_write(folder / "log.tsv", table(rng, b"\t")), rng)
+
+    def raw_file(rng: random.Random, folder: Path) -> None:
+        rows = seeds.csv.partition(b"\n")[2]
+        separator = rng.choice((b"\t", b"::", b";", b"|", b" "))
+        content = mutate_text(rows.replace(b",", separator), rng, separator)
+        _log(_write(folder / rng.choice(("u.data", "log", "ratings.dat", "log.csv")), content), rng)
+
+    def json_lines(rng: random.Random, folder: Path) -> None:
+        content = polars.read_csv(seeds.csv).write_ndjson().encode()
+        _log(_write(folder / "log.jsonl", mutate_bytes(content, rng)), rng)
 
     def packed_file(rng: random.Random, folder: Path) -> None:
         pack, ending = rng.choice(((gzip.compress, "gz"), (zstandard.compress, "zst")))
@@ -182,7 +193,8 @@ def cases(seeds: Seeds) -> dict[str, tuple[int, Case]]:
         summarise([row]).to_dict()
 
     found: dict[str, tuple[int, Case]] = {}
-    frequencies = {csv_file: 20, tsv_file: 10, packed_file: 10, parquet_bytes: 12, parquet_types: 8, command_fit: 4}
+    frequencies = {csv_file: 20, tsv_file: 10, raw_file: 10, json_lines: 8, packed_file: 10, parquet_bytes: 12}
+    frequencies |= {parquet_types: 8, command_fit: 4}
     frequencies |= {command_evaluate: 3, command_predict: 3, command_balance: 3}
     frequencies |= {configuration: 9, run_folder: 12, result_folder: 6}
     for case, often in frequencies.items():
@@ -210,7 +222,7 @@ def _command(words: list[Any], out: Path) -> None:
     errors = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(errors):
         code = main([str(word) for word in words])
-    err = errors.getvalue()
+    err = "".join(line for line in errors.getvalue().splitlines(True) if "fields separated by" not in line)
     if code not in (0, 2) or (code == 2 and not (err.startswith("error: ") and err.count("\n") == 1)):
         raise NoAnswerError(f"exit code {code}, {err[:300]!r}")
     if code == 0 and not out.exists():
@@ -255,6 +267,7 @@ def answer(case: Case, rng: random.Random, folder: Path) -> str | None:
         with _watched(), warnings.catch_warnings():
             warnings.simplefilter("error")
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.simplefilter("ignore", ReadingWarning)
             case(rng, folder)
     except CounterpoiseError as error:
         text = str(error)

@@ -43,6 +43,16 @@ def recall(ranked: Sequence[float], k: int) -> float:
     return sum(ranked[:k]) / max(1, sum(ranked))
 
 
+def average_precision(ranked: Sequence[float], k: int) -> float:
+    hits = [sum(ranked[: place + 1]) / (place + 1) for place in range(min(k, len(ranked))) if ranked[place]]
+    return sum(hits) / min(k, sum(ranked))
+
+
+def dcg_of_clicks(ranked: Sequence[float], k: int) -> float:
+    """Without a discount at the second rank."""
+    return sum(label / (1 if rank == 1 else math.log2(rank)) for rank, label in enumerate(ranked[:k], start=1))
+
+
 def auc(labels, scores) -> float:
     """The Mann-Whitney statistic: every positive against every negative, ties 1/2; nan with one class."""
     positives = [score for label, score in zip(labels, scores, strict=True) if label == 1]
@@ -58,7 +68,7 @@ def log_loss(labels, probabilities) -> float:
 
 
 def all_metrics(users, scores, labels, k: int) -> dict[str, float]:
-    """Every metric: the fields of an `Evaluation`, and `ndcg_one` and `f1_one` with users without a positive."""
+    """The fields of an `Evaluation`, `ndcg_one` and `f1_one` with users without a positive, and `map` and `dcg`."""
     orders = rankings(users, scores, labels).values()
     with_positive = [lists for lists in orders if sum(lists[0]) > 0]
 
@@ -81,6 +91,8 @@ def all_metrics(users, scores, labels, k: int) -> dict[str, float]:
         "f1": f,
         "ndcg_one": ndcg_one,
         "f1_one": f1_one,
+        "map": mean([mean([average_precision(ranked, k) for ranked in lists]) for lists in with_positive]),
+        "dcg": mean([mean([dcg_of_clicks(ranked, k) for ranked in lists]) for lists in with_positive]),
         "mse": mean([(label - score) ** 2 for label, score in zip(labels, scores, strict=True)]),
         "mae": mean([abs(label - score) for label, score in zip(labels, scores, strict=True)]),
         "log_loss": log_loss(labels, scores),

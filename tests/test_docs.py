@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -18,6 +21,39 @@ MOST_NOT_RUN = 5  # blocks on all pages together: a page that cannot be tried is
 KINDS = (*RUN, "toml", "text", "csv", "")  # of blocks; the last ones are shown, not run
 
 
+def write_movielens(folder: Path) -> None:
+    """Small files as those of MovieLens 100K: no header, tabs and pipes, text, gaps, Western European letters."""
+    jobs, genres = ("writer", "student", "other"), ["|".join("01"[(n + g) % 2] for g in range(19)) for n in range(2)]
+    dates = ["", *["01-Jan-1995"] * 3]
+    users = [f"{n}|{20 + n}|{'MF'[n % 2]}|{jobs[n % 3]}|{10000 + n}\n" for n in range(1, 31)]
+    items = [f"{n}|Film \xe9 {n} (1995)|{dates[n % 4]}||http://x/{n}|{genres[n % 2]}\n" for n in range(1, 21)]
+    pairs = [(u, i) for u in range(1, 31) for i in range(1, 21) if (u + i) % 3]
+    (folder / "u.data").write_text("".join(f"{u}\t{i}\t{1 + (u * i) % 5}\t{880000000 + u * i}\n" for u, i in pairs))
+    (folder / "u.user").write_text("".join(users))
+    (folder / "u.item").write_text("".join(items), encoding="latin-1")
+
+
+class Tracker(ModuleType):
+    """Stands in for MLflow: keeps what is logged."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.parameters: dict[str, Any] = {}
+        self.steps: dict[str, list[int]] = {}
+
+    def start_run(self) -> Any:
+        return nullcontext()
+
+    def log_params(self, parameters: dict[str, Any]) -> None:
+        self.parameters |= parameters
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        for name, value in metrics.items():
+            assert isinstance(value, float)
+            assert re.fullmatch(r"[\w./ -]+", name)  # what MLflow takes
+            self.steps.setdefault(name, []).append(step)
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with the files that the pages speak of."""
@@ -26,7 +62,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, shift in (("sample.csv", 1), ("population.csv", 0)):
         lines = [f"{(n * 7 % 11) / 3 + shift},{(n * 5 % 13) / 4}\n" for n in range(90)]
         (tmp_path / name).write_text("age,income\n" + "".join(lines))
+    clicks = [f"u{n % 7},i{n * n % 13},{n}\n" for n in range(77)]
+    (tmp_path / "clicks.csv").write_text("user_id,item_id,timestamp\n" + "".join(clicks))
+    write_movielens(tmp_path)
     shutil.copy(ROOT / "examples" / "own_methods.py", tmp_path)
+    monkeypatch.setitem(sys.modules, "mlflow", Tracker("mlflow"))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -68,7 +108,16 @@ def check_own_method(output: str, names: Names) -> None:
     assert "popularity_snips" in output
 
 
+def check_recommending(output: str, names: Names) -> None:
+    assert "fold-in" in output
+    assert Path("vectors/items.parquet").is_file()
+    assert names["mlflow"].parameters["training__epochs"] == 40
+    assert names["mlflow"].steps["loss"] == list(range(1, 41))
+    assert names["mlflow"].steps["weights.effective_sample_size"] == [40]
+
+
 CHECKS = {
+    "recommending.md": check_recommending,
     "README.md": check_readme,
     "methods.md": check_methods,
     "own-data.md": check_own_data,

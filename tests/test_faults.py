@@ -25,6 +25,7 @@ from counterpoise import Dataset, DebiasedRecommender, load_model, make
 from counterpoise.cli.main import main
 from counterpoise.report.comparison import comparison_facts
 from counterpoise.storage import exclusive_use, read_manifest
+from counterpoise.training.events import by_epoch
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import DivergenceError, LastFiniteState
 
@@ -67,7 +68,7 @@ def stopped_in(epoch: int, dataset: Dataset, **settings: Any) -> DebiasedRecomme
 
     model = make("mf", **settings)
     with pytest.raises(KeyboardInterrupt):
-        model.fit(dataset.train, progress=stop)
+        model.fit(dataset.train, callback=by_epoch(stop))
     return model
 
 
@@ -179,6 +180,21 @@ def test_ctrl_c_stops_a_fit_and_keeps_its_last_epoch(small: tuple[Path, dict[str
     assert f"is kept as a run in {tmp_path / 'run.stopped'}. The same command fits it anew." in err
     assert not (tmp_path / "run").exists()
     assert len(load_model(tmp_path / "run.stopped").history_.loss) >= 19
+
+
+def test_ctrl_c_while_baselines_are_fitted_keeps_the_run(
+    small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("counterpoise.runs.fit_baselines", stop)
+    out = tmp_path / "run"
+    code, _, err = run("fit", small[0] / "data", "--method", "mf", "--epochs", 2, "--out", out)
+    assert code == 130
+    assert f"The fitted run is in {out}: `counterpoise report` evaluates it." in err
+    assert load_model(out).recommend(k=1)["score"].is_not_nan().all()
+    assert run("report", out, "--baseline", "none")[0] == 0
 
 
 @pytest.mark.parametrize(("kind", "sign"), [("bench", "fits/*.json"), ("tune", "trials.csv")])

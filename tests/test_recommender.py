@@ -85,7 +85,7 @@ def test_a_biased_probe_is_refused(dataset: Dataset) -> None:
 
 def test_recommendations_are_the_best_unseen_items(fitted: DebiasedRecommender, dataset: Dataset) -> None:
     table = fitted.recommend(k=5)
-    assert table.columns == ["user_id", "item_id", "score", "rank"]
+    assert table.columns == ["user_id", "item_id", "score", "rank", "scored_by"]
     items = np.arange(dataset.train.shape[1])
     for user in (0, 17, 59):
         unseen = np.setdiff1d(items, dataset.train.items[dataset.train.users == user])
@@ -190,15 +190,17 @@ def test_no_users_give_no_rows(fitted: DebiasedRecommender) -> None:
     assert len(fitted.predict([], [])) == 0
 
 
-def test_similar_items_are_nearest_by_cosine(fitted: DebiasedRecommender) -> None:
-    vectors = fitted.embeddings()[1]
-    vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    cosine = vectors @ vectors[6]
-    order = [item for item in np.argsort(-cosine, kind="stable") if item != 6][:3]
+def test_similar_items_are_nearest_by_shrunken_cosine(fitted: DebiasedRecommender, dataset: Dataset) -> None:
+    users, vectors = fitted.embeddings()
+    counts, rate = np.bincount(dataset.train.items, minlength=50), dataset.train.labels.mean()
+    variance = vectors.shape[1] / (4 + counts * rate * (1 - rate) * (users**2).mean())
+    vectors = vectors / np.sqrt((vectors**2).sum(1) + variance)[:, None]
+    scores = vectors @ vectors[6]
+    order = [item for item in np.argsort(-scores, kind="stable") if item != 6][:3]
     table = fitted.similar_items([6], k=3)
     assert table.columns == ["item_id", "similar_id", "score", "rank"]
     assert table["similar_id"].to_list() == order
-    assert np.allclose(table["score"], cosine[order], atol=1e-6)
+    assert np.allclose(table["score"], scores[order], atol=1e-6)
 
 
 def test_a_log_of_another_vocabulary_is_matched_by_ids(fitted: DebiasedRecommender) -> None:
@@ -220,7 +222,7 @@ def test_ratings_without_a_threshold_are_refused_with_the_way_out() -> None:
 
 
 def test_one_pair_is_enough() -> None:
-    log = FeedbackLog.from_arrays(["u"], ["i"], [1])
+    log = FeedbackLog.from_arrays(["u"], ["i"], [0])
     model = cp.make("mf", **FAST).fit(log)
     assert 0 < model.predict(["u"], ["i"])[0] < 1
     assert len(model.recommend()) == 0

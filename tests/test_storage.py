@@ -112,13 +112,13 @@ def test_newer_format_is_refused(run: Path) -> None:
         cp.load_model(run)
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_run_of_an_older_format_must_be_fitted_again(run: Path, fitted: DebiasedRecommender, version: int) -> None:
     edit_manifest(run, format_version=version)
-    with pytest.raises(DataError, match=rf"run\.json is a run of format {version}, .* reads format 3\. Fit it again"):
+    with pytest.raises(DataError, match=rf"run\.json is a run of format {version}, .* reads format 4\. Fit it again"):
         cp.load_model(run)
     fitted.save(run)  # the same folder may be used
-    assert store.read_manifest(run)["format_version"] == 3
+    assert store.read_manifest(run)["format_version"] == 4
 
 
 def test_truncated_or_changed_file_is_refused(run: Path) -> None:

@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from counterpoise import make, simulate
 from counterpoise.balance import selection
 from counterpoise.balance.box_qp import solve_positive
+from counterpoise.training.events import by_epoch
 
 
 @pytest.mark.parametrize("method", ["mf", "counterpoise", "skb-dr"])
@@ -35,7 +36,7 @@ def test_small_fit_uses_one_thread_and_restores_the_others(monkeypatch: pytest.M
     try:
         torch.set_num_threads(2)
         log = simulate(n_users=20, n_items=20, density=0.3, seed=0).dataset.train
-        make("mf", epochs=2).fit(log, progress=lambda *_: seen.append(torch.get_num_threads()))
+        make("mf", epochs=2).fit(log, callback=by_epoch(lambda *_: seen.append(torch.get_num_threads())))
         assert seen == [1, 1]
         assert torch.get_num_threads() == 2
     finally:

@@ -7,16 +7,23 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from counterpoise import plots as plots
-    from counterpoise.balance.estimators import KernelBalancer, MomentBalancer, balance_samples
+    from counterpoise.balance.estimators import (
+        KernelBalancer,
+        MomentBalancer,
+        TreatmentBalancer,
+        balance_samples,
+    )
     from counterpoise.balance.functions import CustomFunctions, KernelFunctions, Moments
     from counterpoise.balance.kernels import Exponential, Gaussian
     from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
     from counterpoise.data.datasets import load_dataset
     from counterpoise.data.log import Dataset, FeedbackLog
     from counterpoise.data.reading import read_log, read_logs
+    from counterpoise.data.side_tables import TableEncoder
     from counterpoise.data.simulation import SimulatedData, simulate
     from counterpoise.data.splits import HoldoutSplit, split
-    from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError
+    from counterpoise.errors import ConfigError, ConvergenceWarning, CounterpoiseError, DataError, ReadingWarning
+    from counterpoise.evaluation.comparison import Comparison, compare
     from counterpoise.evaluation.evaluate import Evaluation, evaluate
     from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_lists, evaluate_ranking
     from counterpoise.evaluation.holdout_weights import HoldoutWeights, weigh_holdout
@@ -58,6 +65,7 @@ _HOMES = {
     "balance.estimators": (
         "KernelBalancer",
         "MomentBalancer",
+        "TreatmentBalancer",
         "balance_samples",
     ),
     "balance.functions": (
@@ -83,6 +91,7 @@ _HOMES = {
         "read_log",
         "read_logs",
     ),
+    "data.side_tables": ("TableEncoder",),
     "data.simulation": (
         "SimulatedData",
         "simulate",
@@ -96,6 +105,11 @@ _HOMES = {
         "ConvergenceWarning",
         "CounterpoiseError",
         "DataError",
+        "ReadingWarning",
+    ),
+    "evaluation.comparison": (
+        "Comparison",
+        "compare",
     ),
     "evaluation.evaluate": (
         "Evaluation",
@@ -112,11 +126,13 @@ _HOMES = {
     ),
     "evaluation.weighted": ("WeightedEvaluation",),
     "imputation.base": (
+        "ClippedPairs",
         "Constant",
         "Learned",
         "NoImputation",
     ),
     "imputation.causal_embeddings": ("CausalEmbeddings",),
+    "imputation.clicks": ("ClickModel",),
     "imputation.distillation": (
         "BridgeDistillation",
         "RefineDistillation",
@@ -146,6 +162,11 @@ _HOMES = {
         "load_model",
     ),
     "report.write": ("write_report",),
+    "training.closed_form": (
+        "ClosedForm",
+        "ExposureEM",
+        "LeastSquares",
+    ),
     "training.ensemble": ("Ensemble",),
     "training.ordinal": ("OrdinalLoss",),
     "training.probe": ("ProbeLabels",),
@@ -162,6 +183,7 @@ _HOMES = {
         "NaiveBayes",
         "Uniform",
     ),
+    "weights.exposure": ("RelativeExposure",),
     "weights.joint": (
         "BalancedPropensity",
         "StabilizedPropensity",
@@ -184,6 +206,10 @@ __all__ = [
     "Balancing",
     "BridgeDistillation",
     "CausalEmbeddings",
+    "ClickModel",
+    "ClippedPairs",
+    "ClosedForm",
+    "Comparison",
     "ConfigError",
     "Constant",
     "ConvergenceWarning",
@@ -196,6 +222,7 @@ __all__ = [
     "Evaluation",
     "Exponential",
     "ExposureCovariate",
+    "ExposureEM",
     "FeedbackLog",
     "Gaussian",
     "History",
@@ -206,6 +233,7 @@ __all__ = [
     "KernelFunctions",
     "KnownPropensity",
     "Learned",
+    "LeastSquares",
     "Logistic",
     "MNARLikelihood",
     "MatrixFactorization",
@@ -221,11 +249,15 @@ __all__ = [
     "ProbeLabels",
     "Propensity",
     "RankingEvaluation",
+    "ReadingWarning",
     "RefineDistillation",
+    "RelativeExposure",
     "SimulatedData",
     "StabilizedPropensity",
+    "TableEncoder",
     "Targeted",
     "Training",
+    "TreatmentBalancer",
     "TriTraining",
     "Tuning",
     "Uniform",
@@ -234,6 +266,7 @@ __all__ = [
     "balance_log",
     "balance_samples",
     "balance_shards",
+    "compare",
     "entropy_balance",
     "evaluate",
     "evaluate_lists",

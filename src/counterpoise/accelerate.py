@@ -45,6 +45,8 @@ def is_replayable(learner: Any) -> bool:
     learner = learner.main if isinstance(learner, EnsembleLearner) else learner
     if not isinstance(learner, Learner):
         return True  # a scorer that is trained by itself
+    if type(learner) is not Learner:
+        return False  # solved in closed form
     return type(learner.weights) in REPLAYABLE_WEIGHTS and type(learner.imputation) in REPLAYABLE_IMPUTATIONS
 
 

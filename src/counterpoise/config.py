@@ -7,11 +7,13 @@ than fitting a small model.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal, Self, TypeVar, cast
 
 import counterpoise
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, did_you_mean
 
 
 @dataclasses.dataclass(eq=False)
@@ -39,8 +41,8 @@ class Configurable:
             outer, _, inner = name.partition("__")
             part = getattr(self, outer, None)
             if outer not in names or (inner and not isinstance(part, Configurable)):
-                known = ", ".join(sorted(names))
-                raise ConfigError(f"{type(self).__name__} has no setting `{name}`. Its settings: {known}.")
+                known, hint = ", ".join(sorted(names)), did_you_mean(name, names)
+                raise ConfigError(f"{type(self).__name__} has no setting `{name}`. Its settings: {known}.{hint}")
             if isinstance(part, Configurable) and inner:
                 part.set_params(**{inner: value})
             else:
@@ -86,12 +88,19 @@ def _rich(value: Any) -> Any:
 
 # The words that settings are chosen from, in one place and without heavy imports.
 
-Duplicates = Literal["error", "last", "mean"]  # a pair that occurs twice: refuse, keep the last row, average
+Feedback = Literal["ratings", "clicks", "impressions"]  # labels of both kinds; positives alone; shown, clicked or not
+Duplicates = Literal["auto", "error", "last", "mean", "sum"]  # a pair that occurs twice: refuse, keep the last row, its
+# mean or sum; "auto" adds up clicks and refuses others
 Protocol = Literal["honest", "paper"]  # how the ratings of a test become probe and test
+Error = Literal[
+    "log", "squared", "linear"
+]  # of a pair: log loss; squared error of the probability; of the logit itself
 Sample = Literal["uniform", "biased"]  # how the pairs of a log were collected: drawn uniformly from D, or not
 Holdout = Literal["random", "user", "time", "leave-last"]  # which rows of a log are held out
 Unknown = Literal["error", "popular"]  # an id the log does not have: refuse, or score by what is known of the others
 UnknownInTest = Literal["error", "drop", "popular"]  # the same in a test, where rows can be left out
+MissingValues = Literal["indicator", "mean", "error"]  # in a column of numbers: mean + a feature, the mean, refuse
+Target = Literal["ate", "att", "atc"]  # whom treated and controls should resemble: all, the treated, the controls
 KernelName = Literal["gaussian", "exponential"]
 Select = Literal["random", "worst_case", "greedy", "adaptive", "spectral"]
 SelectForSamples = Literal["random", "worst_case", "greedy", "spectral"]  # rules that need no error
@@ -104,3 +113,39 @@ Covariate = Literal["odds", "weight"]  # what an imputation is targeted along: 1
 BenchPreset = Literal["default", "paper"]  # settings of an experiment: our defaults, or the paper's
 Space = Literal["default", "paper", "own"]  # what `tune` searches: around the defaults, the paper's grid, what is named
 EngineName = Literal["local", "ray"]  # who works on a log in shards: threads, or workers of a Ray cluster
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+KEYWORD = inspect.Parameter.KEYWORD_ONLY
+
+
+def takes_options(options: type, defaults: Mapping[str, Any], *, more: bool = False) -> Callable[[Function], Function]:
+    """For a function with **options that are those of a `TypedDict`: help, editors and notebooks show each of them.
+
+    A name that is no parameter is a `ConfigError` that suggests the nearest one, unless the function takes `more`.
+    """
+
+    def decorated(function: Function) -> Function:
+        signature = inspect.signature(function)
+        rest = [p for p in signature.parameters.values() if p.kind is inspect.Parameter.VAR_KEYWORD]
+        own = [p for p in signature.parameters.values() if p not in rest]
+        named = [
+            inspect.Parameter(name, KEYWORD, default=defaults.get(name), annotation=annotation.__forward_arg__)
+            for name, annotation in options.__annotations__.items()
+            if name not in signature.parameters
+        ]
+        known = [parameter.name for parameter in [*own, *named] if parameter.name not in ("self", "cls")]
+
+        @functools.wraps(function)
+        def checked(*args: Any, **given: Any) -> Any:
+            for name in () if more else given:
+                if name not in known:
+                    hint, listed = did_you_mean(name, known), ", ".join(known)
+                    raise ConfigError(f"{function.__name__} has no argument `{name}`.{hint} Arguments: {listed}.")
+            return function(*args, **given)
+
+        shown = signature.replace(parameters=[*own, *named, *(rest if more else ())])
+        setattr(checked, "__signature__", shown)  # noqa: B010  mypy knows no such attribute
+        return cast(Function, checked)
+
+    return decorated

@@ -59,6 +59,10 @@ class ConvergenceWarning(UserWarning):
     """An iterative method stopped early, or its weights collapsed; the message says what was reached."""
 
 
+class ReadingWarning(UserWarning):
+    """What was guessed about a file or a table: its separator, the names of its columns, which of them are used."""
+
+
 def short_repr(value: Any) -> str:
     """A value as Python writes it; the middle of a long one is left out."""
     text = repr(value)

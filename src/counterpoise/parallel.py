@@ -4,30 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
-from counterpoise.data.log import FeedbackLog
+from counterpoise.config import takes_options
+from counterpoise.data.log import DEFAULTS, FeedbackLog, LogOptions, as_logs
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.methods import configure, make
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.training.loop import Progress
+from counterpoise.training.events import Progress
 
 
+@takes_options(LogOptions, DEFAULTS)
 def fit_many(
     model: DebiasedRecommender | str,
-    log: FeedbackLog,
-    probe: FeedbackLog | Sequence[FeedbackLog | None] | None = None,
+    log: Any,
+    probe: Any = None,
     *,
     seeds: Sequence[int] | None = None,
     configs: Sequence[Mapping[str, Any]] | None = None,
     jobs: int | None = None,
     progress: Progress | None = None,
+    **options: Unpack[LogOptions],
 ) -> list[DebiasedRecommender]:
     """A fitted model for each of `seeds`, or for each of `configs` (settings as in `make`).
 
-    Each model equals the one that `fit` gives. `probe`: one for all, or one for each fit. `jobs`: see `fit_models`.
+    Each model equals the one that `fit` gives. `probe`: one for all, or a list with one for each fit.
+    `log` and the probes may be frames, with `options` as in `FeedbackLog.from_frame`. `jobs`: see `fit_models`.
     """
     if (seeds is None) == (configs is None):
         raise ConfigError("either `seeds` or `configs` must be given to fit_many, and not both.")
@@ -37,9 +41,10 @@ def fit_many(
     base = make(model) if isinstance(model, str) else model
     points = [{"seed": seed} for seed in seeds] if seeds is not None else list(configs or ())
     models = [configure(deepcopy(base), **point) for point in points]
-    probes = [probe] * len(models) if probe is None or isinstance(probe, FeedbackLog) else list(probe)
+    probes = list(probe) if isinstance(probe, list | tuple) else [probe] * len(models)
     if len(probes) != len(models):
         raise ConfigError(f"`probe` must be one for all or one for each of {len(models)} fits, got {len(probes)}.")
+    log, *probes = as_logs({"log": log} | {f"probe {n}": one for n, one in enumerate(probes, 1)}, **options)
     return fit_models(models, log, probes, jobs, progress)
 
 

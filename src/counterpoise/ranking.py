@@ -36,11 +36,29 @@ class Seen:
     starts: Tensor  # (|U| + 1,)
     items: Tensor  # (rows,)
 
+    ratio: Tensor | None = None  # (rows,) what each counted in training, where that is kept; 0: held out
+
     @classmethod
-    def of(cls, log: FeedbackLog) -> Seen:
-        counts = np.bincount(log.users, minlength=log.shape[0])
-        items = log.items[np.argsort(log.users, kind="stable")]
-        return cls(torch.from_numpy(np.r_[0, np.cumsum(counts)]), torch.from_numpy(items.astype(np.int64)))
+    def of(cls, log: FeedbackLog, ratio: NDArray[Any] | None = None) -> Seen:
+        return cls.of_pairs(log.users, log.items, log.shape[0], ratio)
+
+    @classmethod
+    def of_pairs(cls, users: NDArray[Any], items: NDArray[Any], size: int, ratio: NDArray[Any] | None = None) -> Seen:
+        """From columns of codes, for users 0 to `size` - 1."""
+        order = np.argsort(users, kind="stable")
+        starts = torch.from_numpy(np.r_[0, np.cumsum(np.bincount(users, minlength=size))])
+        kept = None if ratio is None else torch.from_numpy(ratio[order].astype(np.float32))
+        return cls(starts, torch.from_numpy(items[order].astype(np.int64)), kept)
+
+    @property
+    def users(self) -> Tensor:
+        """The user of each row. (rows,)"""
+        counts = self.starts.diff()
+        return torch.arange(len(counts)).repeat_interleave(counts)
+
+    def item_counts(self, n_items: int) -> Tensor:
+        """How many of these pairs each item has. (|I|,)"""
+        return torch.bincount(self.items, minlength=n_items)
 
     def contains(self, users: NDArray[Any], items: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each pair is one of these; the memory beyond the pairs asked for is bounded."""
@@ -77,9 +95,18 @@ def shrunken_label_rates(log: FeedbackLog) -> Tensor:
     return torch.from_numpy((sums + prior * log.labels.mean()) / (counts + prior)).float()
 
 
-def nearest(vectors: Tensor, codes: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
-    """(cosine similarities, codes) of the k most similar other rows, (codes, k); at most `block` scores in memory."""
-    directions, tops = torch.nn.functional.normalize(vectors, dim=1), []
+def shrunken_directions(vectors: Tensor, variance: Tensor) -> Tensor:
+    """q / sqrt(|q|^2 + v): vectors whose inner products are cosines where v, the variance of all of q, is 0.
+
+    Of a vector q with a Gaussian posterior |q|^2 + v is the mean of its squared length. So the inner product of two is
+    about the cosine to be expected of the true vectors: a vector that few ratings have moved is near nobody's.
+    """
+    return vectors / (vectors.square().sum(1) + variance).clamp(min=1e-24).sqrt()[:, None]
+
+
+def nearest(directions: Tensor, codes: Tensor, k: int, block: int) -> tuple[Tensor, Tensor]:
+    """(inner products, codes) of the k most similar other rows, (codes, k); at most `block` scores in memory."""
+    tops = []
     for own in torch.split(codes, max(1, block // len(directions))):
         similarity = directions[own] @ directions.T
         similarity[torch.arange(len(own)), own] = -torch.inf

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterpoise import __version__
-from counterpoise.config import Duplicates, EngineName, Holdout, Protocol, Sample, UnknownInTest
+from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Protocol, Sample, UnknownInTest
 from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
-from counterpoise.data.reading import header_of, read_log
+from counterpoise.data.reading import header_of, read_item_names, read_log
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import (
     ConfigError,
@@ -31,12 +31,14 @@ from counterpoise.errors import (
     did_you_mean,
     short_repr,
 )
-from counterpoise.evaluation.baselines import BASELINES, fit_baselines, weighted_evaluations
+from counterpoise.evaluation.baselines import baselines_for, clicks_rankings, fit_baselines, weighted_evaluations
 from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate, unseen_rows
-from counterpoise.methods import canonical_name, make
+from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_ranking
+from counterpoise.methods import DEFAULT_METHOD, canonical_name, make
 from counterpoise.recommender import UNKNOWN_ADVICE, DebiasedRecommender, load_model
 from counterpoise.storage import CHECKPOINT, read_manifest, remove_folder
-from counterpoise.training.loop import DivergenceError, Progress
+from counterpoise.training.events import Callback
+from counterpoise.training.loop import DivergenceError
 from counterpoise.weights.balancing import Balancing
 
 if TYPE_CHECKING:
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from counterpoise.training.checkpoint import Checkpoint
 
 MAX_BALANCE_ROWS = 2_000_000  # of a log whose covariate balance is shown after a fit: it takes a second or two
+ADVICE = {kind: f'{advice} "drop" leaves their rows out.' for kind, advice in UNKNOWN_ADVICE.items()}
+UNRANKED = {kind: f'Only known ones can be ranked: leave others out (unknown_{kind}s="drop").' for kind in ADVICE}
 STOPPED_SUFFIX = ".stopped"  # of the folder that keeps an unfinished fit
 
 
@@ -59,6 +63,9 @@ class FitConfig(BaseModel):
     probe: str | None = None
     users: str | None = None
     items: str | None = None
+    categorical: str | None = None
+    item_names: str | None = None
+    item_name_col: str | None = None
     test_kind: Sample | None = None
     holdout: float | None = None
     by: Holdout | None = None
@@ -66,15 +73,17 @@ class FitConfig(BaseModel):
     unknown_items: UnknownInTest = "popular"
     protocol: Protocol = "honest"
     probe_fraction: float = 0.05
+    feedback: Feedback | None = None
     threshold: float | None = None
-    duplicates: Duplicates = "error"
+    duplicates: Duplicates = "auto"
     user_col: str = "user_id"
     item_col: str = "item_id"
     rating_col: str = "rating"
     timestamp_col: str | None = None
     propensity_col: str | None = None
     separator: str | None = None
-    method: str = "counterpoise"
+    header: str | list[str] | None = None
+    method: str | None = None  # None: the default for the kind of feedback
     seed: int = 0
     settings: dict[str, Any] = Field(default_factory=dict)
     k: int = Field(default=5, ge=1)
@@ -86,7 +95,8 @@ class FitConfig(BaseModel):
 
     def read_options(self) -> dict[str, Any]:
         """The options of `read_logs` that differ from the defaults."""
-        names = ("duplicates", "user_col", "item_col", "rating_col", "timestamp_col", "propensity_col", "separator")
+        names = ["feedback", "duplicates", "user_col", "item_col", "rating_col", "timestamp_col", "propensity_col"]
+        names += ["separator", "header"]
         return {
             name: getattr(self, name) for name in names if getattr(self, name) != type(self).model_fields[name].default
         }
@@ -134,7 +144,7 @@ def parse_settings(words: list[str]) -> dict[str, Any]:
 
 def to_toml(configuration: FitConfig) -> str:
     """A configuration as the TOML that `resolve` reads; of the optional values, those that differ from the defaults."""
-    fields, always = type(configuration).model_fields, ("data", "method", "seed")
+    fields, always = type(configuration).model_fields, ("data", "seed")
     values = {name: getattr(configuration, name) for name in fields if name != "settings"}
     written = {n: value for n, value in values.items() if n in always or value not in (None, fields[n].default)}
     lines = [f"{name} = {_toml(name, value)}" for name, value in written.items()]
@@ -180,9 +190,9 @@ class Fitted:
     configuration: FitConfig
     dataset: Dataset
     model: DebiasedRecommender
-    evaluation: Evaluation | None  # None without a test; weighted on a biased one
+    evaluation: Evaluation | RankingEvaluation | None  # None without a test; weighted on a biased one
     seconds: float
-    baselines: dict[str, Evaluation] = field(default_factory=dict)  # by method; only on a biased test
+    baselines: dict[str, Evaluation] | dict[str, RankingEvaluation] = field(default_factory=dict)  # on a biased test
     unweighted: str | None = None  # why there are no weighted estimates on a biased test
     truth: dict[str, float] | None = None  # of simulated data, where propensities and labels are known
 
@@ -211,23 +221,39 @@ class Fitted:
         }
 
 
+def prepare(configuration: FitConfig) -> tuple[FitConfig, Dataset]:
+    """The data that a configuration names, and the configuration with the method for its kind of feedback."""
+    if configuration.method is not None:
+        canonical_name(configuration.method)  # an error now, not after the data
+    dataset = load_data(configuration)
+    method = configuration.method or DEFAULT_METHOD[dataset.train.feedback]
+    return configuration.model_copy(update={"method": method}), with_item_names(dataset, configuration)
+
+
 def fit_and_evaluate(
-    configuration: FitConfig, progress: Progress | None = None, folder: Path | None = None, resume: bool = False
+    configuration: FitConfig,
+    callback: Callback | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    dataset: Dataset | None = None,
 ) -> Fitted:
     """Load the data, fit the method, and evaluate it where there is a test or a hold-out.
 
+    `dataset`: what `prepare` has read, with its configuration; None to read it here.
     `folder`: where checkpoints of a long fit are written; beside it the last finite epoch is saved where training is
-    stopped or diverges. `resume`: continue from the checkpoint there.
+    stopped or diverges, and in it the run before baselines are fitted. `resume`: continue from the checkpoint there.
     """
-    model = make(configuration.method, **{"seed": configuration.seed, **configuration.settings})
-    dataset = load_data(configuration)
+    if dataset is None:
+        configuration, dataset = prepare(configuration)
+    settings = {"seed": configuration.seed, **configuration.settings}
+    model = make(str(configuration.method), feedback=dataset.train.feedback, **settings)
     if dataset.test is not None:
         binary_labels(dataset.test)  # an error now, not after the fit
     started = time.perf_counter()
     checkpoint = None if folder is None else _checkpoint(configuration, model, dataset, folder, resume)
     passed = _epochs_passed(checkpoint)
     try:
-        _fit(model, dataset, progress, checkpoint)
+        _fit(model, dataset, callback, checkpoint)
     except DivergenceError as stop:
         raise DivergenceError(f"{stop} {_save_stopped(model, configuration, folder)}") from None
     except KeyboardInterrupt:
@@ -235,24 +261,40 @@ def fit_and_evaluate(
         way = "goes on with --resume" if checkpoint is not None and checkpoint.file.exists() else "fits it anew"
         raise StoppedError(f"stopped before the end. {saved} The same command {way}.") from None
     seconds = time.perf_counter() - started
-    truth = _truth(configuration, model) if configuration.data == "simulated" else None
-    return Fitted(
-        configuration, dataset, model, seconds=seconds, truth=truth, **_evaluations(configuration, model, dataset)
-    )
+    known = configuration.data == "simulated" and model.feedback == "ratings"
+    truth = _truth(configuration, model) if known else None
+    fitted = Fitted(configuration, dataset, model, None, seconds, truth=truth)
+    if dataset.test is None:
+        return fitted
+    by_pairs = dataset.test.sample == "uniform" or configuration.protocol == "paper"
+    if by_pairs and not dataset.ranked:
+        found = evaluate(model, dataset.test, configuration.k, configuration.protocol, weights=None)
+        return replace(fitted, evaluation=found)
+    if folder is not None:
+        model.save(folder, **fitted.facts())
+    try:
+        return replace(fitted, **_weighted_evaluations(configuration, model, dataset))
+    except KeyboardInterrupt:
+        if folder is None:
+            raise
+        drop_stopped(configuration, folder)
+        raise StoppedError(
+            f"stopped while it was evaluated. The fitted run is in {folder}: `counterpoise report` evaluates it."
+        ) from None
 
 
-def _evaluations(configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset) -> dict[str, Any]:
-    """The evaluation of a fitted model on the test: on a biased one weighted, where that can be, beside baselines."""
-    log, k, protocol = dataset.test, configuration.k, configuration.protocol
-    if log is None:
-        return {"evaluation": None}
-    if log.sample == "uniform" or protocol == "paper":
-        return {"evaluation": evaluate(model, log, k, protocol, weights=None)}
-    names = [name for name in BASELINES if name != canonical_name(configuration.method)]
+def _weighted_evaluations(configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset) -> dict[str, Any]:
+    """The evaluation of a fitted model on a biased test: weighted, where that can be, beside baselines."""
+    log, k = dataset.test, configuration.k
+    assert log is not None
+    names = [name for name in baselines_for(dataset.train) if name != canonical_name(str(configuration.method))]
+    clicks = dataset.ranked
     try:
         models = {"": model, **fit_baselines(model, dataset.train, configuration.settings, names)}
-        found = weighted_evaluations(models, dataset, k)
+        found = clicks_rankings(models, log, k) if clicks else weighted_evaluations(models, dataset, k)
     except CounterpoiseError as error:  # the fitted model must not be lost with it
+        if clicks:
+            return {"evaluation": None, "unweighted": str(error)}
         return {"evaluation": evaluate(model, log, k, weights=None), "unweighted": str(error)}
     return {"evaluation": found.pop(""), "baselines": found}
 
@@ -297,7 +339,7 @@ def _save_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: 
     if folder is None or not hasattr(model, "history_"):
         return "Nothing was learned that could be kept."
     place = folder.with_name(folder.name + STOPPED_SUFFIX)
-    epoch, epochs = max(model.history_.best_epoch, passed), model.training.epochs
+    epoch, epochs = max(model.history_.best_epoch, passed), model.training.planned_epochs(len(model.ratio_))
     try:
         model.save(place, fit=configuration.model_dump(), stopped={"epoch": epoch, "epochs": epochs})
     except CounterpoiseError as error:
@@ -318,15 +360,37 @@ def drop_stopped(configuration: FitConfig, folder: Path) -> None:
 
 
 def _fit(
-    model: DebiasedRecommender, dataset: Dataset, progress: Progress | None, checkpoint: Checkpoint | None
+    model: DebiasedRecommender, dataset: Dataset, callback: Callback | None, checkpoint: Checkpoint | None
 ) -> None:
     """Fit a model to a log in memory or in shards."""
     if dataset.train.in_memory:
-        model.fit(dataset.train, probe=dataset.probe, progress=progress, checkpoint=checkpoint)
+        names = dataset.item_names
+        model.fit(dataset.train, probe=dataset.probe, item_names=names, callback=callback, checkpoint=checkpoint)
         return
     from counterpoise.out_of_core.fitting import fit_streamed
 
-    fit_streamed(model, cast("StreamedLog", dataset.train), dataset.probe, progress, checkpoint)
+    fit_streamed(model, cast("StreamedLog", dataset.train), dataset.probe, callback, checkpoint, dataset.item_names)
+
+
+def with_item_names(dataset: Dataset, configuration: FitConfig) -> Dataset:
+    """The dataset with the names of items that a configuration asks for; `description` says where they come from.
+
+    They stand in a file of their own or, if a column is named, in that of the items' features.
+    """
+    column = configuration.item_name_col
+    file = configuration.item_names or (configuration.items if column else None)
+    if file is None:
+        if column:
+            raise ConfigError("`item_name_col` names a column of `item_names` or of `items`, and neither is given.")
+        return dataset
+    log = dataset.train
+    names = read_item_names(file, configuration.item_col, column, configuration.separator)
+    try:
+        named = names.count(log.item_ids)
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from None
+    told = f"{named:,} of {counted(log.shape[1], 'item')} by column {names.source}"
+    return replace(dataset, item_names=names.table, description=dataset.description | {"item_names": told})
 
 
 def load_data(configuration: FitConfig) -> Dataset:
@@ -334,6 +398,8 @@ def load_data(configuration: FitConfig) -> Dataset:
     names = ["path", "protocol", "seed", "probe_fraction", "threshold", "test", "probe", "users", "items"]
     names += ["test_kind", "holdout", "by", "unknown_users", "unknown_items"]
     options = {name: getattr(configuration, name) for name in names} | configuration.read_options()
+    if configuration.categorical is not None:
+        options["categorical"] = [name.strip() for name in configuration.categorical.split(",") if name.strip()]
     if configuration.data in SOURCES and configuration.engine == "local":
         return load_dataset(configuration.data, **options)
     from counterpoise.out_of_core.datasets import load_dataset_out_of_core
@@ -395,21 +461,38 @@ class RunTest:
         return model.predict_log(self.log, unknown_users="popular", unknown_items="popular")
 
 
-def evaluate_run(run: str | Path, data: EvaluationData, *, k: int = 5) -> tuple[Evaluation, dict[str, Any]]:
-    """(the evaluation of a saved run, what is known about the ratings: see `RunTest.facts`)."""
+def evaluate_run(
+    run: str | Path, data: EvaluationData, *, k: int = 5
+) -> tuple[Evaluation | RankingEvaluation, dict[str, Any]]:
+    """(the evaluation of a saved run, what is known about the ratings: see `RunTest.facts`).
+
+    Clicks, which are positives alone, are ranked among all items.
+    """
     model, fitted = load_model(run), read_manifest(run).get("fit") or {}
     test = read_test(model, fitted, data)
-    facts = test.facts | {"unweighted": None}
+    facts = test.facts | {"unweighted": None, "not_used": []}
+    if test.log.feedback == test.facts["trained_on"] == "clicks":
+        check_known(model, test.log, "error", "error", UNRANKED)
+        weights = None if data.weights == "none" else data.weights or "auto"
+        ranking = evaluate_ranking(model, test.log, k, weights=weights)
+        return replace(ranking, n_seen=test.n_seen), facts
     if test.protocol == "honest" and data.weights != "none" and (data.weights or test.log.sample == "biased"):
         try:
             found = evaluate(model, test.log, k, weights=data.weights or "balanced")
-            return replace(found, n_seen=test.n_seen), facts
+            unused = [] if data.weights and data.weights != "balanced" else _not_used(model)
+            return replace(found, n_seen=test.n_seen), facts | {"not_used": unused}
         except CounterpoiseError as error:
             if data.weights:
                 raise
             facts["unweighted"] = str(error)
     found = evaluate(test.scores(model), test.log, k)
     return replace(found, protocol=test.protocol, n_seen=test.n_seen), facts
+
+
+def _not_used(model: DebiasedRecommender) -> list[str]:
+    """What a run was fitted with that weights of its test could be learned from, and that it does not keep."""
+    known = {"its probe's labels": len(model.probed_.items), "side features": sum(model.log_facts_["feature_columns"])}
+    return [name for name, count in known.items() if count]
 
 
 def read_test(model: DebiasedRecommender, fitted: Mapping[str, Any], data: EvaluationData) -> RunTest:
@@ -424,21 +507,26 @@ def read_test(model: DebiasedRecommender, fitted: Mapping[str, Any], data: Evalu
         check_choice(name, getattr(data, name), get_args(UnknownInTest))
     if test in SOURCES:
         if data.test_kind is not None:
-            raise ConfigError(f"`test_kind` goes with your own files; {test!r} has a uniform test.")
+            raise ConfigError(f"`test_kind` goes with your own files; that of {test!r} is known.")
         path, seed = data.path or fitted.get("path"), fitted.get("seed", 0) if data.seed is None else data.seed
         fraction = fitted.get("probe_fraction", FitConfig.model_fields["probe_fraction"].default)
-        found = load_dataset(test, path, protocol, seed, probe_fraction=fraction, threshold=threshold).test
-        assert found is not None
+        run_split = fitted if fitted.get("data") == test else {}
+        held_out: dict[str, Any] = {name: run_split.get(name) for name in ("holdout", "by")}
+        found = load_dataset(test, path, protocol, seed, probe_fraction=fraction, threshold=threshold, **held_out).test
+        if found is None:
+            raise DataError(f"{test!r} has no test of its own. Fit it with rows held out (`holdout`), or name a file.")
         log = found
     else:
         _check_memory(test, data.memory)
         kind = data.test_kind or (fitted.get("test_kind") if fitted.get("test") == test else None) or "biased"
-        ids = {"user_ids": model.user_ids_, "item_ids": model.item_ids_, "new_ids": True, "sample": kind}
+        ids: dict[str, Any] = {"user_ids": model.user_ids_, "item_ids": model.item_ids_}
+        ids |= {"new_ids": True, "sample": kind}
         log = read_log(test, threshold=threshold, **ids, **columns_as_fitted(fitted, test, dict(data.reading)))
     check_known(model, log, data.unknown_users, data.unknown_items)
     log, n_seen = unseen_rows(model, log, protocol, test)
     log, cold = drop_cold(log, model.cold_rows(log), data.unknown_users, data.unknown_items)
-    return RunTest(log, protocol, n_seen, {"sample": log.sample, "test_rows": len(log)} | cold)
+    known = {"sample": log.sample, "feedback": log.feedback, "trained_on": model.log_facts_.get("feedback", "ratings")}
+    return RunTest(log, protocol, n_seen, known | {"test_rows": len(log)} | cold)
 
 
 def counted(count: int, kind: str) -> str:
@@ -455,12 +543,17 @@ def cold_sentences(facts: Mapping[str, Any]) -> list[str]:
     rows, dropped = facts["cold_rows"], facts["dropped_rows"]
     predicted = "predicted by what is known of the other side"
     fate = f"{dropped:,} left out, {rows - dropped:,} {predicted}" if dropped < rows else "left out"
-    whose = f"{rows:,} test ratings are of {listed} without rows in the training log"
+    are = "is" if rows == 1 else "are"
+    whose = f"{counted(rows, 'row')} of the test {are} of {listed} without rows in the training log"
     return [f"{whose}: {fate if dropped else predicted}."]
 
 
 def check_known(
-    model: DebiasedRecommender, log: FeedbackLog, unknown_users: UnknownInTest, unknown_items: UnknownInTest
+    model: DebiasedRecommender,
+    log: FeedbackLog,
+    unknown_users: UnknownInTest,
+    unknown_items: UnknownInTest,
+    advice: Mapping[str, str] = ADVICE,
 ) -> None:
     """Raise `DataError` for users or items of a log that a model does not know, where they are an error."""
     sides = (
@@ -469,7 +562,7 @@ def check_known(
     )
     for kind, rule, known, ids in sides:
         if rule == "error":
-            known.require(ids, kind, f'{UNKNOWN_ADVICE[kind]} "drop" leaves their rows out.')
+            known.require(ids, kind, advice[kind])
 
 
 def _check_memory(test: str, memory: str) -> None:
@@ -483,7 +576,8 @@ def _check_memory(test: str, memory: str) -> None:
 def columns_as_fitted(fitted: Mapping[str, Any], test: str, reading: dict[str, Any]) -> dict[str, Any]:
     """`reading`; where it names no column, with the columns of the run's log if the test file has them.
 
-    The file has them if at least one of the three is there, and no fewer than of the default names.
+    The file has them if at least one of the three is there, and no fewer than of the default names. Separator and
+    header are those of the run unless they are given, or the file has the columns without them.
     """
     roles, default = ("user_col", "item_col", "rating_col"), FitConfig.model_fields
     try:
@@ -492,9 +586,11 @@ def columns_as_fitted(fitted: Mapping[str, Any], test: str, reading: dict[str, A
         return reading
     if any(role in reading for role in roles):
         return reading
-    for separator in dict.fromkeys([reading.get("separator"), run.separator]):
-        header = header_of(test, separator)
-        found = sum(getattr(run, role) in header for role in roles)
+    columns = [getattr(run, role) for role in roles]
+    given = {name: reading.get(name) for name in ("separator", "header")}
+    for layout in ({name: getattr(run, name) if value is None else value for name, value in given.items()}, given):
+        header = header_of(test, **layout, columns=columns)
+        found = sum(column in header for column in columns)
         if found and found >= sum(default[role].default in header for role in roles):
-            return reading | {role: getattr(run, role) for role in roles} | {"separator": separator}
+            return reading | dict(zip(roles, columns, strict=True)) | layout
     return reading

@@ -33,7 +33,7 @@ except ImportError:  # not on every system: there, two writers at one moment are
 MANIFEST = "run.json"
 CHECKPOINT = "checkpoint.safetensors"  # of a fit that is not done, in the folder of the run to come
 FORMAT = "counterpoise-run"
-FORMAT_VERSION = 3  # 2: ensembles of two fixed members; 1: before methods and settings got their names
+FORMAT_VERSION = 4  # 3: without the losses of rows; 2: ensembles of two fixed members; 1: before settings got names
 STORED_NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # a file of the folder itself: no path, not hidden
 LOCK_TIMEOUT, LOCK_RETRY = 20.0, 0.01  # seconds that a writer waits for another, and between two attempts
 MAKE_ROOM = "Choose another place, or make room."
@@ -72,9 +72,10 @@ def write_folder(
         check_folder(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with write_lock(folder):
+            before = _files_of_run(folder)
             _write_and_rename({folder / stored[name]: content for name, content in files.items()})
             _write_and_rename({folder / MANIFEST: text.encode()})
-            for stale in _written_earlier(folder, files) - set(stored.values()):
+            for stale in _written_earlier(folder, {*files, *before}) - set(stored.values()):
                 (folder / stale).unlink(missing_ok=True)
     except OSError as error:
         reason = error.strerror or error
@@ -240,6 +241,14 @@ def _write_output(contents: Mapping[Path, bytes]) -> None:
             _write_and_rename(contents)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror or error}. {MAKE_ROOM}") from None
+
+
+def _files_of_run(folder: Path) -> list[str]:
+    """The names of the files of the run that a folder holds; none where it holds none that can be read."""
+    try:
+        return list(read_manifest(folder)["files"])
+    except DataError:
+        return []
 
 
 def _written_earlier(folder: Path, names: Iterable[str]) -> set[str]:

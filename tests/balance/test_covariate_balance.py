@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 import counterpoise as cp
@@ -41,7 +42,8 @@ def test_imbalances_are_in_standard_deviations_largest_first() -> None:
     rng = np.random.default_rng(0)
     balancer = cp.MomentBalancer().fit(rng.normal(0.5, 1, (200, 3)), rng.normal(size=(300, 3)))
     rows = imbalances(balancer)
-    assert [row.before for row in rows] == sorted((abs(r.smd_before) for r in balancer.balance_table()), reverse=True)
+    assert [row.before for row in rows] == sorted(balancer.balance_table()["smd_before"].abs(), reverse=True)
+    assert imbalances(balancer.balance_table()) == imbalances(balancer.balance_table().to_pandas()) == rows
     functions = imbalances(balancer.result_)
     result = balancer.result_
     assert max(row.before for row in functions) == pytest.approx(max(abs(result.imbalance_before) / result.scale))
@@ -142,3 +144,13 @@ def test_terminal_gets_circles_and_its_own_width(
     assert fancy
     assert "●" in lines[1]
     assert max(map(len, lines)) <= 50
+
+
+def test_side_features_have_the_names_of_their_columns() -> None:
+    rows = {"user_id": [1, 1, 2, 2, 3], "item_id": [1, 2, 1, 3, 2]}
+    users = {"user_id": [1, 2, 3], "job": ["cook", "smith", "cook"]}
+    log = cp.FeedbackLog.from_arrays(rows["user_id"], rows["item_id"], [1, 0, 1, 0, 1])
+    items = pl.DataFrame({"item_id": [1, 2, 3], "price": [1.0, None, 3.0]})
+    log = log.with_side_tables(pl.DataFrame(users), items)
+    names = [row.name for row in log_balance(log)]
+    assert names == ["user activity", "user job=cook", "item popularity", "item price", "item price (missing)"]

@@ -390,7 +390,10 @@ def test_a_log_alone_is_compared_on_a_holdout(small: str, tmp_path: Path, capsys
     whole = find_dataset(f"{small}/train.csv").load("honest", 0, read_options={"by": "random", "holdout": 0.3})
     assert whole.test is not None
     assert whole.test.sample == "biased"
-    capsys.readouterr()
+    own = ["--datasets", small, "--methods", "mf", "--seeds", "1", "--set", "epochs=1", "--out", str(tmp_path / "own")]
+    for other in (["sweep", "--parameter", "dim", "--values", "2"], ["protocol"]):
+        assert main(["bench", *other, *own]) == 0
+        assert f"Biased test of {small} (honest protocol)" in capsys.readouterr().out
     assert main(["bench", "table", "--datasets", small, *words[4:], "--test-kind", "uniform"]) == 0
     assert "Biased test of" not in capsys.readouterr().out
 

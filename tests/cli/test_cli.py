@@ -20,6 +20,7 @@ from counterpoise.cli.demo import run_demo
 from counterpoise.cli.main import main
 from counterpoise.cli.options import with_option_names
 from counterpoise.config import Configurable
+from counterpoise.data.datasets import SOURCES
 from counterpoise.methods import configure, short_names
 from counterpoise.runs import columns_as_fitted
 
@@ -260,7 +261,7 @@ def test_recommendations_are_written_in_original_ids(ending: str, run: Path, tmp
     out = tmp_path / f"recs.{ending}"
     assert main(["recommend", str(run), "--k", "4", "--out", str(out), "--quiet"]) == 0
     frame = pl.read_csv(out) if ending == "csv" else pl.read_parquet(out)
-    assert frame.columns == ["user_id", "item_id", "score", "rank"]
+    assert frame.columns == ["user_id", "item_id", "score", "rank", "scored_by"]
     assert len(frame) == 60 * 4
     assert frame["user_id"].str.starts_with("u").all()
     assert frame["item_id"].str.starts_with("i").all()
@@ -273,6 +274,61 @@ def test_recommendations_for_named_users_are_printed(run: Path, capsys: pytest.C
     assert "nobody" in capsys.readouterr().out
     assert main(["recommend", str(run), "--users", "u3", "--candidates", "i1,i2", "--keep-seen", "--json"]) == 0
     assert {row["item_id"] for row in printed_json(capsys)} == {"i1", "i2"}
+
+
+def test_new_users_get_lists_from_a_file_of_ratings(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = tmp_path / "given.csv"
+    given.write_text("who,item_id,rating\na,i3,1\na,i5,0\nb,i3,0\n")
+    arguments = ["recommend", str(run), "--ratings", str(given), "--user-col", "who", "--k", "3", "--json"]
+    assert main(arguments) == 0
+    rows = printed_json(capsys)
+    expected = cp.load_model(run).recommend_for(pl.read_csv(given).rename({"who": "user_id"}), 3)
+    assert [(row["user_id"], row["item_id"]) for row in rows] == expected.select("user_id", "item_id").rows()
+    assert {row["scored_by"] for row in rows} == {"fold-in"}
+    given.write_text("item_id,rating\ni3,1\n")
+    assert (
+        main(["recommend", str(run), "--ratings", str(given), "--k", "1", "--exclude", rows[0]["item_id"], "--json"])
+        == 0
+    )
+    one = printed_json(capsys)
+    assert one[0]["user_id"] == "new"
+    assert one[0]["item_id"] != rows[0]["item_id"]
+    assert main(["recommend", str(run), "--ratings", str(given), "--users", "u3"]) == 2
+    assert "`--users` are of the log, and `--ratings` of users whom it does not have" in capsys.readouterr().err
+
+
+def test_items_and_pairs_are_left_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["recommend", str(run), "--users", "u3,u5", "--k", "5", "--json"]
+    assert main(asked) == 0
+    first = printed_json(capsys)
+    (tmp_path / "pairs.csv").write_text(f"user_id,item_id\nu3,{first[0]['item_id']}\n")
+    (tmp_path / "items.txt").write_text(f"{first[0]['item_id']}\nnone such\n")
+    best = first[0]["item_id"]
+    for option, file, users in (
+        ("--exclude-pairs", "pairs.csv", {"u3"}),
+        ("--exclude-file", "items.txt", {"u3", "u5"}),
+    ):
+        assert main([*asked, option, str(tmp_path / file)]) == 0
+        rows = printed_json(capsys)
+        assert not any(row["item_id"] == best and row["user_id"] in users for row in rows)
+        kept = [
+            row["item_id"] for row in first if row["user_id"] == "u5" and (users == {"u3"} or row["item_id"] != best)
+        ]
+        assert [row["item_id"] for row in rows if row["user_id"] == "u5"][: len(kept)] == kept
+    both = ["--exclude", best, "--exclude-pairs", str(tmp_path / "pairs.csv")]
+    assert main([*asked, *both]) == 2
+    assert "`--exclude` and `--exclude-pairs` cannot be given together" in capsys.readouterr().err
+
+
+def test_vectors_are_exported(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", str(run), "--out", str(tmp_path / "vectors")]) == 0
+    assert f"written to {tmp_path / 'vectors'}" in capsys.readouterr().out
+    users, items = (pl.read_parquet(tmp_path / "vectors" / f"{side}.parquet") for side in ("users", "items"))
+    logit = float(users["vector"].to_numpy()[4] @ items["vector"].to_numpy()[2])
+    model = cp.load_model(run)
+    assert model.predict([users["id"][4]], [items["id"][2]])[0] == pytest.approx(1 / (1 + np.exp(-logit)), abs=1e-5)
 
 
 def test_predictions_are_written_beside_their_pairs(run: Path, files: Path, tmp_path: Path) -> None:
@@ -327,7 +383,7 @@ def test_a_test_file_is_biased_unless_said_to_be_uniform(
     assert main(["evaluate", str(out), test]) == 0  # the run knows that this file is uniform
     assert capsys.readouterr().out.startswith("On unbiased ratings")
     assert main(["evaluate", str(out), "simulated", "--test-kind", "uniform"]) == 2
-    assert "goes with your own files; 'simulated' has a uniform test" in capsys.readouterr().err
+    assert "goes with your own files; that of 'simulated' is known" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("by", ["random", "user", "time", "leave-last"])
@@ -406,6 +462,12 @@ def test_evaluate_weights_biased_ratings_as_asked(
         "known": "known",
     }
     assert found["balanced"]["naive"]["auc"] == pytest.approx(found["none"]["auc"])
+    probed = str(tmp_path / "probed")
+    rows[::2].write_csv(tmp_path / "probe.csv")
+    fit = ["fit", str(files / "train.csv"), "--probe", str(tmp_path / "probe.csv"), "--method", "mf", "--epochs", "2"]
+    assert main([*fit, "--out", probed, "--quiet"]) == 0
+    assert main(["evaluate", probed, str(files / "test.csv")]) == 0
+    assert "A run keeps its pairs, not its probe's labels: the weights are learned without" in capsys.readouterr().out
     assert main([*command, "--weights", "know"]) == 2
     assert "Did you mean 'known'?" in capsys.readouterr().err
     assert main([*command, "--weights", "known"]) == 2
@@ -442,7 +504,7 @@ def test_datasets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert all(word in text for word in ("coat", "yahoo-r3", "kuairec", "simulated", "licence"))
     assert main(["datasets", "--json"]) == 0
-    assert {row["name"] for row in printed_json(capsys)} == {"coat", "yahoo-r3", "kuairec", "simulated"}
+    assert [row["name"] for row in printed_json(capsys)] == list(SOURCES)
 
 
 def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -554,6 +616,17 @@ def test_balance_writes_weights_and_prints_diagnostics(
     assert max(abs(row["smd_after"]) for row in facts["diagnosis"]["table"]) < 1e-6
 
 
+def test_balance_reads_files_without_header(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, rows in (("observed", "1;2.5\n2;3.5\n4;1.5\n"), ("population", "1;2\n2;3\n3;1\n")):
+        (tmp_path / f"{name}.data").write_text(rows)
+    command = ["balance", *(str(tmp_path / f"{name}.data") for name in ("observed", "population"))]
+    command += ["--moments", "1", "--out", str(tmp_path / "out.csv")]
+    assert main(command) == 2
+    assert "looks like data, not like the names of columns: '1', '2.5'. Name its 2" in capsys.readouterr().err
+    assert main([*command, "--header", "age,income", "--separator", "semicolon", "--quiet"]) == 0
+    assert pl.read_csv(tmp_path / "out.csv").columns == ["age", "income", "weight"]
+
+
 def test_balance_takes_raw_units(samples: tuple[str, str], tmp_path: Path) -> None:
     weights = {}
     for units in ("sd", "raw"):
@@ -584,6 +657,43 @@ def test_balance_keeps_columns_and_row_order(tmp_path: Path) -> None:
     assert (frame["weight"] * frame["age"]).sum() == pytest.approx(2, abs=0.01)
 
 
+def test_balance_takes_text_and_gaps_and_says_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    jobs = ["cook", "smith", "", "cook", "cook", "smith"]
+    rows = [f"{n},{20 + n % 7 if n % 5 else ''},{jobs[n % 6]},{n % 3}\n" for n in range(60)]
+    (tmp_path / "o.csv").write_text("id,age,job,y\n" + "".join(rows))
+    (tmp_path / "p.csv").write_text("id,age,job\n" + "".join(row.rsplit(",", 1)[0] + "\n" for row in rows[::2]))
+    files = [str(tmp_path / name) for name in ("o.csv", "p.csv", "w.csv")]
+    command = ["balance", *files[:2], "--moments", "1", "--out", files[2]]
+    assert main(command) == 0
+    shown = capsys.readouterr().out
+    assert "Not balanced: id (an id), y (not in the population)." in shown
+    assert all(name in shown for name in ("age (missing)", "job=smith", "job (missing)"))
+    (tmp_path / "p.csv").write_text("age,job\n20,cook\ninf,smith\n")
+    assert main(command) == 2
+    assert "p.csv: column 'age', row 3: expected a finite number, got " in capsys.readouterr().err
+
+
+def test_balance_compares_treated_and_controls_of_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=300)
+    treated = rng.random(300) < 1 / (1 + np.exp(-a))
+    table = pl.DataFrame({"a": a, "t": treated.astype(int), "w": rng.uniform(1, 2, 300), "y": rng.random(300)})
+    table.write_csv(tmp_path / "t.csv")
+    command = ["balance", str(tmp_path / "t.csv"), "--treatment", "t", "--target", "att", "--features", "a"]
+    command += ["--moments", "1", "--tolerance", "0", "--strength", "1e6", "--out", str(tmp_path / "out.csv")]
+    assert main([*command, "--sample-weights", "w"]) == 0
+    assert "Treated and controls against the treated, in SD" in capsys.readouterr().out
+    found = pl.read_csv(tmp_path / "out.csv")
+    assert found.columns == [*table.columns, "weight"]
+    means = [float((part["a"] * part["weight"]).sum()) for _, part in found.group_by("t")]
+    sampled = found.filter(pl.col("t") == 1)
+    assert means == pytest.approx([float(np.average(sampled["a"], weights=sampled["w"]))] * 2, abs=1e-6)
+    assert main([*command, "--json"]) == 0
+    assert set(printed_json(capsys)["solver"]) == {"controls"}
+
+
 def test_balance_keeps_lists_and_dates_of_a_parquet_file(tmp_path: Path) -> None:
     columns = {"tags": [["a"], [], ["b", "c"]], "age": [1, 3, 2], "day": [date(2024, 1, day) for day in (1, 2, 3)]}
     pl.DataFrame(columns).write_parquet(tmp_path / "o.parquet")
@@ -610,8 +720,19 @@ def test_smd_of_constant_feature_is_dash_and_null(tmp_path: Path, capsys: pytest
     ("arguments", "words"),
     [
         (["balance", "{files}/observed.parquet", "{files}/none.csv", "--out", "w.csv"], "there is no such file"),
-        (["balance", "{files}/observed.parquet", "{files}/train.csv", "--out", "w.csv"], "there is no column 'age'"),
-        (["balance", "{files}/train.csv", "{files}/train.csv", "--out", "w.csv"], "expected a finite number, got 'u"),
+        (["balance", "{files}/observed.parquet", "{files}/train.csv", "--out", "w.csv"], "Not balanced: age (not in"),
+        (
+            ["balance", "{files}/observed.parquet", "{files}/population.csv", "--features", "agee", "--out", "w.csv"],
+            "`features` names 'agee'; the columns are 'age', 'income'. Did you mean 'age'?",
+        ),
+        (
+            ["balance", "{files}/observed.parquet", "--treatment", "aged", "--features", "age", "--out", "w.csv"],
+            "there is no column 'aged'",
+        ),
+        (
+            ["balance", "{files}/observed.parquet", "--treatment", "age", "--out", "w.csv"],
+            "An outcome must not be among them",
+        ),
         (["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.doc"], "must end in"),
         (
             ["balance", "{files}/observed.parquet", "{files}/population.csv", "--out", "w.csv", "--tolerance", "-1"],
@@ -661,6 +782,14 @@ def test_smd_of_constant_feature_is_dash_and_null(tmp_path: Path, capsys: pytest
         (["fit", "{files}/train.csv", "--method", "eib"], "Or give the `label`"),
         (["fit", "{files}/train.csv", "--propensity-col", "chance"], "'chance'"),
         (["fit", "coat", "--propensity-col", "chance"], "does not take `--propensity-col`"),
+        (["fit", "{files}/train.csv", "--header", "a,a"], "`header` must be different names of columns"),
+        (["fit", "{files}/train.csv", "--separator", "tabb"], "Did you mean 'tab'?"),
+        (["fit", "{files}/raw.txt"], "for example user_id,item_id,rating,column_4."),
+        (["fit", "{files}/raw.txt", "--rating-col", "ratting", "--header", "user_id,item_id,rating,x"], "an 'rating'?"),
+        (
+            ["predict", "{run}", "{files}/train.csv", "--user-col", "user", "--out", "out.csv"],
+            "Did you mean 'user_id'?",
+        ),
         (["demo", "--seed", "-1"], "`seed`"),
     ],
 )
@@ -671,6 +800,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     monkeypatch.chdir(tmp_path)
     (files / "heavy.csv").write_text("age,weight\n1,2\n3,4\n")
     (files / "settings.toml").write_text("settings = 3\n")
+    (files / "raw.txt").write_text("a,x,5,0.5\nb,y,1,0.2\n")
     (files / "ratings.csv").write_text("user_id,item_id,rating\na,x,5\nb,y,1\n")
     before = sorted(files.rglob("*"))
     assert main([word.format(files=files, run=run) for word in arguments]) == 2
@@ -722,10 +852,44 @@ def test_test_file_is_read_by_columns_of_the_run(
     for words, message in (
         (["test.csv", "--user-col", "nobody", "--separator", separator], "there is no column 'nobody'"),
         (["short.csv"], "there is no column 'stars'"),
-        (["test.csv", "--separator", "ab"], "must be one character, for example ',' or a tab, got 'ab'"),
+        (
+            ["test.csv", "--separator", "abc"],
+            "must be one or two characters or one of tab, comma, semicolon, pipe, space, got 'abc'",
+        ),
     ):
         assert main(["evaluate", run, str(tmp_path / words[0]), *words[1:]]) == 2
         assert message in capsys.readouterr().err
+
+
+def test_raw_log_is_fitted_in_one_command(
+    dataset: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame = dataset.train.to_frame().select("user_id", "item_id", rating=pl.col("rating") * 4 + 1)
+    frame = frame.with_columns(timestamp=pl.int_range(len(frame)) + 881250949)
+    frame.write_csv("u.data", separator="\t", include_header=False)
+    frame.select("rating", "item_id", "user_id").write_csv("swapped.csv", include_header=False)
+    fit = ["--threshold", "4", "--method", "popularity", "--holdout", "0.2", "--out", "run"]
+    assert main(["fit", "u.data", *fit, "--by", "time"]) == 0
+    printed = capsys.readouterr()
+    said = "u.data: fields separated by tabs, no header; read as user_id, item_id, rating, timestamp\n"
+    assert printed.err == said
+    assert "u: <FeedbackLog: " in printed.out
+    assert main(["evaluate", "run", "u.data", "--json", "--protocol", "paper"]) == 0
+    first = capsys.readouterr()
+    assert first.err == said
+    assert main(["fit", "u.data", *fit, "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    header = ["--header", "rating,item_id,user_id"]
+    assert main(["fit", "swapped.csv", *fit, *header, "--by", "random", "--quiet"]) == 0
+    assert main(["fit", "--config", "run", "--out", "again", "--quiet"]) == 0  # the header is kept with the run
+    assert main(["evaluate", "run", "swapped.csv", "--json", "--protocol", "paper"]) == 0
+    assert main(["predict", "run", "swapped.csv", *header, "--out", "scores.csv", "--quiet"]) == 0
+    second = capsys.readouterr()
+    assert second.err == ""
+    rows = [json.loads(text)["test_rows"] for text in (first.out, second.out)]
+    assert rows == [len(frame)] * 2
+    assert pl.read_csv("scores.csv")["user_id"].n_unique() == frame["user_id"].n_unique()
 
 
 @pytest.mark.parametrize("damage", [{"user_col": ["a"]}, {"separator": {}}, {"separator": 3}, {"unknown": 1}])

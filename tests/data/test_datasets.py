@@ -179,7 +179,143 @@ def test_kuairec_small_matrix_alone_gives_a_semisynthetic_log(tmp_path: Path) ->
     assert again.train.pairs.tolist() == data.train.pairs.tolist()
 
 
-# ---- where datasets are looked for
+# ---- movielens
+
+LOG_100K = [(1, 10, 4, 881250949), (1, 20, 2, 891717742), (2, 10, 5, 878887116), (2, 30, 1, 880606923)]
+
+
+def tiny_100k(folder: Path) -> Path:
+    write(folder, u__data="".join("\t".join(map(str, row)) + "\n" for row in LOG_100K))
+    write(folder, u__user="1|24|M|technician|85711\n2|53|F|other|94043\n")
+    genres = {10: (3, 5), 20: (0,), 30: (18,)}
+    titles = {10: "Toy Story (1995)", 20: "unknown", 30: "Misérables, Les (1995)"}
+    lines = [
+        "|".join(
+            [str(item), titles[item], "01-Jan-1995", "", "", *("1" if k in genres[item] else "0" for k in range(19))]
+        )
+        for item in genres
+    ]
+    (folder / "u.item").write_text("\n".join(lines) + "\n", encoding="latin-1")
+    return folder
+
+
+def test_movielens_100k_is_read_with_titles_and_genres(tmp_path: Path) -> None:
+    data = load_dataset("movielens", tiny_100k(tmp_path))
+    assert data.train.to_frame().rows() == [(user, item, rating, time) for user, item, rating, time in LOG_100K]
+    assert data.train.labels.tolist() == [1, 0, 1, 0]
+    assert data.item_names.rows() == [(10, "Toy Story (1995)"), (20, "unknown"), (30, "Misérables, Les (1995)")]
+    assert data.item_names.columns == ["item_id", "name"]
+    genres = data.train.item_feature_names
+    assert len(genres) == 4  # of 19; the others have no movie
+    assert data.train.item_features.sum(axis=1).tolist() == [2, 1, 1]
+    assert (data.train.user_feature_names, data.train.user_features.tolist()) == (["age"], [[24], [53]])
+    assert (data.test, data.train.sample) == (None, "biased")
+
+
+def test_movielens_1m_is_read_with_two_colons(tmp_path: Path) -> None:
+    write(tmp_path, ratings__dat="".join("::".join(map(str, row)) + "\n" for row in LOG_100K))
+    write(tmp_path, users__dat="1::F::1::10::48067\n2::M::56::16::70072-1234\n")
+    movies = '10::Toy "Story": A (1995)::Animation|Comedy\n20::Café::Drama\n30::C::War\n'
+    (tmp_path / "movies.dat").write_text(movies, encoding="latin-1")
+    data = load_dataset("movielens", tmp_path)
+    assert data.train.to_frame().rows() == LOG_100K
+    assert data.item_names["name"].to_list() == ['Toy "Story": A (1995)', "Café", "C"]
+    assert data.train.user_feature_names == ["age"]  # occupations are codes, each of one user
+
+
+def test_movielens_csv_is_read_and_held_out_by_time(tmp_path: Path) -> None:
+    folder = tmp_path / "ml-20m"
+    rows = "".join(",".join(map(str, row)) + "\n" for row in LOG_100K)
+    write(folder, ratings__csv="userId,movieId,rating,timestamp\n" + rows.replace(",4,", ",4.5,"))
+    write(folder, movies__csv='movieId,title,genres\n10,"Story, A",A|B\n20,B,A\n30,C,(no genres listed)\n')
+    data = load_dataset("movielens", folder, holdout=0.25, by="time")
+    assert pairs(data) == {"train": {(1, 10), (2, 10), (2, 30)}, "test": {(1, 20)}}
+    assert data.test.sample == "biased"
+    assert data.train.ratings.max() == 5
+    assert data.item_names["name"].to_list() == ["Story, A", "B", "C"]
+
+
+def test_folder_of_a_known_dataset_suggests_its_name(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"ends in .* If the folder holds 'movielens', give that name, and the folder"):
+        load_dataset(tiny_100k(tmp_path / "films"))
+
+
+def test_movielens_is_found_under_the_name_of_its_release(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
+    tiny_100k(tmp_path / "ml-100k")
+    assert len(load_dataset("movielens").train) == 4
+    with pytest.raises(ConfigError, match="`test_kind` goes with your own files; how the ratings of 'movielens'"):
+        load_dataset("movielens", test_kind="uniform")
+
+
+# ---- kuairand
+
+
+def kuairand_log(rows: list[tuple[int, int, int, int]]) -> str:
+    names = "user_id,video_id,date,hourmin,time_ms,is_click,is_like,play_time_ms,is_rand,tab"
+    lines = [f"{user},{video},20220421,400,{time},{click},0,100,0,1" for user, video, time, click in rows]
+    return "\n".join([names, *lines, ""])
+
+
+def test_kuairand_trains_on_standard_and_tests_on_random_rows(tmp_path: Path) -> None:
+    folder = tmp_path / "KuaiRand-Pure" / "data"
+    early, late = kuairand_log([(0, 7, 10, 0), (1, 8, 11, 1)]), kuairand_log([(0, 7, 20, 1), (1, 9, 21, 0)])
+    random = kuairand_log([(0, 8, 22, 1), (0, 9, 23, 0), (1, 7, 24, 0)])
+    write(folder, log_standard_4_08_to_4_21_pure__csv=early, log_standard_4_22_to_5_08_pure__csv=late)
+    write(folder, log_random_4_22_to_5_08_pure__csv=random)
+    users = "user_id,user_active_degree,is_live_streamer,register_days,onehot_feat3,onehot_feat12\n"
+    write(folder, user_features_pure__csv=users + "0,full_active,0,100,1153,\n1,UNKNOWN,1,300,3,1\n")
+    items = "video_id,author_id,upload_dt,video_duration,tag\n"
+    write(folder, video_features_basic_pure__csv=items + '7,5,2020-07-08,17200.0,"1,2"\n8,6,2020-07-08,,3\n9,6,,1,3\n')
+    data = load_dataset("kuairand", folder.parent, probe_fraction=0)
+    assert pairs(data) == {"train": {(0, 7), (1, 8), (1, 9)}, "test": {(0, 8), (0, 9), (1, 7)}}
+    assert data.train.to_frame().sort("timestamp")["rating"].to_list() == [1, 1, 0]  # the last of (0, 7)
+    assert (data.train.sample, data.test.sample) == ("biased", "uniform")
+    assert data.train.user_feature_names[:2] == ["is_live_streamer", "register_days"]
+    assert data.train.user_features[:, :2].tolist() == [[0, 100], [1, 300]]
+    assert "tag=3" in data.train.item_feature_names
+
+
+# ---- open bandit
+
+
+def bandit_log(rows: list[tuple[str, int, int, int, float]]) -> str:
+    names = ",timestamp,item_id,position,click,propensity_score," + ",".join(f"user_feature_{k}" for k in range(4))
+    lines = [
+        f"{number},2019-11-24 00:00:0{number}.5+00:00,{item},{position},{click},{chance},{user},b,c,d,0.0"
+        for number, (user, item, position, click, chance) in enumerate(rows)
+    ]
+    return "\n".join([names + ",user-item_affinity_0", *lines, ""])
+
+
+BTS = [("x", 0, 1, 0, 0.5), ("x", 0, 2, 1, 0.25), ("x", 1, 3, 0, 0.1), ("y", 2, 1, 1, 0.75)]
+UNIFORM = [("x", 2, 1, 1, 1 / 3), ("y", 0, 2, 0, 1 / 3)]
+
+
+def test_open_bandit_has_known_propensities_and_a_uniform_test(tmp_path: Path) -> None:
+    for policy, rows in (("bts", BTS), ("random", UNIFORM)):
+        context = ",item_id,item_feature_0,item_feature_1\n0,0,-1.0,h\n1,1,0.0,h\n2,2,1.0,g\n"
+        write(tmp_path / policy / "men", men__csv=bandit_log(rows), item_context__csv=context)
+    data = load_dataset("open-bandit-men", tmp_path, probe_fraction=0)
+    assert pairs(data) == {"train": {(1, 0), (1, 1), (2, 2)}, "test": {(1, 2), (2, 0)}}
+    log = data.train.to_frame().sort("timestamp")
+    assert log["rating"].to_list() == [1, 0, 1]  # the last row of each pair
+    expected = [1 - (1 - 0.375) ** 3, 1 - (1 - 0.1) ** 3, 0.75]
+    assert log["propensity"].to_list() == pytest.approx(expected)
+    assert data.test.sample == "uniform"
+
+
+def test_one_policy_of_open_bandit_is_a_log_without_test(tmp_path: Path) -> None:
+    write(tmp_path / "random" / "all", all__csv=bandit_log(UNIFORM))
+    data = load_dataset("open-bandit", tmp_path)
+    assert (data.train.sample, data.test) == ("uniform", None)
+    assert load_dataset("open-bandit", tmp_path, holdout=0.5).test.sample == "uniform"
+    write(tmp_path / "bts" / "all", all__csv=bandit_log(BTS))
+    with pytest.raises(ConfigError, match="'open-bandit' has a uniform test"):
+        load_dataset("open-bandit", tmp_path, holdout=0.5)
+
+
+# ---- where they are
 
 
 def test_path_comes_before_environment_before_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,14 +340,9 @@ def test_available_lists_licence_origin_and_readiness(tmp_path: Path, monkeypatc
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
     tiny_coat(tmp_path / "coat")
     rows = {row["name"]: row for row in available()}
-    assert list(rows) == ["coat", "yahoo-r3", "kuairec", "simulated"]
+    assert list(rows) == list(SOURCES)
     assert all(row["licence"] and row["size"] and row["obtain"] and row["title"] for row in rows.values())
-    assert {name: row["ready"] for name, row in rows.items()} == {
-        "coat": True,
-        "yahoo-r3": False,
-        "kuairec": False,
-        "simulated": True,
-    }
+    assert [name for name, row in rows.items() if row["ready"]] == ["coat", "simulated"]
     assert rows["coat"]["folder"] == str(tmp_path / "coat")
 
 

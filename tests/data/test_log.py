@@ -6,6 +6,7 @@ import datetime as dt
 from dataclasses import replace
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -196,7 +197,8 @@ def test_without_a_threshold_the_ratings_are_the_labels() -> None:
     ids=["polars", "lazy", "pandas", "pandas nullable", "categories", "objects", "odd index", "pyarrow"],
 )
 def test_frames_of_all_libraries_give_the_same_log(frame: Any) -> None:
-    assert FeedbackLog.from_frame(frame).to_frame().to_dict(as_series=False) == COLUMNS
+    table = nw.from_native(FeedbackLog.from_frame(frame).to_frame())
+    assert {name: table[name].to_list() for name in table.columns} == COLUMNS
 
 
 @pytest.mark.parametrize("column", [pd.Series, pa.array, pl.Series, np.array, tuple, iter])
@@ -273,7 +275,9 @@ def test_log_needs_rows_and_columns_of_one_length() -> None:
 def test_settings_that_break_their_rule_are_refused() -> None:
     with pytest.raises(ConfigError, match="`threshold` must be a number, got nan"):
         log(threshold=float("nan"))
-    with pytest.raises(ConfigError, match="`duplicates` must be one of 'error', 'last', 'mean', got 'first'"):
+    with pytest.raises(
+        ConfigError, match="`duplicates` must be one of 'auto', 'error', 'last', 'mean', 'sum', got 'first'"
+    ):
         log(duplicates="first")
 
 

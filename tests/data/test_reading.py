@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import json
 import os
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from counterpoise.data.files import layout_of
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.reading import read_columns, read_log, read_logs, read_pairs
-from counterpoise.errors import ConfigError, DataError
+from counterpoise.errors import ConfigError, DataError, ReadingWarning
 
 HEADER = "user_id,item_id,rating\n"
 ROWS = {"user_id": [1, 1, 2], "item_id": [10, 20, 10], "rating": [4.0, 2.0, 5.0]}
@@ -192,6 +195,216 @@ def test_file_without_header_takes_given_names(tmp_path: Path) -> None:
     assert failure(file, header=names) == "row 1: expected 3 fields, got 2."
 
 
+# ---- what is not said of a text file
+
+RAW = [(1, 10, 4, 881250949), (1, 20, 2, 891717742), (2, 10, 5, 878887116)]  # a log as MovieLens writes it
+RAW_ROWS = ROWS | {"timestamp": [row[3] for row in RAW]}
+
+
+def raw(separator: str, columns: int = 4) -> str:
+    return "".join(separator.join(map(str, row[:columns])) + "\n" for row in RAW)
+
+
+def guess_of(file: Path, **options: object) -> tuple[dict[str, list[object]], list[str]]:
+    """The rows of a log, and what was guessed about its file."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        log = read_log(file, **options)
+    assert all(issubclass(warning.category, ReadingWarning) for warning in caught)
+    return rows(log), [str(warning.message).removeprefix(f"{file}: ") for warning in caught]
+
+
+@pytest.mark.parametrize("name", ["u.data", "ratings.dat", "u1.base", "ratings", "a.csv", "a.tsv", "a.txt"])
+@pytest.mark.parametrize(
+    ("separator", "named"),
+    [("\t", "tabs"), ("::", "'::'"), (",", "commas"), (";", "semicolons"), ("|", "pipes"), (" ", "spaces")],
+)
+def test_log_without_header_is_guessed_and_said(tmp_path: Path, name: str, separator: str, named: str) -> None:
+    found, guesses = guess_of(write(tmp_path, raw(separator), name))
+    assert found == RAW_ROWS
+    assert guesses == [f"fields separated by {named}, no header; read as user_id, item_id, rating, timestamp"]
+
+
+def test_compressed_log_without_header_is_guessed(tmp_path: Path) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    for name, pack in (("u.data.gz", gzip.compress), ("u.data.zst", zstandard.compress)):
+        found, guesses = guess_of(write(tmp_path, pack(raw("\t").encode()), name))
+        assert found == RAW_ROWS
+        assert len(guesses) == 1
+
+
+def test_three_columns_are_guessed_without_times(tmp_path: Path) -> None:
+    found, guesses = guess_of(write(tmp_path, raw("\t", 3), "u.data"))
+    assert found == ROWS
+    assert guesses[0].endswith("read as user_id, item_id, rating")
+
+
+def test_nothing_is_guessed_of_the_usual_or_the_said(tmp_path: Path) -> None:
+    header = ["user_id", "item_id", "rating", "timestamp"]
+    files = [
+        (write(tmp_path, HEADER + raw(",", 3), "a.csv"), {}),
+        (write(tmp_path, (HEADER + raw(",", 3)).replace(",", "\t"), "a.tsv"), {}),
+        (write(tmp_path, raw("\t"), "u.data"), {"header": header, "separator": "tab"}),
+        (write(tmp_path, raw("::"), "r.dat"), {"header": ",".join(header), "separator": "::"}),
+    ]
+    for file, options in files:
+        assert guess_of(file, **options)[1] == []
+
+
+def test_separator_of_another_ending_is_guessed(tmp_path: Path) -> None:
+    text = "user_id;item_id;rating;note\n1;10;4;a, b\n1;20;2;c\n2;10;5;\n"
+    assert guess_of(write(tmp_path, text)) == (ROWS, ["fields separated by semicolons"])
+    quoted = text.replace("a, b", '"a; b"')
+    assert guess_of(write(tmp_path, quoted, "ratings")) == (ROWS, ["fields separated by semicolons"])
+
+
+@pytest.mark.parametrize("word", ["tab", "\t", r"\t"])
+def test_separators_can_be_given_as_words(tmp_path: Path, word: str) -> None:
+    assert rows(read_log(write(tmp_path, raw("\t"), "u.data"), separator=word, header=tuple(RAW_ROWS))) == RAW_ROWS
+
+
+@pytest.mark.parametrize("separator", ["", ":::", '"', "\n", "tabb"])
+def test_impossible_separator_is_refused(tmp_path: Path, separator: str) -> None:
+    with pytest.raises(ConfigError, match="`separator` must be one or two characters or one of tab, comma") as caught:
+        read_log(write(tmp_path, HEADER), separator=separator)
+    assert str(caught.value).endswith("Did you mean 'tab'?") == (separator == "tabb")
+
+
+@pytest.mark.parametrize("header", ["user_id,,rating", ["user_id", "user_id"], [], [1, 2]])
+def test_impossible_header_is_refused(tmp_path: Path, header: object) -> None:
+    with pytest.raises(ConfigError, match="`header` must be different names of columns, such as user_id,item_id,"):
+        read_log(write(tmp_path, raw(",")), header=header)
+
+
+@pytest.mark.parametrize(
+    ("text", "example"),
+    [
+        ("1,10,4,0.5\n1,20,2,0.5\n", "user_id,item_id,rating,column_4"),
+        ("881250949,1,10,4\n881250950,1,20,2\n", "user_id,item_id,rating,column_4"),
+        ("1,10,4,881250949,x\n", "user_id,item_id,rating,column_4,column_5"),
+        ("1,10,881250949\n", "user_id,item_id,rating"),
+        ("1.5,10,4\n", "user_id,item_id,rating"),
+        ("".join(f"{row},{row % 5},{row * 7}\n" for row in range(50)), "user_id,item_id,rating"),
+    ],
+    ids=["no time", "time first", "five columns", "no rating", "no id", "ids in the place of ratings"],
+)
+def test_file_without_header_that_may_be_anything_is_refused(tmp_path: Path, text: str, example: str) -> None:
+    message = failure(write(tmp_path, text))
+    assert message.startswith("row 1 looks like data, not like the names of columns: ")
+    assert message.endswith(f"columns in their order with `header` (--header), for example {example}.")
+
+
+def test_named_columns_are_never_guessed(tmp_path: Path) -> None:
+    message = failure(write(tmp_path, raw("\t"), "u.data"), user_col="uid")
+    assert message.startswith("row 1 looks like data")
+    assert message.endswith("for example uid,item_id,rating,column_4.")
+
+
+def test_header_of_years_is_no_data(tmp_path: Path) -> None:
+    file = write(tmp_path, "user_id,item_id,rating,2019\n1,10,4,0\n1,20,2,0\n2,10,5,1\n")
+    assert guess_of(file) == (ROWS, [])
+
+
+def test_given_header_leaves_a_file_with_names_alone(tmp_path: Path) -> None:
+    train, test = write(tmp_path, raw(","), "train.csv"), write(tmp_path, HEADER + "2,20,1\n", "test.csv")
+    logs = read_logs({"train": train, "test": test}, header=tuple(RAW_ROWS))
+    assert rows(logs["train"]) == RAW_ROWS
+    assert rows(logs["test"]) == {"user_id": [2], "item_id": [20], "rating": [1]}
+
+
+def test_wrong_row_is_counted_also_without_header(tmp_path: Path) -> None:
+    many = raw("::") * 4
+    with pytest.warns(ReadingWarning, match="no header; read as"):
+        assert failure(write(tmp_path, many + "3::30\n", "r.dat")).startswith("row 13: expected 4 fields as in the fi")
+    with pytest.warns(ReadingWarning):
+        assert failure(write(tmp_path, many + "3::30::good::881250949\n", "r.dat")).startswith(
+            "column 'rating', row 13:"
+        )
+
+
+def test_text_after_long_separators_must_be_utf8(tmp_path: Path) -> None:
+    file = write(tmp_path, b"user_id::item_id::rating\n1::10::4\nJos\xe9::1::2\n", "r.dat")
+    assert failure(file, separator="::") == "row 3: the text is not UTF-8. Save the file with the encoding UTF-8."
+
+
+def test_files_of_a_log_are_guessed_once(tmp_path: Path) -> None:
+    for number in range(3):
+        write(tmp_path, raw("\t"), f"part-{number}")
+    with pytest.warns(ReadingWarning) as caught:
+        log = read_log(tmp_path / "part-*", duplicates="last")
+    assert rows(log) == RAW_ROWS
+    assert len(caught) == 1
+
+
+def test_pairs_without_header_are_read(tmp_path: Path) -> None:
+    with pytest.warns(ReadingWarning, match="read as user_id, item_id$"):
+        assert read_pairs(write(tmp_path, raw("\t", 2), "pairs")).to_dict(as_series=False) == {
+            "user_id": [1, 1, 2],
+            "item_id": [10, 20, 10],
+        }
+    assert read_pairs(write(tmp_path, raw("\t")), header="user_id,item_id,x,y", separator="tab").columns == [
+        "user_id",
+        "item_id",
+    ]
+
+
+def test_table_of_ids_without_header_begins_with_the_ids(tmp_path: Path) -> None:
+    users = write(tmp_path, "1|24|M|technician|85711\n2|53|F|other|94043\n", "u.user")
+    layout = layout_of(users, ["user_id"], id_col="user_id")
+    assert layout.header == ("user_id", "column_2", "column_3", "column_4", "column_5")
+    assert layout.guess.startswith("fields separated by pipes, no header; read as user_id, column_2, ")
+    with pytest.raises(DataError, match="row 1 looks like data"):
+        layout_of(write(tmp_path, "1|24\n1|25\n", "u.user"), ["user_id"], id_col="user_id")
+
+
+# ---- JSON lines
+
+
+def test_json_lines_are_read_plain_and_compressed(tmp_path: Path) -> None:
+    text = "".join(json.dumps(dict(zip(RAW_ROWS, row, strict=True))) + "\n\n" for row in RAW)
+    for name, content in (("a.jsonl", text.encode()), ("[a]*.ndjson", text.encode()), ("a.jsonl.gz", text.encode())):
+        file = write(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name)
+        assert rows(read_log(file)) == ROWS
+        assert rows(read_log(file, timestamp_col="timestamp")) == RAW_ROWS
+
+
+def test_ids_of_json_lines_may_be_text_and_numbers(tmp_path: Path) -> None:
+    text = '{"user_id": "007", "item_id": 1, "rating": 1, "t": "soon"}\n'
+    text += '{"rating": 2.5, "user_id": 7, "item_id": 2}\n'
+    assert rows(read_log(write(tmp_path, text, "a.jsonl")))["user_id"] == ["007", "7"]
+    assert failure(write(tmp_path, text, "a.jsonl"), timestamp_col="t").startswith("column 't', row 1: expected a")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"user_id": 2,', 'row 2: expected a record such as {"user_id": 1}, got \'{"user_id": 2,\'.'),
+        ("[2, 20, 1]", "row 2: expected a record such as"),
+        ("2,20,1", "row 2: expected a record such as"),
+        ('{"user_id": 2, "item_id": 20}', "column 'rating', row 2: expected a finite number, got None"),
+        ('{"item_id": 2, "rating": 20}', "column 'user_id', row 2: the id is missing"),
+        ('{"user_id": 2, "item_id": 20, "rating": [1]}', "column 'rating', row 2: expected a finite number, got '[1]'"),
+        ('{"user_id": 2, "item_id": 20, "rating": NaN}', "row 2: expected a record such as"),
+    ],
+)
+def test_wrong_record_is_named_by_its_row(tmp_path: Path, line: str, words: str) -> None:
+    file = write(tmp_path, f'{{"user_id": 1, "item_id": 10, "rating": 4}}\n{line}\n', "a.jsonl")
+    assert failure(file).startswith(words)
+
+
+def test_misspelt_column_is_suggested_in_every_format(tmp_path: Path) -> None:
+    FRAME.write_csv(tmp_path / "a.csv")
+    FRAME.write_parquet(tmp_path / "a.parquet")
+    FRAME.write_ndjson(tmp_path / "a.jsonl")
+    write(tmp_path, FRAME.write_csv().replace(",", "::"), "a.dat")
+    for name in ("a.csv", "a.parquet", "a.jsonl", "a.dat"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ReadingWarning)
+            assert "Did you mean 'rating'? Name yours with `rating_col`" in failure(
+                tmp_path / name, rating_col="ratting"
+            )
+
+
 # ---- timestamps
 
 
@@ -226,16 +439,6 @@ def test_missing_column_lists_columns_and_the_option(tmp_path: Path) -> None:
     )
     FRAME.rename({"rating": "stars"}).write_parquet(tmp_path / "a.parquet")
     assert "--rating-col" in failure(tmp_path / "a.parquet")
-
-
-def test_header_of_one_field_suggests_another_separator(tmp_path: Path) -> None:
-    file = write(tmp_path, "user_id;item_id;rating\n1;2;3\n")
-    assert failure(file).endswith("Give the `separator` (--separator) that the file uses.")
-
-
-def test_separator_must_be_one_character(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="`separator` must be one character"):
-        read_log(write(tmp_path, HEADER), separator="::")
 
 
 def test_duplicate_column_is_refused(tmp_path: Path) -> None:
@@ -349,7 +552,9 @@ def test_missing_file_folder_and_unknown_ending_have_own_messages(tmp_path: Path
     assert failure(tmp_path / "nowhere.csv") == "there is no such file."
     (tmp_path / "folder.csv").mkdir()
     assert failure(tmp_path / "folder.csv").startswith("there is no file in this folder that ends in .csv,")
-    assert failure(write(tmp_path, "x", "a.xlsx")).startswith("the format is not known from the name. Use one of .csv")
+    assert failure(write(tmp_path, "PK\0\3", "a.xlsx")).startswith(
+        "neither text nor Parquet by its name. Write it as on"
+    )
 
 
 def test_file_without_permission_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -386,8 +591,9 @@ quiet = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[He
 
 
 @quiet
-@given(content=st.one_of(st.binary(max_size=60), st.text('01a,"\n\r\t é', max_size=60).map(str.encode)))
-@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.csv.gz"])
+@given(content=st.one_of(st.binary(max_size=60), st.text('01a,"\n\r\t é:|{}', max_size=60).map(str.encode)))
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.csv.gz", "a.data", "a.jsonl"])
+@pytest.mark.filterwarnings("ignore::counterpoise.errors.ReadingWarning")
 def test_any_file_gives_a_log_or_one_line(tmp_path: Path, content: bytes, name: str) -> None:
     file = write(tmp_path, HEADER.encode() + content if name == "a.csv" else content, name)
     try:

@@ -9,8 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise import Balancing, ConfigError, DataError, Dataset, KernelFunctions, Uniform, make, simulate
-from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debiased_risk, pooled, solve_ratio
+from counterpoise import (
+    Balancing,
+    ConfigError,
+    DataError,
+    Dataset,
+    FeedbackLog,
+    KernelFunctions,
+    Uniform,
+    evaluate_ranking,
+    make,
+    simulate,
+)
+from counterpoise.evaluation.estimates import RANKED, Errors, Estimate, Validation, debiased_risk, pooled, solve_ratio
 
 
 def some_errors(rows: int = 30, probe_rows: int = 12, seed: int = 0) -> Errors:
@@ -163,3 +174,21 @@ def test_debiased_risk_orders_configurations_better_than_unweighted_loss() -> No
         assert np.argmax(centred["balanced"]) == np.argmax(centred["ideal"])  # the worst is found to be the worst
         assert np.corrcoef(centred["balanced"], centred["ideal"])[0, 1] > 0.9
     assert squares["balanced"] < 0.5 * squares["unweighted"]
+
+
+def test_trials_of_clicks_are_judged_by_weighted_ranks_of_held_out_ones() -> None:
+    log = simulate(n_users=60, n_items=40, density=0.3, selection="popularity", seed=1).dataset.train
+    log = FeedbackLog.from_arrays(log.users[log.labels > 0], log.items[log.labels > 0])
+    validation = Validation.of(log, folds=3, eval_folds=2, seed=4)
+    assert validation.weights == pytest.approx(
+        1 / np.sqrt(np.bincount(log.items)[log.items]) / np.mean(1 / np.sqrt(np.bincount(log.items)[log.items]))
+    )
+    risk = validation.risk(lambda: make("popularity", feedback="clicks"))
+    gains = []
+    for fold in validation.folds:
+        model = make("popularity", feedback="clicks").fit(fold.log)
+        found = evaluate_ranking(model, fold.held_out, RANKED, weights=fold.weights, train=fold.log)
+        gains.append((found.dcg, fold.weights.sum()))
+    values, totals = zip(*gains, strict=True)
+    assert risk.value == pytest.approx(1 - np.average(values, weights=totals))
+    assert validation.facts()["measure"] == "1 - DCG@10"

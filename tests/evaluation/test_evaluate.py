@@ -14,6 +14,7 @@ from counterpoise.errors import ConfigError, DataError
 from counterpoise.evaluation import evaluate as evaluation
 from counterpoise.evaluation.evaluate import evaluate, metrics_and_replicates
 from counterpoise.evaluation.metrics import METRIC_NAMES
+from counterpoise.methods import make
 
 pytestmark = pytest.mark.filterwarnings("error::RuntimeWarning")
 
@@ -112,6 +113,26 @@ def test_rows_that_the_model_was_fitted_to_are_left_out_and_counted():
 
 
 # ---- intervals -------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_ids_are_an_error_dropped_or_scored():
+    train = FeedbackLog.from_arrays(list("aabbcc"), list("xyxzyz"), [1, 0, 1, 1, 0, 1], sample="uniform")
+    test = FeedbackLog.from_arrays(list("abcdda"), list("zyxxzw"), [1, 0, 1, 0, 1, 1])
+    model = make("mf", epochs=2, device="cpu").fit(train)
+    with pytest.raises(DataError, match="unknown user"):
+        evaluate(model, test, bootstrap=0)
+    with pytest.raises(DataError, match="unknown item"):
+        evaluate(model, test, unknown_users="drop", bootstrap=0)
+    dropped = evaluate(model, test, unknown_users="drop", unknown_items="drop", bootstrap=0)
+    assert (dropped.n_rows, dropped.n_dropped) == (3, 3)
+    assert "3  rows are of users or items without training rows" in str(dropped)
+    scored = evaluate(model, test, unknown_users="popular", unknown_items="drop", bootstrap=0)
+    assert (scored.n_rows, scored.n_dropped) == (5, 1)
+    known = test.take([0, 1, 2, 3, 4])
+    scores = model.predict_log(known, unknown_users="popular")
+    assert scored.auc == pytest.approx(evaluate(scores, known, bootstrap=0).auc)
+    with pytest.raises(ConfigError, match="only a recommender knows its ids"):
+        evaluate(scores, known, unknown_users="drop")
 
 
 def test_intervals_are_those_of_explicit_resamples_of_users():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -149,3 +150,83 @@ def test_a_group_without_positives_is_undefined(logs, model) -> None:
     rows = (holdout.labels > 0) & np.isin(holdout.items, popular)
     found = evaluate_ranking(model, holdout.take(rows), weights=None)
     assert math.isnan(found.by_popularity[0]["recall"])
+
+
+@pytest.fixture(scope="module")
+def clicks():
+    """(training clicks, held-out clicks, a model of popularity)."""
+    log = cp.simulate(n_users=80, n_items=60, density=0.3, selection="popularity", seed=7).dataset.train
+    log = cp.FeedbackLog.from_arrays(log.users[log.labels > 0], log.items[log.labels > 0])
+    train, holdout, _ = cp.split(log, 0.3, seed=1)
+    return train, holdout, cp.make("popularity", feedback="clicks").fit(train)
+
+
+def test_clicks_weigh_one_over_the_root_of_popularity(clicks) -> None:
+    train, holdout, model = clicks
+    found = evaluate_ranking(model, holdout, 10)
+    counts = np.bincount(train.items, minlength=train.shape[1])
+    weights = 1 / np.sqrt(np.maximum(counts, 1))[holdout.items]
+    assert found.recall == pytest.approx(evaluate_ranking(model, holdout, 10, weights=weights).recall)
+    assert (found.method, found.feedback) == ("popularity", "clicks")
+    assert found.recall < found.naive["recall"]  # popular items rank first, and weigh less
+    assert "held-out clicks of" in str(found)
+
+
+def test_naive_metrics_are_means_of_equal_weight(clicks) -> None:
+    _, holdout, model = clicks
+    equal = evaluate_ranking(model, holdout, 10, weights=None)
+    assert equal.naive == pytest.approx({"recall": equal.recall, "dcg": equal.dcg, "mrr": equal.mrr})
+    assert evaluate_ranking(model, holdout, 10).naive == pytest.approx(equal.naive)
+
+
+@pytest.mark.parametrize("weights", ["balanced", "logistic", "naive-bayes"])
+def test_weights_that_undo_relevance_are_refused_for_clicks(clicks, weights: str) -> None:
+    with pytest.raises(ConfigError, match="what makes clicks look like all pairs undoes relevance too"):
+        evaluate_ranking(clicks[2], clicks[1], weights=weights)
+
+
+def test_evaluate_points_from_clicks_to_full_rankings(clicks) -> None:
+    with pytest.raises(DataError, match=r"clicks alone.*Use cp.evaluate_ranking\(model, log\)"):
+        cp.evaluate(clicks[2], clicks[1])
+
+
+def test_weighting_by_known_exposure_estimates_the_recall_of_all_relevant_pairs() -> None:
+    data = cp.simulate(n_users=300, n_items=120, density=0.15, selection="popularity", seed=5)
+    log = data.dataset.train
+    clicked, chance = log.labels > 0, np.asarray(data.propensity)
+    log = cp.FeedbackLog.from_arrays(
+        log.users[clicked],
+        log.items[clicked],
+        propensities=chance[log.users[clicked], log.items[clicked]],
+        user_ids=np.arange(300),
+        item_ids=np.arange(120),
+    )
+    train, holdout, _ = cp.split(log, 0.4, seed=2)
+    model = cp.make("popularity", feedback="clicks").fit(train)
+    relevant = np.asarray(data.labels) > 0
+    relevant[train.users, train.items] = False
+    users, items = np.nonzero(relevant)
+    everything = cp.FeedbackLog.from_arrays(users, items, user_ids=np.arange(300), item_ids=np.arange(120))
+    truth = evaluate_ranking(model, everything, 20, weights=None).recall
+    found = evaluate_ranking(model, holdout, 20, weights="known")
+    low, high = found.intervals["recall"]
+    assert low <= truth <= high
+    assert abs(found.recall - truth) < 0.5 * abs(found.naive["recall"] - truth)
+
+
+def test_facts_of_thirds_without_a_positive_are_json(clicks) -> None:
+    train, _, model = clicks
+    popular = np.argsort(-np.bincount(train.items, minlength=train.shape[1]))[:3]
+    pairs = [(user, item) for user in range(train.shape[0]) for item in popular]
+    new = [pair for pair in pairs if pair not in set(zip(train.users.tolist(), train.items.tolist(), strict=True))]
+    users, items = np.array(new).T
+    holdout = cp.FeedbackLog.from_arrays(
+        train.user_ids.decode(users.astype(np.int32)),
+        train.item_ids.decode(items.astype(np.int32)),
+        user_ids=train.user_ids,
+        item_ids=train.item_ids,
+    )
+    found = evaluate_ranking(model, holdout, 5)
+    assert found.to_dict()["by_popularity"][0]["recall"] is None
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert "nan" not in str(found)

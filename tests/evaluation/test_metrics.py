@@ -65,6 +65,8 @@ def per_user(rankings, k):
         "ndcg": metrics.ndcg_per_user(rankings, k),
         "precision": metrics.precision_per_user(rankings, k),
         "recall": metrics.recall_per_user(rankings, k),
+        "map": metrics.average_precision_per_user(rankings, k),
+        "dcg": metrics.dcg_per_user(rankings, k),
         "auc": metrics.auc_per_user(rankings),
     }
 
@@ -131,6 +133,8 @@ def test_metrics_of_each_user_are_means_over_all_orders_of_ties(k, ties):
             "ndcg": oracles.mean([oracles.ndcg(order, k, math.nan) for order in orders]),
             "precision": math.nan if left_out else oracles.mean([oracles.precision(order, k) for order in orders]),
             "recall": math.nan if left_out else oracles.mean([oracles.recall(order, k) for order in orders]),
+            "map": math.nan if left_out else oracles.mean([oracles.average_precision(order, k) for order in orders]),
+            "dcg": math.nan if left_out else oracles.mean([oracles.dcg_of_clicks(order, k) for order in orders]),
             "auc": oracles.auc(labels[users == user], scores[users == user]),
         }
         assert {name: values[position] for name, values in ours.items()} == pytest.approx(expected, nan_ok=True)
@@ -269,7 +273,7 @@ def test_auc_of_negated_scores_is_one_minus_auc(rows):
 def test_metrics_lie_between_zero_and_one(rows, k):
     for name, values in per_user(ranked(*rows), k).items():
         defined = values[~np.isnan(values)]
-        assert ((defined >= -1e-12) & (defined <= 1 + 1e-12)).all(), name
+        assert ((defined >= -1e-12) & (defined <= (k if name == "dcg" else 1) + 1e-12)).all(), name
 
 
 @settings(deadline=None)

@@ -16,6 +16,8 @@ from counterpoise.evaluation.holdout_weights import HoldoutWeights
 from counterpoise.evaluation.weighted import (
     Lists,
     Rank,
+    ScoredRows,
+    ScoreOrder,
     calibration_slope,
     estimates,
     expected_ideal_gain,
@@ -59,14 +61,14 @@ def model(logs):
 @pytest.mark.parametrize("seed", range(3))
 def test_weighted_auc_is_the_sum_over_pairs(seed: int) -> None:
     labels, scores, users, weights = some_rows(seed=seed)
-    one = np.zeros(len(labels), int)
-    assert pair_auc(labels, scores, weights, one).value == pytest.approx(slow_auc(labels, scores, weights, one))
-    assert pair_auc(labels, scores, weights, users).value == pytest.approx(slow_auc(labels, scores, weights, users))
+    for groups in (None, users):
+        slow = slow_auc(labels, scores, weights, np.zeros(len(labels), int) if groups is None else groups)
+        assert pair_auc(labels, weights, ScoreOrder.of(scores, groups)).value == pytest.approx(slow)
 
 
 def test_equal_weights_give_the_unweighted_metrics() -> None:
     labels, scores, users, _ = some_rows()
-    found = estimates(labels, scores, users, np.full(len(labels), 3.0), None)
+    found = estimates(ScoredRows(labels, scores, users), np.full(len(labels), 3.0))
     log = FeedbackLog.from_arrays(users, np.arange(len(labels)), labels)
     plain = cp.evaluate(scores, log, bootstrap=0)
     for name in ("auc", "mse", "mae", "log_loss"):
@@ -76,7 +78,7 @@ def test_equal_weights_give_the_unweighted_metrics() -> None:
 def test_scale_of_weights_changes_nothing() -> None:
     labels, scores, users, weights = some_rows()
     lists = Lists(8, np.ones(2), np.linspace(0.1, 0.9, 60), np.linspace(0.2, 0.8, 60))
-    one, other = (estimates(labels, scores, users, factor * weights, lists) for factor in (1.0, 7.0))
+    one, other = (estimates(ScoredRows(labels, scores, users, lists), factor * weights) for factor in (1.0, 7.0))
     for name, estimate in one.items():
         assert estimate.value == pytest.approx(other[name].value)
         np.testing.assert_allclose(estimate.influence, other[name].influence, rtol=1e-5, atol=1e-9)
@@ -86,12 +88,12 @@ def test_influences_are_derivatives() -> None:
     labels, scores, users, weights = some_rows()
     weights /= weights.sum()
     lists = Lists(8, 1 / np.log2([2, 3]), np.linspace(0.1, 0.9, 60), np.linspace(0.2, 0.8, 60))
-    found = estimates(labels, scores, users, weights, lists)
+    found = estimates(ScoredRows(labels, scores, users, lists), weights)
     for row in (0, 13, 42):
         up, down = weights.copy(), weights.copy()
         up[row] *= 1 + 1e-4
         down[row] *= 1 - 1e-4
-        ends = [estimates(labels, scores, users, w, lists) for w in (up, down)]
+        ends = [estimates(ScoredRows(labels, scores, users, lists), w) for w in (up, down)]
         for name, estimate in found.items():
             slope = (ends[0][name].value - ends[1][name].value) / 2e-4
             assert weights[row] * estimate.influence[row] == pytest.approx(slope, rel=1e-3, abs=1e-9), name
@@ -99,8 +101,8 @@ def test_influences_are_derivatives() -> None:
 
 def test_weights_by_label_leave_the_auc() -> None:
     labels, scores, users, _ = some_rows()
-    weighted = pair_auc(labels, scores, np.where(labels > 0, 5.0, 1.0), users)
-    assert weighted.value == pytest.approx(pair_auc(labels, scores, np.ones(60), users).value)
+    weighted = pair_auc(labels, np.where(labels > 0, 5.0, 1.0), ScoreOrder.of(scores, users))
+    assert weighted.value == pytest.approx(pair_auc(labels, np.ones(60), ScoreOrder.of(scores, users)).value)
 
 
 @pytest.mark.parametrize(("above", "tied", "others"), [(0, 0, 6), (2, 0, 6), (1, 2, 6), (5, 1, 6), (3, 0, 3)])
@@ -153,6 +155,37 @@ def test_standard_error_without_functions_is_that_of_the_weighted_mean() -> None
     values, weights = np.random.default_rng(0).normal(size=50), np.full(50, 0.02)
     found = HoldoutWeights(weights, "given", "").standard_errors(weighted_mean(values, weights).influence[:, None])
     assert found[0] == pytest.approx(values.std() / 50**0.5)
+
+
+def test_standard_errors_are_those_of_other_draws_of_rows() -> None:
+    rng = np.random.default_rng(0)
+    users, items = (codes.ravel() for codes in np.indices((40, 60)))
+    rate = rng.beta(1, 2, 40)[users]  # users differ, and are the same in all draws
+    labels = (rng.random(len(users)) < rate).astype(float)
+    scores = np.clip(0.3 * labels + 0.3 * rate + 0.5 * rng.random(len(users)), 0, 1)
+    chance = np.clip(0.1 + 0.3 * rng.random(60)[items], 0, 1)
+    values, errors = [], []
+    for _ in range(200):
+        drawn = rng.random(len(users)) < chance
+        weights = HoldoutWeights(1 / chance[drawn] / (1 / chance[drawn]).sum(), "given", "")
+        found = estimates(ScoredRows(labels[drawn], scores[drawn], users[drawn]), weights.values)
+        chosen = [found[name] for name in ("auc", "user_auc", "mse", "calibration_level")]
+        values.append([each.value for each in chosen])
+        errors.append(weights.standard_errors(np.stack([each.influence for each in chosen], 1)))
+    ratio = np.mean(errors, 0) / np.std(values, 0)
+    assert ((ratio > 0.9) & (ratio < 1.35)).all()  # draws are a fifth of all pairs: errors count them as far fewer
+
+
+def test_ranks_among_drawn_items_are_worth_the_same(logs, model, monkeypatch) -> None:
+    _, train, holdout = logs
+    weights = weigh_holdout(holdout, train)
+    among_all = cp.evaluate(model, holdout, weights=weights)
+    monkeypatch.setattr("counterpoise.evaluation.weighted.MAX_RANKED_PAIRS", 1)
+    drawn = cp.evaluate(model, holdout, weights=weights)
+    assert isinstance(drawn, WeightedEvaluation)
+    assert drawn.list_length == 20
+    for name in ("ndcg", "precision", "recall"):
+        assert getattr(drawn, name) == pytest.approx(getattr(among_all, name), abs=0.02)
 
 
 def test_what_is_balanced_has_no_error() -> None:

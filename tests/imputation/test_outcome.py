@@ -110,7 +110,7 @@ def test_the_risk_is_doubly_robust_with_a_share_of_the_correction(
 def risk_of(learner: Learner, batch) -> torch.Tensor:
     logits = learner._logits(batch)
     errors = learner._errors(batch, logits.rows)
-    return learner._risk(batch, errors, learner.weights.ratio, *learner._imputed(batch, logits, errors))
+    return learner._risk(batch, logits, errors, learner.weights.ratio, *learner._imputed(batch, logits, errors))
 
 
 def test_the_predictor_starts_from_the_model_without_exposure(dataset: Dataset) -> None:
@@ -181,7 +181,7 @@ def test_labels_of_one_class_are_no_error() -> None:
     rng = np.random.default_rng(0)
     users, items = np.divmod(rng.choice(400, 120, replace=False), 20)
     for label in (0.0, 1.0):
-        log = FeedbackLog.from_arrays(users, items, np.full(120, label))
+        log = FeedbackLog.from_arrays(users, items, np.full(120, label), feedback="ratings")
         model = DebiasedRecommender(Uniform(), "dr", OutcomeModel(), training=Training(epochs=5)).fit(log)
         assert model.facts_["imputation"] == {}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from counterpoise.models.embedding_ops import (
     BLOCK_PAIRS,
     MIN_PAIRS_TO_SORT,
+    MIN_ROWS_TO_SORT,
     GridPositions,
     RepeatedInputCache,
     biased_products,
@@ -20,9 +23,9 @@ from counterpoise.models.embedding_ops import (
 COUNTS = [1, 50, MIN_PAIRS_TO_SORT + 7]
 
 
-def tables() -> tuple[Tensor, Tensor]:
+def tables(sizes: tuple[int, int] = (40, 30)) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    users, items = (torch.randn(n, 5, generator=generator) for n in (40, 30))
+    users, items = (torch.randn(n, 5, generator=generator) for n in sizes)
     return users.requires_grad_(), items.requires_grad_()
 
 
@@ -34,8 +37,11 @@ def codes(count: int, dtype: torch.dtype = torch.int32) -> tuple[Tensor, Tensor]
 
 @pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_inner_products_and_gradients_are_those_of_autograd(count: int, dtype: torch.dtype) -> None:
-    both, (users, items) = tables(), codes(count, dtype)
+@pytest.mark.parametrize("sizes", [(40, 30), (MIN_ROWS_TO_SORT, 30)])
+def test_inner_products_and_gradients_are_those_of_autograd(
+    count: int, dtype: torch.dtype, sizes: tuple[int, int]
+) -> None:
+    both, (users, items) = tables(sizes), codes(count, dtype)
     slopes = torch.randn(count, generator=torch.Generator().manual_seed(2))
     found = inner_products(*both, users, items)
     expected = (both[0][users.long()] * both[1][items.long()]).sum(-1)
@@ -60,6 +66,12 @@ def test_biased_products_and_gradients_are_those_of_autograd(count: int, dtype: 
     for own, of_autograd in zip(*gradients, strict=True):
         assert own.shape == of_autograd.shape
         assert torch.allclose(own, of_autograd, atol=1e-5)
+
+
+def test_products_over_sorted_pairs_give_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        inner_products(*tables((MIN_ROWS_TO_SORT, 30)), *codes(MIN_PAIRS_TO_SORT)).sum().backward()
 
 
 @torch.no_grad()

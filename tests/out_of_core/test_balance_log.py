@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pyarrow as pa
 import pytest
 
+import counterpoise as cp
 from counterpoise.cli.main import main
 
 RNG = np.random.default_rng(1)
@@ -125,7 +127,7 @@ def test_greedy_rule_balances_a_log(folder: Path, capsys: pytest.CaptureFixture[
     [
         (["--memory", "lots"], "`memory` must be a size of at least 64 MiB"),
         (["--workers", "0"], "`workers` must be an integer >= 1"),
-        (["--max-weight", "0.1"], "--max-weight and --features go with a POPULATION"),
+        (["--max-weight", "0.1"], "--max-weight, --features and --sample-weights go with a POPULATION"),
     ],
 )
 def test_invalid_settings_are_refused(
@@ -148,3 +150,14 @@ def test_ray_runs_for_the_command_only(folder: Path, capsys: pytest.CaptureFixtu
     np.testing.assert_allclose(there["dual"], here["dual"], rtol=1e-10)
     first, second = (pl.read_parquet(folder / name)["weight"].to_numpy() for name in ("here", "out"))
     np.testing.assert_allclose(first, second, rtol=1e-10)
+
+
+def test_frames_are_balanced_as_their_files(folder: Path) -> None:
+    options = {"functions": cp.Moments(1), "tolerance": 0.0}
+    written = cp.balance_log(folder / "log", folder / "users.csv", folder / "items.parquet", folder / "a", **options)
+    found = cp.balance_log(pa.table(LOG.to_dict(as_series=False)), USERS, ITEMS.lazy(), folder / "b", **options)
+    assert found.effective_sample_size == pytest.approx(written.effective_sample_size)
+    weights = [pl.concat(map(pl.read_parquet, sorted((folder / out).iterdir())))["weight"] for out in ("a", "b")]
+    np.testing.assert_allclose(weights[0].to_numpy(), weights[1].to_numpy(), rtol=1e-6)
+    with pytest.raises(cp.DataError, match="`users`: there is no column 'user_id'"):
+        cp.balance_log(LOG, USERS.rename({"user_id": "id"}), ITEMS, folder / "c")

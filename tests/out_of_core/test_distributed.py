@@ -33,6 +33,7 @@ from counterpoise.out_of_core.progress_actor import ProgressActor
 from counterpoise.out_of_core.shards import ShardedLog, shard_log
 from counterpoise.runs import FitConfig, load_data
 from counterpoise.training.checkpoint import Checkpoint
+from counterpoise.training.events import by_epoch
 from counterpoise.training.loop import DivergenceError, train
 from counterpoise.training.optimizer import optimizers_of
 from counterpoise.weights.balancing import Balancing
@@ -245,7 +246,7 @@ def test_a_worker_writes_what_it_learned_and_its_progress(log: StreamedLog, tmp_
     expected = train(learner, batches, None, model.training)
     task = task_of(log, tmp_path)
     run_worker({"task": task})
-    assert [epoch[:2] for epoch in task.progress.news.remote()] == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert [(event.epoch, event.epochs) for event in task.progress.news.remote()] == [(1, 4), (2, 4), (3, 4), (4, 4)]
     found = prepared(log)[1]
     losses = task.learned.read(found)
     assert torch.stack(losses).tolist() == pytest.approx(expected.loss)
@@ -373,7 +374,7 @@ def test_a_killed_ray_worker_changes_nothing(sharded: ShardedLog, log: StreamedL
         found = fit_streamed(
             make("dr-jl", **settings),
             StreamedLog(sharded, engine=RayEngine(2)),
-            progress=lambda done, planned, loss: epochs.append(done),
+            callback=by_epoch(lambda done, planned, loss: epochs.append(done)),
             checkpoint=Deadly(tmp_path / "run" / "checkpoint", "key", every=0.0),
         )
     assert (tmp_path / "run" / "checkpoint.dead").exists()

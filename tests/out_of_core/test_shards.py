@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from counterpoise import read_log
-from counterpoise.errors import ConfigError, DataError
+from counterpoise.errors import ConfigError, DataError, ReadingWarning
 from counterpoise.out_of_core.shards import ShardedLog, Shards, ShardWriter, as_bytes, shard_log
 
 RNG = np.random.default_rng(0)
@@ -72,6 +72,22 @@ def test_files_of_different_types_make_one_log(tmp_path: Path) -> None:
     log = shard_log(folder, cache=tmp_path / "cache")
     assert rows_of(log).rows() == [("7", 1, 2.0), ("seven", 1, 3.0), ("7", 2, 4.5)]
     assert read_log(folder, duplicates="last").to_frame().rows() == rows_of(log).rows()
+
+
+def test_files_without_header_are_guessed_once_or_named(tmp_path: Path) -> None:
+    folder, cache = tmp_path / "log", tmp_path / "cache"
+    folder.mkdir()
+    for name in ("a.tsv", "b.tsv"):
+        (folder / name).write_text("7\t1\t2\n8\t1\t3\n")
+    with pytest.warns(ReadingWarning, match=r"a\.tsv: fields separated by tabs, no header; read as user_id") as caught:
+        log = shard_log(folder, cache=cache)
+    assert len(caught) == 1
+    assert rows_of(log).rows() == [(7, 1, 2.0), (8, 1, 3.0)] * 2
+    swapped = shard_log(folder, cache=cache, header="item_id,user_id,rating", separator="tab")
+    assert rows_of(swapped).rows() == [(1, 7, 2.0), (1, 8, 3.0)] * 2
+    (folder / "b.tsv").write_text("7\t1\t2\n8\t1\tmany\n" + "9\t1\t3\n" * 20)
+    with pytest.raises(DataError, match=r"b\.tsv: column 'rating', row 2: expected a finite number"):
+        shard_log(folder, cache=cache, header="user_id,item_id,rating")
 
 
 def test_empty_files_are_skipped_unless_all_are_empty(tmp_path: Path) -> None:

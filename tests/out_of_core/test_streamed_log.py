@@ -24,6 +24,7 @@ from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
 from counterpoise.out_of_core.shards import permuted, shard_log
 from counterpoise.report.context import load_context
+from counterpoise.training.events import by_epoch
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +197,7 @@ def test_ctrl_c_keeps_the_last_epoch_of_a_streamed_fit(log: StreamedLog) -> None
 
     model = make("mf", epochs=9)
     with pytest.raises(KeyboardInterrupt):
-        fit_streamed(model, log, progress=stop)
+        fit_streamed(model, log, callback=by_epoch(stop))
     assert model.history_.best_epoch == 2
     assert model.has_seen(log.take([0, 1])).all()
 

@@ -41,7 +41,7 @@ def names_on(figure: plots.Picture) -> list[str]:
 
 def test_love_plot_orders_features_by_imbalance_before(balancer: cp.KernelBalancer) -> None:
     axes = plots.love_plot(balancer).axes[0]
-    table = sorted(balancer.balance_table(), key=lambda row: abs(row.smd_before))
+    table = sorted(balancer.feature_balances(), key=lambda row: abs(row.smd_before))
     before, after = (np.asarray(dots.get_offsets()) for dots in axes.collections[1:3])
     assert before[:, 0] == pytest.approx([abs(row.smd_before) for row in table])
     assert after[:, 0] == pytest.approx([abs(row.smd_after) for row in table])

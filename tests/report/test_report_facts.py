@@ -371,7 +371,7 @@ def test_run_without_its_log_reports_the_rest(hostile_run: Path, hostile_folder:
     finally:
         moved.write_bytes(kept)
     (cold,) = whole.notes
-    assert "test ratings are of 1 item without rows in the training log: predicted by what is known" in cold
+    assert "rows of the test are of 1 item without rows in the training log: predicted by what is known" in cold
     assert "could not be read again" in found["notes"][0]
     assert "has changed since the fit" in changed.notes[0]
     assert found["weights"]["effective_sample_size"] == pytest.approx(effective_sample_size(whole.model.ratio_))

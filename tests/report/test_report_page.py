@@ -237,13 +237,17 @@ def test_unknown_users_are_an_error_or_get_item_rates(
     facts = json.loads(capsys.readouterr().out)
     assert facts["model"]["test"]["rows"] == len(lines) + 1
     assert [row["run"]["value"] for row in facts["model"]["metrics"]] == [evaluated[name] for name in METRIC_NAMES]
-    assert "22 test ratings are of 1 user and 1 item without rows in the training log: predicted" in facts["notes"][0]
+    assert (
+        "22 rows of the test are of 1 user and 1 item without rows in the training log: predicted" in facts["notes"][0]
+    )
     assert (evaluated["sample"], evaluated["cold_users"], evaluated["cold_items"]) == ("biased", 1, 1)
     assert "These ratings are of pairs that users chose" in facts["summary"][-1]["text"]
     assert main(["report", *arguments, "--unknown-users", "drop", "--test-kind", "uniform", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["model"]["test"] == facts["model"]["test"] | {"rows": len(lines), "sample": "uniform"}
-    assert "22 test ratings are of 1 user and 1 item without rows in the training log: 1 left out" in facts["notes"][0]
+    assert (
+        "22 rows of the test are of 1 user and 1 item without rows in the training log: 1 left out" in facts["notes"][0]
+    )
     assert "uniformly collected ratings" in facts["summary"][-1]["text"]
     assert main(["report", "--compare", str(hostile_run), *arguments]) == 2
     assert capsys.readouterr().err == complaints[0]

@@ -19,7 +19,7 @@ testing = pytest.importorskip("starlette.testclient", reason="httpx is not insta
 from counterpoise.serve.app import make_app  # noqa: E402
 from counterpoise.serve.guard import Guard  # noqa: E402
 from counterpoise.serve.model import ServedRun  # noqa: E402
-from counterpoise.serve.schema import MAX_BODY_BYTES, MAX_K, MAX_USERS  # noqa: E402
+from counterpoise.serve.schema import MAX_BODY_BYTES, MAX_ITEMS, MAX_K, MAX_USERS  # noqa: E402
 
 TOKEN = "a-token-of-enough-letters"
 LOCAL = "http://127.0.0.1:8000"
@@ -61,6 +61,7 @@ def test_recommend_answers_in_ids_of_the_log(ask, fitted: DebiasedRecommender) -
     assert [row["item_id"] for row in facts["items"]] == expected["item_id"].to_list()
     assert [row["score"] for row in facts["items"]] == pytest.approx(expected["score"].to_list())
     assert [row["rank"] for row in facts["items"]] == [1, 2, 3, 4]
+    assert [row["scored_by"] for row in facts["items"]] == ["model"] * 4
     assert len(ask.get("/recommend?user=3").json()["items"]) == 10
     everything = ask.get("/recommend", params={"user": "3", "k": MAX_K, "filter_seen": "false"}).json()["items"]
     assert len(everything) == 50
@@ -75,6 +76,46 @@ def test_recommend_many_respects_candidates_and_exclude(ask, fitted: DebiasedRec
     assert found == list(zip(expected["user_id"], expected["item_id"], strict=True))
     many = ask.post("/recommend", json={"users": list(range(60)), "k": 50}).json()["users"]
     assert [row["item_id"] for one in many for row in one["items"]] == fitted.recommend(k=50)["item_id"].to_list()
+
+
+def test_new_users_get_lists_from_their_ratings(ask, fitted: DebiasedRecommender) -> None:
+    given = {3: 1.0, 7: 0.0, 11: 1.0}
+    rows = [{"item": str(item), "rating": rating} for item, rating in given.items()]
+    asked = {"ratings": rows, "k": 4, "exclude": [20, 999]}
+    answer = ask.post("/recommend_for", json=asked)
+    assert answer.status_code == 200
+    (found,) = answer.json()["users"]
+    expected = fitted.recommend_for(given, 4, exclude=[20])
+    assert (found["user_id"], found["known"]) == ("new", False)
+    assert [row["item_id"] for row in found["items"]] == expected["item_id"].to_list()
+    assert [row["score"] for row in found["items"]] == pytest.approx(expected["score"].to_list())
+    assert {row["scored_by"] for row in found["items"]} == {"fold-in"}
+    many = [row | {"user": user} for user in (9, "b", "a") for row in rows]
+    answer = ask.post("/recommend_for", json={"ratings": many, "k": 2, "candidates": [3, 4], "filter_seen": False})
+    assert [one["user_id"] for one in answer.json()["users"]] == [9, "b", "a"]
+    assert all({row["item_id"] for row in one["items"]} == {3, 4} for one in answer.json()["users"])
+
+
+def test_wrong_ratings_of_new_users_are_refused(ask) -> None:
+    one = {"item": 3, "rating": 1}
+    for body, status, words in (
+        ({"ratings": []}, 422, "`ratings`"),
+        ({"ratings": [{"item": 3}]}, 422, "`ratings.0.rating`"),
+        ({"ratings": [{"item": 999, "rating": 1}]}, 404, "unknown item 999"),
+        ({"ratings": [{"item": 3, "rating": 5}]}, 422, "ratings must lie in [0, 1]"),
+        ({"ratings": [{"item": 3, "rating": "good"}]}, 422, "`ratings.0.rating`"),
+        ({"ratings": [one], "items": [3]}, 422, "`items`"),
+        ({"ratings": [one] * (MAX_ITEMS + 1)}, 422, "`ratings`"),
+        ({"ratings": [one | {"user": n} for n in range(MAX_USERS + 1)]}, 422, f"users must be at most {MAX_USERS:,}"),
+    ):
+        refused(ask.post("/recommend_for", json=body), status, words)
+
+
+def test_a_run_that_cannot_fold_in_says_so(dataset: Dataset, tmp_path: Path) -> None:
+    cp.make("mf", backbone="ncf", epochs=1, device="cpu").fit(dataset.train).save(tmp_path / "run")
+    with client(ServedRun.load(tmp_path / "run")) as ask:
+        answer = ask.post("/recommend_for", json={"ratings": [{"item": 3, "rating": 1}]})
+        refused(answer, 422, "`recommend_for` needs a backbone whose log odds are inner products")
 
 
 def test_similar_answers_nearest_items(ask, fitted: DebiasedRecommender) -> None:
@@ -245,7 +286,7 @@ def test_foreign_host_header_is_refused_without_token(run: ServedRun) -> None:
 
 def test_openapi_document_states_parameters_and_limits(ask) -> None:
     document = ask.get("/openapi.json").json()
-    assert set(document["paths"]) == {"/recommend", "/similar", "/health", "/model"}
+    assert set(document["paths"]) == {"/recommend", "/recommend_for", "/similar", "/health", "/model"}
     one = document["paths"]["/recommend"]["get"]
     k = next(parameter for parameter in one["parameters"] if parameter["name"] == "k")
     assert (k["schema"]["minimum"], k["schema"]["maximum"], k["schema"]["default"]) == (1, MAX_K, 10)

@@ -51,9 +51,9 @@ def runs(models: dict[str, DebiasedRecommender], tmp_path_factory: pytest.TempPa
 
 
 def answered(run: ServedRun, users: list, candidates: list | None = None, k: int = 10, **filters) -> list[tuple]:
-    """(user, item, score, rank) of each row that is served."""
+    """(user, item, score, rank, scored_by) of each row that is served."""
     lists = [run.recommend(user, k, candidates=run.choice(candidates), **filters) for user in users]
-    return [(one["user_id"], row["item_id"], row["score"], row["rank"]) for one in lists for row in one["items"]]
+    return [(one["user_id"], *row.values()) for one in lists for row in one["items"]]
 
 
 def same(served: list[tuple], expected: pl.DataFrame) -> None:
@@ -127,7 +127,7 @@ def test_id_codes_equal_those_of_the_vocabulary(ids: list) -> None:
 
 
 def test_one_user_and_one_item_can_be_served(tmp_path: Path) -> None:
-    cp.make("mf", dim=2, **FAST).fit(FeedbackLog.from_arrays(["ann"], ["book"], [1])).save(tmp_path / "run")
+    cp.make("mf", dim=2, **FAST).fit(FeedbackLog.from_arrays(["ann"], ["book"], [0])).save(tmp_path / "run")
     run = ServedRun.load(tmp_path / "run")
     assert run.recommend("ann", 10) == {"user_id": "ann", "known": True, "items": []}
     assert [row["item_id"] for row in run.recommend("ann", 10, filter_seen=False)["items"]] == ["book"]

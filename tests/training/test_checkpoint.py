@@ -15,6 +15,7 @@ from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError
 from counterpoise.storage import CHECKPOINT, read_manifest
 from counterpoise.training.checkpoint import Checkpoint
+from counterpoise.training.events import by_epoch
 
 
 class Stopped(Exception):
@@ -44,7 +45,7 @@ def test_a_resumed_fit_is_the_fit_that_was_not_stopped(
     expected = make(method, **settings).fit(dataset.train, probe=dataset.probe)
     checkpoint = Checkpoint(tmp_path / "c", "key")
     with pytest.raises(Stopped):
-        make(method, **settings).fit(dataset.train, probe=dataset.probe, progress=stop, checkpoint=checkpoint)
+        make(method, **settings).fit(dataset.train, probe=dataset.probe, callback=by_epoch(stop), checkpoint=checkpoint)
     model = make(method, **settings)
     kept = Checkpoint(tmp_path / "c", "key", resume=True)
     model.fit(dataset.train, probe=dataset.probe, checkpoint=kept)
@@ -56,7 +57,7 @@ def test_skipped_epochs_make_no_step(
     dataset: Dataset, tmp_path: Path, often: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(Stopped):
-        make("mf", epochs=8).fit(dataset.train, progress=stop, checkpoint=Checkpoint(tmp_path / "c", "key"))
+        make("mf", epochs=8).fit(dataset.train, callback=by_epoch(stop), checkpoint=Checkpoint(tmp_path / "c", "key"))
     from counterpoise.training.learner import Learner
 
     steps, own = [], Learner.step

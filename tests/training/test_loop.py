@@ -17,12 +17,14 @@ from counterpoise import (
     make,
     simulate,
 )
+from counterpoise.config import Configurable
 from counterpoise.data.batches import Batches
 from counterpoise.models.base import factor_facts
 from counterpoise.risks import error, ips
 from counterpoise.training.contracts import FitContext
+from counterpoise.training.events import FitEvent
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import DivergenceError
+from counterpoise.training.loop import MAX_FULL_BATCH, MIN_EPOCHS, NOISY_RATE, DivergenceError
 from counterpoise.training.optimizer import Adam
 
 CPU = torch.device("cpu")
@@ -142,11 +144,79 @@ def test_a_diverging_fit_names_the_settings_to_change(dataset: Dataset) -> None:
         make("mf", learning_rate=1e20, l2=1e20).fit(dataset.train)
 
 
-def test_progress_is_called_after_each_epoch(dataset: Dataset) -> None:
-    calls: list[tuple[int, int, float]] = []
-    model = make("mf", epochs=3).fit(dataset.train, progress=lambda *call: calls.append(call))
-    assert [(done, planned) for done, planned, _ in calls] == [(1, 3), (2, 3), (3, 3)]
-    assert [loss for _, _, loss in calls] == model.history_.loss
+def test_a_callback_must_be_a_function(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="`callback` must be a function of one event, got 3"):
+        make("mf").fit(dataset.train, callback=3)
+
+
+def test_a_callback_hears_settings_epochs_and_facts(dataset: Dataset) -> None:
+    events: list[FitEvent] = []
+    model = make("mf", epochs=3, dim=5, patience=2).fit(dataset.train, callback=events.append)
+    assert [(event.name, event.epoch, event.epochs) for event in events] == [
+        ("start", 0, 3), ("epoch", 1, 3), ("epoch", 2, 3), ("epoch", 3, 3), ("end", 3, 3)
+    ]  # fmt: skip
+    given, last = events[0].parameters, events[-1].metrics
+    assert (given["backbone__dim"], given["risk"], given["rows"], given["users"]) == (5, "ips", 601, 60)
+    assert not any(isinstance(value, Configurable) for value in given.values())
+    assert [event.metrics["loss"] for event in events[1:4]] == model.history_.loss
+    assert [event.metrics["held_out_risk"] for event in events[1:4]] == model.history_.held_out_risk
+    assert last["weights.effective_sample_size"] == model.facts_["weights"]["effective_sample_size"]
+    assert last["risk"] == model.facts_["risk"]
+    assert all(isinstance(value, float) for event in events for value in event.metrics.values())
+
+
+def test_a_small_log_is_trained_for_all_epochs() -> None:
+    training = Training()
+    assert training.planned_epochs(MAX_FULL_BATCH) == training.epochs
+    assert Training(batch_size=128, epochs=40).planned_epochs(7000) == 40
+    assert [training.rate(step, 10, 7000) for step in (0, 5, 10)] == pytest.approx([1, 0.5, 0])
+
+
+def test_a_large_log_is_trained_for_so_many_steps() -> None:
+    rows = 10**6
+    assert Training().planned_epochs(rows) == 30
+    assert Training(steps=None).planned_epochs(rows) == 150
+    assert Training(epochs=20).planned_epochs(rows) == 20
+    assert Training(batch_size="full").planned_epochs(rows) == 150
+    assert Training().planned_epochs(10**8) == MIN_EPOCHS
+
+
+def test_the_rate_on_a_large_log_is_held_and_then_falls_to_zero() -> None:
+    rates = [Training().rate(step, 300, 10**6) for step in range(301)]
+    assert rates[0] == rates[210] == NOISY_RATE > rates[255] > rates[300] == pytest.approx(0)
+
+
+def test_a_large_log_has_the_epochs_that_are_planned(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.training.loop.MAX_FULL_BATCH", 10)
+    events: list[FitEvent] = []
+    model = make("mf", dim=2, batch_size=-(-len(dataset.train) // 3), steps=36)
+    model.fit(dataset.train, callback=events.append)
+    epochs = [(event.epoch, event.epochs) for event in events if event.name == "epoch"]
+    assert epochs == [(epoch, 12) for epoch in range(1, 13)]
+    assert model.history_.best_epoch == 12
+
+
+def test_centred_biases_change_no_logit_of_rated_pairs(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.training.loop.MAX_FULL_BATCH", 10)
+    log = dataset.train.take(np.flatnonzero(dataset.train.items != 3))
+    model = make("mf", dim=2, batch_size=-(-len(log) // 3))
+    context = FitContext(log, None, model.backbone, model.training, CPU, torch.Generator().manual_seed(0))
+    learner = Learner.init(context, model.weights, model.risk, model.imputation)
+    scorer, names = learner.scorer, [name for name, _ in learner.scorer.named_parameters()]
+    place = names.index("user_bias.weight")
+    scorer.user_bias.weight.data.normal_(1.0)
+    scorer.item_bias.weight.data.normal_(-2.0)
+    learner.optimizer.scale_precisions({place: torch.linspace(0.5, 1, log.shape[0])})
+    users, items = torch.from_numpy(log.users), torch.from_numpy(log.items)
+    unrated, before = scorer.item_bias.weight[3].clone(), scorer(users, items)
+    penalty = learner.optimizer.penalty()
+    learner.prior_scaled_at = 1
+    learner.start_epoch(12)  # in which no prior is estimated
+    assert torch.allclose(scorer(users, items), before, atol=1e-5)
+    assert torch.equal(scorer.item_bias.weight[3], unrated)
+    assert learner.optimizer.penalty() < penalty
+    precision = learner.optimizer.row_precisions[place]
+    assert float((precision * scorer.user_bias.weight).detach().sum() / precision.sum()) == pytest.approx(0, abs=1e-6)
 
 
 def test_the_automatic_batch_is_full_for_small_logs() -> None:

@@ -21,6 +21,7 @@ from counterpoise.cli.main import main
 from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debiased_risk
 from counterpoise.methods import METHODS, configure, make
 from counterpoise.runs import FitConfig, resolve, to_toml
+from counterpoise.training.loop import Training
 from counterpoise.tuning.result import Trial, Tuning
 from counterpoise.tuning.search_space import DEFAULT_SPACE, PAPER_SPACE, Dimension, parse, parse_words, search_space
 from counterpoise.tuning.tune import is_behind
@@ -270,7 +271,8 @@ def test_every_method_accepts_its_search_space(method: str, space: str) -> None:
             settings |= dimension.settings((dimension.choices or (dimension.low, dimension.high))[end])
         model = make(method, **settings)
         model.training.check()
-        assert model.training.learning_rate == settings["learning_rate"]
+        assert ("learning_rate" in settings) == (model.closed_form is None)
+        assert model.training.learning_rate == settings.get("learning_rate", Training().learning_rate)
 
 
 @pytest.mark.parametrize("space", [DEFAULT_SPACE, PAPER_SPACE])

@@ -6,17 +6,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
+import narwhals as nw
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from counterpoise.balance.features import activity, observed_pairs, side_features
+from counterpoise.balance.features import activity, observed_pairs, side_features, side_names
 from counterpoise.balance.population import Pairs, Points, Population
 from counterpoise.balance.solver import BalanceResult
-from counterpoise.data.log import FeedbackLog, check_log
+from counterpoise.data.log import FeedbackLog, as_log
 from counterpoise.errors import ConfigError, DataError
 
 Vector = NDArray[np.float64]
@@ -161,12 +162,11 @@ def log_balance(log: FeedbackLog, weights: ArrayLike | None = None) -> list[Feat
 
     Features: log(1 + ratings) of the user and of the item, and the side features that vary.
     """
-    check_log("log", log)
+    log = as_log("log", log)
     tables, names = [], []
-    words = (("user", "user activity"), ("item", "item popularity"))
-    for (who, word), counts, side in zip(words, activity(log), side_features(log), strict=True):
-        table = np.hstack([counts, side])
-        labels = [word, *(f"{who} feature {column}" for column in range(1, table.shape[1]))]
+    words = ("user activity", "item popularity")
+    for word, counts, side, own in zip(words, activity(log), side_features(log), side_names(log), strict=True):
+        table, labels = np.hstack([counts, side]), [word, *own]
         varying = np.ptp(table, axis=0) > 0
         tables.append(torch.from_numpy(table[:, varying]))
         names += [label for label, varies in zip(labels, varying, strict=True) if varies]
@@ -182,13 +182,18 @@ def _table(source: Any, log: FeedbackLog | None) -> Iterable[FeatureBalance]:
             raise ConfigError(
                 "`log` must be given for a fitted recommender: its weights belong to the pairs of that log."
             )
+        log = as_log("log", log, source)
         if len(source.ratio_) != len(log):
             counts = f"{len(source.ratio_):,} rows that the weights belong to, got {len(log):,}"
             raise DataError(f"`log` must be the {counts}. Rows that `patience` held out have no weight.")
         return log_balance(log, source.ratio_)
-    if callable(getattr(source, "balance_table", None)):
-        return list(source.balance_table())
+    if callable(getattr(source, "feature_balances", None)):
+        return list(source.feature_balances())
     table = getattr(getattr(source, "diagnosis", source), "table", source)
+    if "smd_before" in getattr(table, "columns", ()):
+        rows: list[Any] = nw.from_native(table).select([field.name for field in fields(FeatureBalance)]).rows()
+        values: list[list[Any]] = [[None if value != value else value for value in row] for row in rows]
+        table = [FeatureBalance(*row) for row in values]
     if isinstance(table, Sequence) and all(isinstance(row, FeatureBalance) for row in table):
         return table
     raise ConfigError(f"`result` must be {ACCEPTED}, got {type(source).__name__}.")

@@ -1,32 +1,39 @@
 """Estimators for two samples: weights on observed rows that make them resemble a population, no recommender needed.
 
 `balance_samples` takes two tables to weights and a diagnosis. `KernelBalancer` and `MomentBalancer` are scikit-learn
-estimators; `balance_frontier` balances again at several tolerances.
+estimators; `balance_frontier` balances again at several tolerances. Tables may hold text, dates, lists and gaps, which
+`TableEncoder` turns into features.
 """
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, asdict, dataclass, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from math import comb
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, cast, get_args
 
+import narwhals as nw
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import ArrayLike, NDArray
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from counterpoise.balance.covariate_balance import FeatureBalance, balance_table, known_mean_balance
-from counterpoise.balance.diagnostics import Diagnosis, diagnose, effective_sample_size
-from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions, Moments, check_penalty
+from counterpoise.balance.diagnostics import Diagnosis, diagnose, effective_sample_size, held_out_imbalance
+from counterpoise.balance.functions import FittedFunctions, Functions, KernelFunctions, Moments
 from counterpoise.balance.kernels import KERNELS
 from counterpoise.balance.population import Sample, as_float64, as_matrix, as_weights, base_shares
 from counterpoise.balance.solver import BalanceResult
-from counterpoise.config import KernelName, SelectForSamples, Units
-from counterpoise.errors import ConfigError, DataError, RowError, check_choice, check_number
+from counterpoise.config import KernelName, MissingValues, SelectForSamples, Target, Units
+from counterpoise.data.notebook import notebook_html
+from counterpoise.data.side_tables import TableEncoder, as_numbers, as_polars, as_series
+from counterpoise.errors import ConfigError, DataError, ReadingWarning, RowError, check_choice, check_number, short_repr
 
 MAX_FEATURE = 1e150  # absolute value of a feature: larger squares overflow float64
 MAX_LISTED = 10  # names of relaxed functions in a summary
@@ -72,6 +79,7 @@ class BalanceReport:
     result: BalanceResult
     diagnosis: Diagnosis
     function_names: list[str]
+    left_out: dict[str, str] = field(default_factory=dict)  # column of the tables: why it was not balanced
 
     @property
     def relaxed(self) -> list[str]:
@@ -80,7 +88,15 @@ class BalanceReport:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able values, without the weights."""
-        return {"solver": self.result.to_dict(), "relaxed": self.relaxed, "diagnosis": self.diagnosis.to_dict()}
+        facts = {"relaxed": self.relaxed, "left_out": self.left_out, "diagnosis": self.diagnosis.to_dict()}
+        return {"solver": self.result.to_dict()} | facts
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the summary and the balance of each feature."""
+        rows = [[row.name, row.mean_before, row.mean_after, row.population_mean] for row in self.diagnosis.table]
+        sizes = [[row.smd_before, row.smd_after] for row in self.diagnosis.table]
+        head = ["feature", "mean before", "mean after", "population mean", "SMD before", "SMD after"]
+        return notebook_html("BalanceReport", self.summary(), [head, *map(list.__add__, rows, sizes)])
 
     def summary(self) -> str:
         """A few lines of text."""
@@ -94,6 +110,7 @@ class BalanceReport:
             f"{after.max():.2e} SD after. {relaxed}",
             self.diagnosis.summary(),
         ]
+        lines += [not_balanced(self.left_out)] if self.left_out else []
         if self.diagnosis.grew:
             lines.append(
                 "The largest imbalance of a feature ROSE: the sample is too small or too different for these "
@@ -114,19 +131,17 @@ def balance_samples(
     population_weights: Any = None,
     max_weight: float | None = None,
     seed: int = 0,
+    encoder: TableEncoder | None = None,
     **options: Any,
 ) -> BalanceReport:
-    """Weights on the rows of `observed` that make it resemble `population`; both are numeric frames or arrays.
+    """Weights on the rows of `observed` that make it resemble `population`; both are frames, or arrays of numbers.
 
-    Frames are matched by column names. `functions` is what is balanced (default: 50 leading kernel functions);
-    `tolerance` and `strength` are in population standard deviations of each function, with `units="raw"` in its own
-    units, which are the paper's. `options`: `entropy_balance`.
+    Frames are matched by column names; `encoder` says how their columns become features, and which do. By default all
+    but ids, names, and columns that one of the tables does not have: `left_out` lists those. `functions` is what is
+    balanced (default: 50 leading kernel functions); `tolerance` and `strength` are in population standard deviations of
+    each function, with `units="raw"` in its own units, which are the paper's. `options`: `entropy_balance`.
     """
-    names, columns = shared_columns(observed, population)
-    tables = [numbers(name, table, columns) for name, table in (("observed", observed), ("population", population))]
-    if tables[0].shape[1] != tables[1].shape[1]:
-        widths = f"got {tables[0].shape[1]} and {tables[1].shape[1]} columns"
-        raise DataError(f"`observed` and `population` must have the same features, {widths}.")
+    names, tables, encoder = features(("observed", observed), ("population", population), encoder or TableEncoder())
     weights = as_weights("population_weights", population_weights, len(tables[1]))
     scaled = Standardised.of(tables[0], tables[1], weights)
     fitted = scaled.choose(functions or KernelFunctions(), base_weights, seed)
@@ -148,49 +163,101 @@ def balance_samples(
         balanced_at=getattr(fitted, "centres", None),
         table=balance_table(Sample(tables[0]), mass, Sample(tables[1], weights), names, base_weights),
     )
-    return BalanceReport(mass, result, diagnosis, fitted.names)
+    left_out = {} if encoder is None else encoder.left_out_
+    return BalanceReport(mass, result, diagnosis, _named(fitted.names, names), left_out)
 
 
-def shared_columns(observed: Any, population: Any) -> tuple[list[str], list[Any] | None]:
-    """(names of the features, columns to take): those of the observed frame, which the population must have too."""
-    first, second = (_labels(name, table) for name, table in (("observed", observed), ("population", population)))
-    if first is None and second is None:
-        width = np.shape(observed)[1] if np.ndim(observed) == 2 else 0
-        return [f"x{column}" for column in range(width)], None
-    if first is None or second is None:
-        named, bare = ("population", "observed") if first is None else ("observed", "population")
-        raise DataError(f"`{named}` has column names and `{bare}` has none. Give two frames, or two arrays.")
-    missing = [label for label in first if label not in second]
-    if missing:
-        listed = ", ".join(map(repr, missing))
-        raise DataError(f"`population` has no column {listed}. Both samples must have the same features.")
-    return [str(label) for label in first], first
+def features(
+    observed: tuple[str, Any], population: tuple[str, Any], encoder: TableEncoder
+) -> tuple[list[str], list[Tensor], TableEncoder | None]:
+    """(names of the features, both tables as numbers, the encoder); each table comes with its name for messages.
+
+    Arrays of numbers stay as they are, and there is no encoder.
+    """
+    named = [hasattr(table, "columns") for _, table in (observed, population)]
+    if named[0] != named[1]:
+        (has, _), (bare, _) = (observed, population) if named[0] else (population, observed)
+        raise DataError(f"`{has}` has column names and `{bare}` has none. Give two frames, or two arrays.")
+    if not is_table(observed[1]) and not is_table(population[1]):
+        tables = [numbers(name, table) for name, table in (observed, population)]
+        check_widths((observed[0], population[0]), [table.shape[1] for table in tables])
+        return [f"x{column}" for column in range(tables[0].shape[1])], tables, None
+    frames = [table_of(name, table) for name, table in (observed, population)]
+    if not named[0]:
+        check_widths((observed[0], population[0]), [frame.width for frame in frames])
+    try:
+        encoder.fit(frames[0], beside=frames[1])
+    except RowError as error:
+        own = error.row < len(frames[0])
+        row, name = (error.row, observed[0]) if own else (error.row - len(frames[0]), population[0])
+        raise RowError(error.column, row, f"{error.reason} (`{name}`)") from None
+    if not encoder.columns_:
+        raise DataError(f"`{observed[0]}` has no column to balance. {not_balanced(encoder.left_out_)}")
+    return encoder.feature_names_, [torch.from_numpy(encoder.encode(frame)) for frame in frames], encoder
 
 
-def numbers(name: str, table: Any, columns: Sequence[Any] | None = None) -> Tensor:
+def check_widths(names: tuple[str, str], widths: Sequence[int]) -> None:
+    """Raise `DataError` where two arrays differ in their number of columns."""
+    if widths[0] != widths[1]:
+        found = f"got {widths[0]} and {widths[1]} columns"
+        raise DataError(f"`{names[0]}` and `{names[1]}` must have the same features, {found}.")
+
+
+def is_table(table: Any) -> bool:
+    """Whether columns may hold more than numbers: a frame, or an array of texts or with gaps."""
+    if hasattr(table, "columns"):
+        return True
+    if not isinstance(table, list | tuple | np.ndarray):
+        return False
+    array = table if isinstance(table, np.ndarray) else np.asarray(table, dtype=object)
+    if array.ndim != 2 or array.dtype.kind not in "fOUS":
+        return False
+    if array.dtype.kind == "f":
+        return bool(np.isnan(array).any())
+    return any(value is None or isinstance(value, str) or value != value for value in array.flat)
+
+
+def table_of(name: str, table: Any) -> pl.DataFrame:
+    """A frame or an array as a polars frame with at least one row; columns of an array are called x0, x1, ..."""
+    try:
+        if hasattr(table, "columns"):
+            frame = as_polars(table)
+        else:
+            columns = np.asarray(table, dtype=object).T
+            frame = as_polars({f"x{place}": list(column) for place, column in enumerate(columns)})
+    except DataError as error:
+        raise DataError(f"`{name}`: {error}") from None
+    if frame.is_empty():
+        raise DataError(f"`{name}` must have at least one row, got none.")
+    return frame
+
+
+def not_balanced(left_out: Mapping[str, str]) -> str:
+    """A sentence on the columns that are not balanced."""
+    return f"Not balanced: {', '.join(f'{name} ({reason})' for name, reason in left_out.items())}."
+
+
+def numbers(name: str, table: Any) -> Tensor:
     """A finite float matrix; an error names the column and the row of the first value that is none."""
-    matrix = as_matrix(name, table[list(columns)] if columns is not None else table)
+    matrix = as_matrix(name, table)
     if len(matrix) == 0:
         raise DataError(f"`{name}` must have at least one row, got none.")
     bad = ~matrix.isfinite()
     if bool(bad.any()):
         row, column = (int(index) for index in bad.nonzero()[0])
-        label = str(columns[column]) if columns is not None else f"{name}[:, {column}]"
         value = float(matrix[row, column])
-        raise RowError(label, row, f"expected a finite number in `{name}`, got {value}. Fill it in or drop the row.")
+        reason = f"expected a finite number in `{name}`, got {value}. Fill it in or drop the row."
+        raise RowError(f"{name}[:, {column}]", row, reason)
     return matrix
 
 
-def _labels(name: str, table: Any) -> list[Any] | None:
-    """The column labels of a frame, each of which must be there once; None for an array."""
-    columns = getattr(table, "columns", None)
-    if columns is None:
-        return None
-    labels = list(columns)
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise DataError(f"`{name}` has two columns {twice!r}. Rename one.")
-    return labels
+def _named(functions: list[str], names: Sequence[str]) -> list[str]:
+    """The names of functions; moments have the names of the features in the place of x0, x1, ..."""
+    of_feature = r"x([0-9]+)((?:\^[0-9]+)?)"
+    return [
+        re.sub(of_feature, lambda found: names[int(found[1])] + found[2], f) if re.fullmatch(of_feature, f) else f
+        for f in functions
+    ]
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -204,74 +271,150 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
     accuracy: float = 1e-8
     max_passes: int = 200
     random_state: Any = None
+    columns: Sequence[str] | None = None
+    categorical: Sequence[str] = ()
+    missing: MissingValues = "indicator"
     _takes_means: ClassVar[bool] = False  # whether `fit` takes means instead of a population
 
     def fit(
         self,
-        X_observed: ArrayLike,
-        X_population: ArrayLike | None = None,
-        target_means: ArrayLike | None = None,
+        X: Any,
+        y: Any = None,
         *,
+        population: Any = None,
+        target_means: Any = None,
         base_weights: ArrayLike | None = None,
         population_weights: ArrayLike | None = None,
     ) -> Self:
-        """Find weights on the rows of `X_observed` under which it resembles `X_population`.
+        """Find weights on the rows of `X` under which it resembles `population`; both are frames, or arrays.
 
-        `target_means` takes the place of a population whose means only are known (`MomentBalancer`); a dict, a Series
-        or a frame of them is matched by feature names.
+        `y`: the population, where it is given by position. `target_means` takes the place of a population whose means
+        only are known (`MomentBalancer`); a dict, a Series or a frame of them is matched by feature names.
+        `base_weights`, `population_weights`: sampling weights of the rows of either.
         """
-        if (X_population is None) == (target_means is None):
-            raise DataError("give either `X_population` or `target_means`: what the observed rows should resemble.")
+        if y is not None and population is not None:
+            raise DataError("give the population once: as the second argument, or as `population`.")
+        population = y if population is None else population
+        if (population is None) == (target_means is None):
+            raise DataError("give either `population` or `target_means`: what the observed rows should resemble.")
         if target_means is not None and population_weights is not None:
             raise DataError(
                 "`population_weights` must be None where `target_means` are given: these are weighted already."
             )
-        check_penalty(self.tolerance, self.strength, self.units)
-        observed = self._numbers(X_observed, reset=True)
-        if X_population is not None:
-            population = self._numbers(X_population)
-            weights = as_weights("population_weights", population_weights, len(population))
-        elif self._takes_means:
-            population, weights = observed, None  # for the scale alone
-            target_means = aligned_means(target_means, getattr(self, "feature_names_in_", None))
-        else:
+        if target_means is not None and not self._takes_means:
             raise ConfigError(
                 f"`target_means` must be None for {type(self).__name__}: kernels need the population itself. "
-                "Give `X_population`, or use MomentBalancer."
+                "Give `population`, or use MomentBalancer."
             )
+        names, (observed, rows) = self._learn_columns(X, population)
+        weights = None
+        if population is not None:
+            weights = as_weights("population_weights", population_weights, len(rows))
+        else:
+            known = names if self.encoder_ is not None else None
+            target_means = aligned_means(target_means, known)
+        self._library = nw.from_native(X).implementation.value if hasattr(X, "columns") else "polars"
+        return self._fit(names, observed, rows, weights, base_weights, target_means)
+
+    def _learn_columns(self, X: Any, population: Any) -> tuple[list[str], list[Tensor]]:
+        """(names of the features, both tables as numbers); without a population the sample stands for its scale."""
+        encoder = TableEncoder(self.columns, self.categorical, self.missing)
+        tables = [("X", X), ("population", X if population is None else population)]
+        if not any(is_table(table) for _, table in tables):
+            arrays = [validate_data(self, X, reset=True, dtype=FLOATS)]
+            arrays += [arrays[0] if population is None else validate_data(self, population, reset=False, dtype=FLOATS)]
+            self.encoder_, self.left_out_ = None, {}
+            return [f"x{column}" for column in range(arrays[0].shape[1])], [as_matrix("X", array) for array in arrays]
+        validate_data(self, X, reset=True, skip_check_array=True)
+        names, matrices, self.encoder_ = features(tables[0], tables[1], encoder)
+        self.left_out_ = encoder.left_out_
+        if self.left_out_:
+            warnings.warn(not_balanced(self.left_out_), ReadingWarning, stacklevel=3)
+        return names, matrices
+
+    def _fit(
+        self,
+        names: list[str],
+        observed: Tensor,
+        population: Tensor,
+        weights: Tensor | None,
+        base_weights: Any,
+        target_means: Any = None,
+    ) -> Self:
+        """The same for tables that are numbers already."""
         scaled = Standardised.of(observed, population, weights)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         fitted = scaled.choose(self._recipe(), base_weights, seed)
+        fitted = replace(fitted, names=_named(fitted.names, names))
         if target_means is not None:
             fitted = known_moments(fitted, scaled, target_means, self.order)
         self.result_ = self._balance(fitted, scaled.observed, self.tolerance, base_weights)
         self.weights_: NDArray[np.float64] = self.result_.weights.numpy()
         self._mean, self._deviation, self._functions = scaled.mean, scaled.deviation, fitted
         self._samples = Sample(observed), Sample(population, weights), base_weights, target_means
+        self.feature_names_ = names
         return self
 
-    def predict_weights(self, X_new: ArrayLike) -> NDArray[np.float64]:
+    def predict_weights(self, X_new: Any) -> NDArray[np.float64]:
         """The weight w(x) = exp(-l'h(x) - offset) / n of new rows, on the scale of `weights_`.
 
         New rows have no base weights: theirs count as 1 / n, the uniform ones. After a fit with `base_weights` q (sum
         1), a fitted row has n q_i times what is predicted for its features.
         """
         check_is_fitted(self, "weights_")
-        rows = (self._numbers(X_new).double() - self._mean) / self._deviation
-        scores = self._functions.values(rows) @ torch.from_numpy(self.result_.dual) + self.result_.offset
+        return self._predicted(self._numbers(X_new))
+
+    def _predicted(self, matrix: Tensor) -> NDArray[np.float64]:
+        scores = (
+            self._functions.values(self._scaled(matrix)) @ torch.from_numpy(self.result_.dual) + self.result_.offset
+        )
         weights: NDArray[np.float64] = (torch.exp(-scores) / len(self.weights_)).numpy()
         return weights if self.max_weight is None else weights.clip(max=self.max_weight)
 
-    def balance_table(self) -> list[FeatureBalance]:
-        """Every feature before and after, against the population."""
+    def score(self, X: Any, y: Any = None) -> float:
+        """Minus the imbalance of held-out rows under the weights predicted for them, in standard deviations.
+
+        The root mean square over kernel functions of the features that do not depend on the settings, so that all
+        settings are judged alike. Few rows that count make it large as well. No predicted weight counts more than the
+        largest of the fit: one row where nothing was learned would decide alone. With `target_means`, over the
+        features. `y` does not matter.
+        """
+        check_is_fitted(self, "weights_")
+        return -self._held_out(self._numbers(X))
+
+    def _held_out(self, matrix: Tensor) -> float:
+        weights = torch.from_numpy(self._predicted(matrix).clip(max=self.weights_.max()))
+        weights = weights / weights.sum()
+        _, population, _, means = self._samples
+        rows = self._scaled(matrix)
+        if means is not None:
+            first = torch.from_numpy(np.atleast_2d(np.asarray(means, dtype=np.float64))[0])
+            return float((weights @ rows - self._scaled(first)).square().mean().sqrt())
+        scaled = Sample(self._scaled(population.matrix), population.weights)
+        found = held_out_imbalance(Sample(rows), weights, scaled)
+        if found is None:
+            raise DataError("`population` must have at least 10 rows to score against.")
+        return found["rms_sd"]
+
+    def balance_table(self) -> Any:
+        """Every feature before and after, against the population: a frame of the kind of `X`, polars for an array."""
+        return as_native([asdict(row) for row in self.feature_balances()], self._library)
+
+    def feature_balances(self) -> list[FeatureBalance]:
+        """The same as records."""
         check_is_fitted(self, "weights_")
         observed, population, base, means = self._samples
-        names = list(getattr(self, "feature_names_in_", [f"x{column}" for column in range(population.n_columns)]))
+        names = self.feature_names_
         if means is None:
             return balance_table(observed, self.weights_, population, names, base)
         before = np.ones(observed.n_rows) if base is None else np.asarray(base, dtype=np.float64)
         columns = zip(names, observed.matrix.numpy().T, np.ravel(means)[: len(names)], strict=True)
         return [known_mean_balance(name, values, before, self.weights_, float(mean)) for name, values, mean in columns]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        return tags
 
     def _recipe(self) -> Functions:
         raise NotImplementedError
@@ -280,8 +423,14 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         options = {name: getattr(self, name) for name in ("units", "max_weight", "accuracy", "max_passes")}
         return fitted.balance(observed, tolerance, self.strength, base_weights=base_weights, **options)
 
-    def _numbers(self, X: Any, reset: bool = False) -> torch.Tensor:
-        return as_matrix("X", validate_data(self, X, reset=reset, dtype=FLOATS))
+    def _numbers(self, X: Any) -> Tensor:
+        """New rows as the features of the fit."""
+        if self.encoder_ is None:
+            return as_matrix("X", validate_data(self, X, reset=False, dtype=FLOATS))
+        return torch.from_numpy(self.encoder_.encode(table_of("X", X)))
+
+    def _scaled(self, matrix: Tensor) -> Tensor:
+        return (matrix.double() - self._mean) / self._deviation
 
 
 @dataclass(eq=False, repr=False)
@@ -298,6 +447,8 @@ class KernelBalancer(_Balancer):
     (None: 100, or 10,000 for "worst_case"). With "spectral" that is the strength of the leading eigenfunction; those of
     the others fall with their eigenvalues, so that rough functions are relaxed first. `units="raw"`: both in units of
     the function itself instead, as in the paper; the strength of "worst_case" has no such units.
+    `columns`, `categorical`, `missing`: which columns of a frame are balanced, which numbers are codes, and what stands
+    for a missing value (`TableEncoder`). `left_out_` has the columns that are not balanced, and why.
     """
 
     n_functions: int = 50
@@ -321,7 +472,8 @@ class MomentBalancer(_Balancer):
 
     `tolerance` and `strength` are in population standard deviations of each moment, with `units="raw"` in units of the
     moment of the standardised feature; an infinite strength asks for exact balance. `fit` also takes
-    `target_means` (features,) for order 1, or (order, features) raw moments.
+    `target_means` (features,) for order 1, or (order, features) raw moments. `columns`, `categorical` and `missing` as
+    in `KernelBalancer`.
     """
 
     order: int = 1
@@ -331,6 +483,152 @@ class MomentBalancer(_Balancer):
 
     def _recipe(self) -> Functions:
         return Moments(self.order)
+
+
+@dataclass(eq=False, repr=False)
+class TreatmentBalancer(BaseEstimator):  # type: ignore[misc]
+    """Weights under which the treated and the controls of one table both resemble the same rows.
+
+    `target`: all rows ("ate", the average treatment effect), the treated ("att") or the controls ("atc"). Differences
+    of weighted means then estimate the effect over these rows, as far as the balanced functions explain the outcome and
+    nothing else decides about the treatment.
+    `balancer`: a `KernelBalancer` or a `MomentBalancer` (the default), which is fitted anew for each group.
+    """
+
+    balancer: Any = None
+    target: Target = "ate"
+
+    def fit(self, X: Any, treatment: Any = None, *, sample_weight: Any = None) -> Self:
+        """Weigh the rows of the covariates `X`, of which `treatment` says who was treated: 1 and 0, or true and false.
+
+        `sample_weight`: sampling weights, both of the rows that are weighted and of those to resemble.
+        """
+        check_choice("target", self.target, get_args(Target))
+        balancer = MomentBalancer() if self.balancer is None else self.balancer
+        if not isinstance(balancer, _Balancer):
+            kinds = "a KernelBalancer or a MomentBalancer"
+            raise ConfigError(f"`balancer` must be {kinds}, got {type(balancer).__name__}.")
+        self._learner = clone(balancer)
+        names, (matrix, _) = self._learner._learn_columns(X, None)
+        self.encoder_, self.left_out_ = self._learner.encoder_, self._learner.left_out_
+        self._library = nw.from_native(X).implementation.value if hasattr(X, "columns") else "polars"
+        treated = as_treatment(treatment, len(matrix))
+        _check_not_treatment(names, matrix, treated)
+        shares = as_weights("sample_weight", sample_weight, len(matrix))
+        whom = {"ate": torch.ones_like(treated), "att": treated, "atc": ~treated}[self.target]
+        mass = torch.ones(len(matrix), dtype=torch.float64) if shares is None else shares
+        weights = torch.zeros_like(mass)
+        self.balancers_: dict[str, _Balancer] = {}
+        for group, rows in (("treated", treated), ("controls", ~treated)):
+            if bool((rows == whom).all()):  # they are the target
+                weights[rows] = mass[rows] / mass[rows].sum()
+                continue
+            base, population = (None if shares is None else shares[part] for part in (rows, whom))
+            found = clone(balancer)._fit(names, matrix[rows], matrix[whom], population, base)
+            weights[rows] = torch.from_numpy(found.weights_)
+            self.balancers_[group] = found
+        self.weights_: NDArray[np.float64] = weights.numpy()
+        self._treated = treated.numpy()
+        return self
+
+    def effect(self, outcome: Any) -> float:
+        """The weighted mean outcome of the treated minus that of the controls."""
+        check_is_fitted(self, "weights_")
+        values = as_float64(outcome, "outcome")
+        if values.shape != self.weights_.shape or not np.isfinite(values).all():
+            shape = f"got shape {values.shape}" if values.shape != self.weights_.shape else "got one that is missing"
+            raise DataError(f"`outcome` must have a finite number for each of the {len(self.weights_)} rows, {shape}.")
+        sign = np.where(self._treated, 1.0, -1.0)
+        return float(self.weights_ @ (sign * values))
+
+    def predict_weights(self, X_new: Any, treatment: Any) -> NDArray[np.float64]:
+        """The weights of new rows, on the scale of `weights_`; the same for all rows of the target."""
+        check_is_fitted(self, "weights_")
+        matrix = self._learner._numbers(X_new)
+        treated = as_treatment(treatment, len(matrix), both=False)
+        weights = np.empty(len(matrix))
+        for group, rows in (("treated", treated), ("controls", ~treated)):
+            size = self._treated.sum() if group == "treated" else (~self._treated).sum()
+            found = self.balancers_.get(group)
+            weights[rows.numpy()] = 1 / size if found is None else found._predicted(matrix[rows])
+        return weights
+
+    def score(self, X: Any, treatment: Any) -> float:
+        """Minus the imbalance of held-out rows, as in `KernelBalancer.score`: the mean over the groups."""
+        check_is_fitted(self, "weights_")
+        matrix = self._learner._numbers(X)
+        treated = as_treatment(treatment, len(matrix))
+        rows = {"treated": treated, "controls": ~treated}
+        return -float(np.mean([found._held_out(matrix[rows[group]]) for group, found in self.balancers_.items()]))
+
+    def balance_table(self) -> Any:
+        """Every feature of each weighted group against the target: a frame of the kind of `X`, polars for an array."""
+        check_is_fitted(self, "weights_")
+        groups = self.balancers_.items()
+        rows = [{"group": group} | asdict(row) for group, found in groups for row in found.feature_balances()]
+        return as_native(rows, self._library)
+
+    def feature_balances(self) -> list[FeatureBalance]:
+        """The same as records, with the group in the name."""
+        check_is_fitted(self, "weights_")
+        groups = self.balancers_.items()
+        return [
+            replace(row, name=f"{group}: {row.name}") for group, found in groups for row in found.feature_balances()
+        ]
+
+    def summary(self) -> str:
+        """What became of each group, in a line."""
+        lines = []
+        for group, found in self.balancers_.items():
+            result, size = found.result_, effective_sample_size(found.weights_)
+            before, after = (abs(v / result.scale).max() for v in (result.imbalance_before, result.imbalance))
+            relaxed = f"{result.relaxed.sum()} relaxed" if result.relaxed.any() else "none relaxed"
+            lines.append(
+                f"{group}: {len(found.weights_):,} rows count as {size:,.0f}; {len(result.scale)} functions, largest "
+                f"imbalance {before:.3f} SD before, {after:.2g} SD after ({relaxed})."
+            )
+        return "\n".join([*lines, *([not_balanced(self.left_out_)] if self.left_out_ else [])])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = tags.input_tags.string = tags.input_tags.categorical = True
+        tags.target_tags.required = True
+        return tags
+
+
+def as_treatment(treatment: Any, rows: int, both: bool = True) -> Tensor:
+    """Who was treated, as booleans; `both`: there are treated and controls."""
+    rule = f"`treatment` must say of each of the {rows} rows whether it was treated, as 1 and 0 or true and false"
+    if treatment is None or np.shape(treatment) != (rows,):
+        raise DataError(f"{rule}, got {'None' if treatment is None else f'shape {np.shape(treatment)}'}.")
+    column = as_series("treatment", treatment)
+    try:
+        values = as_numbers(column)
+    except RowError as error:
+        raise DataError(f"{rule}, got {short_repr(column[error.row])} in row {error.row}.") from None
+    wrong = ~np.isin(values, (0.0, 1.0))
+    if wrong.any():
+        raise DataError(f"{rule}, got {short_repr(column[int(wrong.argmax())])} in row {int(wrong.argmax())}.")
+    if both and len(np.unique(values)) < 2:
+        raise DataError(f"{rule}; all are {'treated' if values[0] else 'controls'}, and there is nothing to compare.")
+    return torch.from_numpy(values == 1)
+
+
+def _check_not_treatment(names: Sequence[str], matrix: Tensor, treated: Tensor) -> None:
+    """Raise `DataError` for a feature that has one value among the treated and another among the controls."""
+    first, second = matrix[treated], matrix[~treated]
+    constant = (first == first[0]).all(0) & (second == second[0]).all(0) & (first[0] != second[0])
+    if bool(constant.any()):
+        name = names[int(constant.nonzero()[0])]
+        raise DataError(
+            f"column {name!r} tells the treated from the controls: no weights can balance it. Leave it out."
+        )
+
+
+def as_native(rows: Sequence[Mapping[str, Any]], library: str) -> Any:
+    """Records as a frame of a library: polars, pandas or pyarrow."""
+    columns = {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+    return nw.from_dict(columns, backend=cast("Any", library)).to_native()
 
 
 def known_moments(fitted: FittedFunctions, scaled: Standardised, raw: Any, order: int) -> FittedFunctions:
@@ -367,9 +665,7 @@ def aligned_means(means: Any, names: Any) -> Any:
     wanted = list(range(len(given))) if names is None else list(names)
     missing = [label for label in wanted if label not in given]
     if missing:
-        advice = (
-            "Give `X_observed` as a frame, or the means as an array." if names is None else "Every feature needs one."
-        )
+        advice = "Give `X` as a frame, or the means as an array." if names is None else "Every feature needs one."
         raise DataError(f"`target_means` has no value for {', '.join(map(repr, missing))}. {advice}")
     return np.stack([np.asarray(given[label]) for label in wanted], axis=-1)
 
@@ -406,7 +702,7 @@ def balance_frontier(balancer: Any, tolerances: Iterable[float] = TOLERANCES) ->
     for tolerance in chosen:
         check_number("tolerances", tolerance, at_least=0, advice="Each is an absolute imbalance.")
     raw, _, base, _ = balancer._samples
-    observed = Sample((raw.matrix.double() - balancer._mean) / balancer._deviation)
+    observed = Sample(balancer._scaled(raw.matrix))
     return [_point(value, balancer._balance(balancer._functions, observed, value, base)) for value in chosen]
 
 

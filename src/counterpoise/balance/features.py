@@ -14,7 +14,7 @@ from counterpoise.balance.population import ObservedPairs, Pairs, as_float64
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import DataError, check_choice
 
-Source = Literal["side", "activity", "embeddings", "exposure"]
+Source = Literal["side", "activity", "popularity", "embeddings", "exposure"]
 Table = NDArray[np.float64]
 
 
@@ -41,6 +41,11 @@ def activity(log: FeedbackLog) -> tuple[Table, Table]:
     return np.log1p(counts[0])[:, None], np.log1p(counts[1])[:, None]
 
 
+def popularity(log: FeedbackLog) -> tuple[Table, Table]:
+    """The same of the items alone: functions of it are the same for all users."""
+    return np.zeros((log.shape[0], 0)), activity(log)[1]
+
+
 def side_features(log: FeedbackLog) -> tuple[Table, Table]:
     """The side features that came with the log; (rows, 0) where there are none."""
     given = (log.user_features, log.item_features)
@@ -49,6 +54,15 @@ def side_features(log: FeedbackLog) -> tuple[Table, Table]:
         for table, size in zip(given, log.shape, strict=True)
     )
     return users, items
+
+
+def side_names(log: FeedbackLog) -> tuple[list[str], list[str]]:
+    """What the side features of users and of items are called, such as "item genre=Comedy"."""
+    users, items = log.user_feature_names, log.item_feature_names
+    return [f"user {name}" for name in users], [f"item {name}" for name in items]
+
+
+OF_LOG = {"side": side_features, "activity": activity, "popularity": popularity}
 
 
 def pair_features(
@@ -61,15 +75,16 @@ def pair_features(
 ) -> Pairs:
     """All pairs of the log's users and items, with features from `sources` side by side.
 
-    "side": side features of the log; "activity": how often users rate and items are rated; "embeddings" and "exposure":
-    the two tables passed under that name, of a model of the labels and of a model of what was observed.
+    "side": side features of the log; "activity": how often users rate and items are rated; "popularity": the latter
+    alone; "embeddings" and "exposure": the two tables passed under that name, of a model of the labels and of a model
+    of what was observed.
     """
     learned = {"embeddings": embeddings, "exposure": exposure}
     tables: list[tuple[Any, Any]] = []
     for source in sources:
         check_choice("sources", source, get_args(Source))
         if source not in learned:
-            tables.append(side_features(log) if source == "side" else activity(log))
+            tables.append(OF_LOG[source](log))
             continue
         pair = learned[source]
         if pair is None:

@@ -21,6 +21,7 @@ from counterpoise.balance.exponential_family import ExponentialFamily, FunctionR
 from counterpoise.balance.newton import DualProblem, change_coordinates
 from counterpoise.balance.penalties import Hinge, Penalty, Quadratic, Vector, whitening
 from counterpoise.balance.population import as_float64, as_matrix, base_shares
+from counterpoise.data.notebook import notebook_html
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError, check_number
 from counterpoise.threads import one_blas_thread, one_thread
 
@@ -28,6 +29,7 @@ SAMPLE_DIVISOR = 16  # a sixteenth of the rows, solved first, leaves few passes 
 MIN_SAMPLE_ROWS = 2**12  # a smaller sample saves no time
 MIN_ROWS_PER_FUNCTION = 50  # in a sample: with fewer its solution is far from that of all rows
 SAMPLE_MAX_PASSES = 50
+MAX_SHOWN = 10  # functions in a notebook
 MIN_THREADED_VALUES = 1 << 22  # rows x functions: below, changing the number of threads takes longer than it saves
 MAX_FLOAT32_CONDITION = 1e3  # condition number of a covariance up to which float32 is enough for a Newton step
 MAX_ASYMMETRY = 1e-5  # of a matrix, relative to its largest value: rounding in float32
@@ -85,6 +87,18 @@ class BalanceResult:
             | {"relaxed": np.flatnonzero(self.relaxed).tolist()}
             | {name: getattr(self, name).tolist() for name in vectors}
         )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the certificate, and the functions with the largest imbalance."""
+        before, after = abs(self.imbalance_before) / self.scale, abs(self.imbalance) / self.scale
+        order = np.argsort(-before, kind="stable")[:MAX_SHOWN]
+        columns = (order + 1, before[order], after[order], self.relaxed[order])
+        values = zip(*(column.tolist() for column in columns), strict=True)
+        rows = [[f"h{j}", x, y, "relaxed" if free else ""] for j, x, y, free in values]
+        facts: dict[str, Any] = {"status": f"{self.status} in {self.passes} passes", "duality gap": f"{self.gap:.1e}"}
+        facts |= {"rows": len(self.weights), "functions": len(self.dual), "relaxed": int(self.relaxed.sum())}
+        head = ["function", "imbalance before (SD)", "after (SD)", ""]
+        return notebook_html("BalanceResult", facts, [head, *rows])
 
     def __repr__(self) -> str:
         return (

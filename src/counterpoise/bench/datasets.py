@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from counterpoise.config import Protocol
+from counterpoise.config import Feedback, Protocol
 from counterpoise.data.datasets import SOURCES, load_dataset, search_folders
 from counterpoise.data.log import Dataset, hash_logs
 from counterpoise.data.simulation import simulate
@@ -35,12 +35,17 @@ class BenchDataset:
         seed: int,
         threshold: float | None = None,
         read_options: Mapping[str, Any] | None = None,
+        feedback: Feedback | None = None,
     ) -> Dataset:
-        """The split of this seed. For simulated data the seed draws the whole dataset."""
+        """The split of this seed. For simulated data the seed draws the whole dataset.
+
+        `feedback`: what the log is read as, see `load_dataset`; "clicks" keeps positive rows, and the test its labels.
+        """
+        kind: dict[str, Any] = {} if feedback is None else {"feedback": feedback}
         if self.shape:
             self._check_simulated(protocol)
-            return simulate(seed=seed, **self.shape).dataset
-        own = (read_options or {}) if self.name not in BENCH_DATASETS else {}
+            return simulate(seed=seed, **self.shape, **kind).dataset
+        own = {**((read_options or {}) if self.name not in BENCH_DATASETS else {}), **kind}
         dataset = load_dataset(self.name, protocol=protocol, seed=seed, threshold=threshold, **own)
         if dataset.test is None:
             ways = "hold rows out (`holdout`), or give it a test.csv"
@@ -50,13 +55,17 @@ class BenchDataset:
         return dataset
 
     def fingerprint(
-        self, protocol: Protocol, threshold: float | None = None, read_options: Mapping[str, Any] | None = None
+        self,
+        protocol: Protocol,
+        threshold: float | None = None,
+        read_options: Mapping[str, Any] | None = None,
+        feedback: Feedback | None = None,
     ) -> str:
         """A hash of k and the data; of simulated data, of k and their shape."""
         if self.shape:
             self._check_simulated(protocol)
             return hash_logs(f"{self.k} {sorted(self.shape.items())}")
-        dataset = self.load(protocol, 0, threshold, read_options)
+        dataset = self.load(protocol, 0, threshold, read_options, feedback)
         return hash_logs(str(self.k), dataset.train, dataset.probe, dataset.test)
 
     def _check_simulated(self, protocol: Protocol) -> None:
@@ -120,7 +129,8 @@ def find_dataset(name: str) -> BenchDataset:
     """The dataset of this name, or at this path."""
     if name in BENCH_DATASETS:
         return BENCH_DATASETS[name]
-    if not Path(name).exists():
-        known, hint = ", ".join([*BENCH_DATASETS, "paper"]), did_you_mean(name, BENCH_DATASETS)
+    if name not in SOURCES and not Path(name).exists():
+        names = dict.fromkeys([*BENCH_DATASETS, *SOURCES, "paper"])
+        known, hint = ", ".join(names), did_you_mean(name, names)
         raise ConfigError(f"`datasets` must be among {known}, or a path to your own, got {name!r}.{hint}")
     return BenchDataset(name)

@@ -22,16 +22,18 @@ from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_datas
 from counterpoise.bench.methods import BenchMethod, find_methods
 from counterpoise.bench.presets import preset_settings
 from counterpoise.bench.store import hash_facts
-from counterpoise.config import BenchPreset, Protocol
+from counterpoise.config import BenchPreset, Feedback, Protocol
 from counterpoise.data.log import Dataset
 from counterpoise.errors import ConfigError, CounterpoiseError, check_number
 from counterpoise.evaluation.evaluate import evaluate, metrics_and_replicates
-from counterpoise.evaluation.metrics import METRIC_NAMES
+from counterpoise.evaluation.full_ranking import MEASURES, evaluate_ranking
+from counterpoise.evaluation.metrics import CLICK_METRIC_NAMES, METRIC_NAMES
 from counterpoise.methods import configure
 from counterpoise.recommender import DebiasedRecommender
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
 RESAMPLED = ("auc", "ndcg", "f1", "ndcg_one", "f1_one")
+RESAMPLED_OF_CLICKS = ("auc", "ndcg", "recall", *CLICK_METRIC_NAMES)
 ReadOptions = tuple[tuple[str, Any], ...]  # the items of `Job.read_options`: hashable
 
 
@@ -47,6 +49,18 @@ class Job:
     threshold: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     read_options: Mapping[str, Any] = field(default_factory=dict)  # for files of the user's own
+    feedback: Feedback | None = None  # what the log is read as; None: as it is
+
+    @property
+    def _source(self) -> tuple[float | None, ReadOptions, Feedback | None]:
+        return self.threshold, tuple(self.read_options.items()), self.feedback
+
+    @cached_property
+    def kind(self) -> Feedback:
+        """What the rows of its log are."""
+        if self.feedback is not None or self.dataset in BENCH_DATASETS:
+            return self.feedback or "ratings"
+        return self.load().train.feedback
 
     @cached_property
     def bench_dataset(self) -> BenchDataset:
@@ -56,11 +70,11 @@ class Job:
     @cached_property
     def bench_method(self) -> BenchMethod:
         """The method by its name."""
-        return find_methods([self.method])[0]
+        return find_methods([self.method], self.kind)[0]
 
     def load(self) -> Dataset:
         """The split to fit and evaluate on."""
-        return _load(self.dataset, self.protocol, self.seed, self.threshold, tuple(self.read_options.items()))
+        return _load(self.dataset, self.protocol, self.seed, *self._source)
 
     def model(self) -> Any:
         """A fresh model with the settings of this job."""
@@ -86,9 +100,11 @@ class Job:
             del own["training"]["seed"]
         names = ("dataset", "method", "preset", "protocol", "threshold")
         facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
-        data = _fingerprint(self.dataset, self.protocol, self.threshold, tuple(self.read_options.items()))
-        source = self.bench_method.source()
-        return facts | {"source": source, "data": data, "version": __version__, "replicates": [REPLICATES, *RESAMPLED]}
+        data = _fingerprint(self.dataset, self.protocol, *self._source)
+        facts |= {"source": self.bench_method.source(), "data": data, "version": __version__}
+        if self.kind == "clicks":
+            return facts | {"feedback": self.kind, "replicates": [REPLICATES, *RESAMPLED_OF_CLICKS]}
+        return facts | {"replicates": [REPLICATES, *RESAMPLED]}
 
     @cached_property
     def config_hash(self) -> str:
@@ -111,6 +127,7 @@ class Job:
             "group": method.group,
         }
         row |= {"family": method.family, "preset": self.preset, "protocol": self.protocol, "seed": self.seed}
+        row |= {"feedback": self.kind}
         row |= {"settings": dict(self.settings), "k": k, "config_hash": self.config_hash, "versions": _versions()}
         started = time.perf_counter()
         try:
@@ -130,12 +147,19 @@ class Job:
 def measured(
     model: Any, dataset: Dataset, k: int, protocol: Protocol
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
-    """(every metric, the same of resampled sets of users); on a biased test weighted estimates, not resampled."""
+    """(every metric, the same of resampled sets of users); on a biased test weighted estimates, not resampled.
+
+    Where the test has clicks alone, they are ranked among all items.
+    """
     test = dataset.test
     assert test is not None
+    if dataset.ranked:
+        ranking = evaluate_ranking(model, test, k, train=dataset.train)
+        return {f"ranking_{name}": getattr(ranking, name) for name in MEASURES}, {}
     if test.sample == "uniform" or protocol == "paper":
         metrics, resampled = metrics_and_replicates(model, test, k, REPLICATES)
-        return metrics, {name: resampled[name] for name in RESAMPLED}
+        names = RESAMPLED_OF_CLICKS if dataset.train.feedback == "clicks" else RESAMPLED
+        return metrics, {name: resampled[name] for name in names}
     found = evaluate(model, test, k, weights="balanced", train=dataset.train, probe=dataset.probe, bootstrap=0)
     return {name: getattr(found, name) for name in METRIC_NAMES}, {}
 
@@ -155,17 +179,20 @@ def plan(
     model is built and every dataset read here, so that a mistake costs no fit.
     """
     check_number("seeds", seeds, at_least=1, integer=True)
-    asked, found_methods = find_datasets(datasets), find_methods(methods)
-    if not asked or not found_methods:
+    asked = find_datasets(datasets)
+    if not asked or not methods:
         raise ConfigError("`datasets` and `methods` must name at least one each.")
     if common.get("read_options") and all(dataset.name in BENCH_DATASETS for dataset in asked):
         named = ", ".join(f"`{name}`" for name in common["read_options"])
         raise ConfigError(f"{named}: only for files of your own, and `datasets` names none.")
     missing = {dataset.name: advice for dataset in asked if (advice := dataset.missing())}
     found = [dataset.name for dataset in asked if dataset.name not in missing]
+    kinds = {dataset: Job(dataset, "", 0, presets[0], protocols[0], **common).kind for dataset in found}
+    of_kind = {kind: find_methods(methods, kind) for kind in {*kinds.values()} or {common.get("feedback") or "ratings"}}
     jobs = [
         Job(dataset, method.name, seed, preset, protocol, **common)
-        for seed, dataset, protocol, preset, method in product(range(seeds), found, protocols, presets, found_methods)
+        for seed, dataset, protocol, preset in product(range(seeds), found, protocols, presets)
+        for method in of_kind[kinds[dataset]]
     ]
     for job in jobs[: len(jobs) // seeds]:
         job.config_hash  # noqa: B018  builds the model and reads the data
@@ -191,13 +218,22 @@ def _versions() -> dict[str, str]:
 
 
 @lru_cache(maxsize=32)
-def _fingerprint(dataset: str, protocol: Protocol, threshold: float | None, read_options: ReadOptions) -> str:
-    return find_dataset(dataset).fingerprint(protocol, threshold, dict(read_options))
+def _fingerprint(
+    dataset: str, protocol: Protocol, threshold: float | None, read_options: ReadOptions, feedback: Feedback | None
+) -> str:
+    return find_dataset(dataset).fingerprint(protocol, threshold, dict(read_options), feedback)
 
 
 @lru_cache(maxsize=16)
-def _load(dataset: str, protocol: Protocol, seed: int, threshold: float | None, read_options: ReadOptions) -> Dataset:
-    return find_dataset(dataset).load(protocol, seed, threshold, dict(read_options))
+def _load(
+    dataset: str,
+    protocol: Protocol,
+    seed: int,
+    threshold: float | None,
+    read_options: ReadOptions,
+    feedback: Feedback | None,
+) -> Dataset:
+    return find_dataset(dataset).load(protocol, seed, threshold, dict(read_options), feedback)
 
 
 def _finite(value: float) -> float | None:

@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from counterpoise.bench.published import places
+from counterpoise.config import Feedback
 from counterpoise.errors import ConfigError, did_you_mean
-from counterpoise.methods import BALANCING, BASELINES, KERNEL_RULES, METHODS, canonical_name, make
+from counterpoise.methods import BALANCING, KERNEL_RULES, METHODS, PAPER, canonical_name, make
 
 PLUGINS = "counterpoise.methods"  # the group of entry points under which other packages offer methods
 KERNELS = {"exp": "Exp", "gau": "Gau"}  # the ending of our names and of the paper's
 TITLES = {"sdr": "SDR"}  # where the paper's table has another name than the method's own paper
-PROBE_LEARNERS = tuple(name for name, method in METHODS.items() if method.family == "probe")
-LITERATURE = ("mnar", *PROBE_LEARNERS, *(method.name for method in BASELINES))
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class BenchMethod:
     title: str
     group: Literal["baseline", "ours", "own"]  # the literature's; the paper's and ours; the user's
     family: str  # naive, ips, dr, imputation; or own
-    build: Callable[[int], Any]
+    build: Callable[..., Any]  # of a seed and, for a method of ours, `feedback`
+    feedback: tuple[Feedback, ...] = ()  # the kinds of log that it learns from; empty for the user's own
 
     def source(self) -> str | None:
         """A hash of the file that defines a user's method: its results are stale once the file changes."""
@@ -46,15 +46,20 @@ class BenchMethod:
         return None if file is None else hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
 
 
-def find_methods(names: Iterable[str]) -> list[BenchMethod]:
+def find_methods(names: Iterable[str], feedback: Feedback = "ratings") -> list[BenchMethod]:
     """The methods by name, each once: our names, the paper's, `module:function`, or a set of `_method_sets`.
 
-    A kernel method without its kernel is the Gaussian one.
+    Of a set, those that learn from this kind of feedback. A kernel method without its kernel is the Gaussian one.
     """
     found: dict[str, BenchMethod] = {}
     for name in names:
-        for method in _method_sets().get(name.lower()) or [_find_method(name)]:
-            found.setdefault(method.name, method)
+        whole_set = _method_sets().get(name.lower(), [])
+        in_set = [method for method in whole_set if feedback in method.feedback]
+        if whole_set and not in_set:
+            raise ConfigError(f"`methods`: none of {name!r} learns from {feedback}. Use all, or name some.")
+        for method in in_set or [_find_method(name)]:
+            ours = replace(method, build=partial(method.build, feedback=feedback)) if method.feedback else method
+            found.setdefault(method.name, ours)
     return list(found.values())
 
 
@@ -73,16 +78,17 @@ def _method_sets() -> dict[str, list[BenchMethod]]:
 def _with_kernels(name: str) -> list[BenchMethod]:
     """A method by our name: one row, or one for each kernel."""
     method = METHODS[name]
-    group: Literal["baseline", "ours"] = "baseline" if name in LITERATURE else "ours"
+    group: Literal["baseline", "ours"] = "ours" if PAPER in method.citation else "baseline"
     title = TITLES.get(name, method.title)
     names = {name: title}
     if name.partition("-")[0] in KERNEL_RULES:
         names = {f"{name}-{kernel}": f"{title}-{ending}" for kernel, ending in KERNELS.items()}
-    return [BenchMethod(name, title, group, method.family, partial(_make, name)) for name, title in names.items()]
+    own = group, method.family
+    return [BenchMethod(name, title, *own, partial(_make, name), method.feedback) for name, title in names.items()]
 
 
-def _make(name: str, seed: int) -> Any:
-    return make(name, seed=seed)
+def _make(name: str, seed: int, feedback: Feedback) -> Any:
+    return make(name, feedback=feedback, seed=seed)
 
 
 def _find_method(name: str) -> BenchMethod:

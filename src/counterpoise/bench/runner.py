@@ -6,13 +6,14 @@ import multiprocessing
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, get_args
 
 from counterpoise.bench.store import Store, Task
 from counterpoise.config import EngineName
-from counterpoise.errors import CounterpoiseError, check_choice, check_number
+from counterpoise.errors import CounterpoiseError, ReadingWarning, check_choice, check_number
 from counterpoise.out_of_core.engines import connected, results
 from counterpoise.threads import one_blas_thread, one_thread
 
@@ -92,6 +93,7 @@ def _run_on_ray(
 
 
 def _measure_on_one_thread(job: Task) -> dict[str, Any]:
+    warnings.simplefilter("ignore", ReadingWarning)  # see `_worker`
     with one_thread(), one_blas_thread():
         return job.measure()
 
@@ -115,6 +117,7 @@ def _run_in_processes(jobs: Sequence[Task], store: Store, processes: int, report
 
 
 def _worker(jobs: Sequence[Task], store: Store, parent: int) -> None:
+    warnings.simplefilter("ignore", ReadingWarning)  # the parent has read the files and warned of them
     with suppress(KeyboardInterrupt):  # the parent reports it
         try:
             work(jobs, store, parent)

@@ -2,7 +2,7 @@
 
 As in the paper's Table 1, methods stand in two blocks, IPS-based (MF included) and DR-based. The best two methods and
 the best baseline of a block are marked, and every method that is no baseline is tested against the latter. Methods of
-other families stand in a block of their own and are compared with all.
+other families stand in a block of their own and are compared with all. All methods for clicks are one block.
 """
 
 from __future__ import annotations
@@ -30,12 +30,15 @@ from counterpoise.bench.statistics import (
 )
 from counterpoise.config import Protocol
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number, short_repr
-from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES, PAPER_METRIC_NAMES
+from counterpoise.evaluation.full_ranking import RANKING_METRIC_NAMES
+from counterpoise.evaluation.metrics import CLICK_METRIC_NAMES, LOWER_IS_BETTER, METRIC_NAMES, PAPER_METRIC_NAMES
 
-Block = Literal["IPS", "DR", "other"]
+Block = Literal["IPS", "DR", "clicks", "other"]
 BLOCKS: dict[str, Block] = {"naive": "IPS", "ips": "IPS", "dr": "DR", "imputation": "DR"}  # by family
 GROUPS = ("baseline", "ours", "own")
 METRICS: dict[Protocol, tuple[str, ...]] = {"honest": ("auc", "ndcg", "f1"), "paper": ("auc", "ndcg_one", "f1_one")}
+METRICS_OF_CLICKS = ("ndcg", "recall", "map", "dcg")  # on a test of relevance
+TABLE_METRIC_NAMES = METRIC_NAMES | PAPER_METRIC_NAMES | CLICK_METRIC_NAMES | RANKING_METRIC_NAMES
 SIGNIFICANCE = 0.05  # the paper's level of p
 DIGITS = 3  # as printed: methods that look equal are marked alike
 REQUIRED = ("dataset", "method", "title", "group", "family", "preset", "protocol", "seed", "k")
@@ -58,6 +61,7 @@ class Fit:
     failed: str | None
     metrics: Mapping[str, float | None]  # empty: not yet run
     replicates: Mapping[str, list[float | None]]
+    feedback: str = "ratings"  # of the log
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Fit:
@@ -72,6 +76,7 @@ class Fit:
                 f"a row of results has an unusable {wrong[0]!r}: {short_repr(row.get(wrong[0]))}. Fit it again."
             )
         facts: dict[str, Any] = {name: row.get(name) for name in (*REQUIRED, "seconds", "failed")}
+        facts["feedback"] = row.get("feedback") or "ratings"
         return cls(**facts, metrics=row.get("metrics") or {}, replicates=row.get("replicates") or {})
 
     @property
@@ -81,8 +86,8 @@ class Fit:
 
     @property
     def block(self) -> Block:
-        """The block of the table that it stands in."""
-        return BLOCKS.get(self.family, "other")
+        """The block of the table that it stands in: one for all methods of clicks."""
+        return "clicks" if self.feedback == "clicks" else BLOCKS.get(self.family, "other")
 
 
 def _is_integer(value: Any) -> bool:
@@ -104,6 +109,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(REQUIRED, lambda value: isinstance(value, str)),
     **{"seed": _is_integer, "k": _is_integer, "seconds": _is_number, "metrics": _maps_to(_is_number)},
     "replicates": _maps_to(lambda one: isinstance(one, list) and all(map(_is_number, one))),
+    "feedback": lambda value: value is None or isinstance(value, str),
     "failed": lambda value: value is None or isinstance(value, str),
 }
 
@@ -166,6 +172,7 @@ class Section:
     k: int
     seeds: list[int]
     lines: list[Line]
+    feedback: str = "ratings"
 
 
 @dataclass(frozen=True)
@@ -218,7 +225,7 @@ def check_metrics(metrics: Sequence[str]) -> list[str]:
     if not metrics:
         raise ConfigError(f"`metrics` must name at least one metric, such as {', '.join(METRICS['honest'])}.")
     for metric in metrics:
-        check_choice("metrics", metric, METRIC_NAMES | PAPER_METRIC_NAMES)
+        check_choice("metrics", metric, TABLE_METRIC_NAMES)
     return list(dict.fromkeys(metrics))
 
 
@@ -231,7 +238,8 @@ def line_order(line: Line | Fit) -> tuple[int, int, int, str, str]:
 
 def _section_order(fit: Fit) -> tuple[Any, ...]:
     """The key of a section, which sorts the default preset and protocol first."""
-    return fit.preset != "default", fit.preset, fit.protocol, *_dataset_order(fit.dataset), fit.k
+    where = fit.preset != "default", fit.preset, fit.protocol
+    return *where, *_dataset_order(fit.dataset), fit.feedback != "ratings", fit.feedback, fit.k
 
 
 def _dataset_order(dataset: str) -> tuple[int, str]:
@@ -251,7 +259,8 @@ def _section(fits: Sequence[Fit], metrics: Sequence[str], level: float) -> Secti
     seeds = sorted({fit.seed for fit in fits})
     columns = {metric: _column(methods, metric, level) for metric in metrics}
     lines = [_line(own, seeds, {metric: columns[metric][own[0].method] for metric in metrics}) for own in methods]
-    return Section(fits[0].dataset, fits[0].preset, fits[0].protocol, fits[0].k, seeds, lines)
+    first = fits[0]
+    return Section(first.dataset, first.preset, first.protocol, first.k, seeds, lines, first.feedback)
 
 
 def _line(fits: Sequence[Fit], seeds: Sequence[int], cells: dict[str, Cell]) -> Line:

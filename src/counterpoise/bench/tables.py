@@ -20,11 +20,12 @@ from typing import Any, NamedTuple
 
 from counterpoise.bench.published import CITATION
 from counterpoise.bench.statistics import MIN_SEEDS
-from counterpoise.bench.summary import Cell, Comparison, Line, Section, Table, line_order
+from counterpoise.bench.summary import TABLE_METRIC_NAMES, Cell, Comparison, Line, Section, Table, line_order
+from counterpoise.evaluation.full_ranking import RANKING_METRIC_NAMES
 from counterpoise.evaluation.metrics import (
+    CLICK_METRIC_NAMES,
     EMPTY_USERS,
     LIST_METRICS,
-    METRIC_NAMES,
     PAPER_EMPTY_USERS,
     PAPER_METRIC_NAMES,
 )
@@ -52,13 +53,22 @@ LATEX_STARS = {
     "↓": r"$^{\downarrow}$ worse than the best baseline by the same test.",
     "†": r"$^{\dagger}$ also after Holm's correction over all methods compared on the dataset.",
 }
+ON_CLICKS = "Learned from clicks, which are the positive rows of the log alone; tested on uniform pairs of both kinds."
+CLICK_FORMULAS = {
+    "map": "the sum over positives at ranks r <= k of the share of positives among the first r, over min(k, positives)",
+    "dcg": "y_1 + sum over 2 <= r <= k of y_r / log2(r), not divided by that of the best list (Saito et al. 2020)",
+}
+RANKED_CLICKS = (
+    "All items: held-out clicks ranked among all items that their users have not clicked, weighted by one over the "
+    "square root of the item's clicks, which is its exposure if half of popularity is."
+)
 UNTESTED = f"With fewer than {MIN_SEEDS} seeds a difference is not tested and has no mark."
 TESTED = "p tells whether other seeds would agree, the interval whether other users would."
 PUBLISHED = f"Published: Table 1 of {CITATION}. Its settings differ: read differences as a hint."
 LEARN_PROBE_ROWS = ("mf-with-probe", "mf-probe", "cause", "kd-bridge", "kd-refine", "autodebias", "counterpoise")
 NOT_FOUND = "datasets not found"
 COLUMNS = (  # of the CSV
-    *("dataset", "preset", "protocol", "k", "method", "title", "group", "family", "block", "metric"),
+    *("dataset", "feedback", "preset", "protocol", "k", "method", "title", "group", "family", "block", "metric"),
     *("seeds", "mean", "std", "low", "high", "best", "best_baseline"),
     *("published_mean", "published_std", "published_difference"),
     *("against", "common_seeds", "difference", "difference_low", "difference_high"),
@@ -173,6 +183,7 @@ def _means(table: Table, section: Section, style: Style) -> Grid:
         *_test_notes([section]),
         *_block_notes([section]),
         *_rule_notes(table.metrics, [section.k]),
+        *_click_notes(table.metrics, section),
         *_probe_notes(section),
         *([PUBLISHED] if known else []),
         *table.notes,
@@ -302,7 +313,7 @@ def _latex_notes(table: Table, sections: Sequence[Section]) -> list[str]:
 
 def metric_name(metric: str, k: int) -> str:
     """The printed name: "NDCG@5"; "NDCG@5 (paper)" by the paper's rule for users without a positive label."""
-    return (METRIC_NAMES | PAPER_METRIC_NAMES)[metric].format(k=k)
+    return TABLE_METRIC_NAMES[metric].format(k=k)
 
 
 def _mean_cell(cell: Cell, line: Line, style: Style) -> str:
@@ -366,16 +377,30 @@ def _counted(number: int, word: str) -> str:
 
 
 def _title(section: Section) -> str:
-    return f"{section.dataset}, preset {section.preset}, protocol {section.protocol}"
+    kind = "" if section.feedback == "ratings" else f", {section.feedback}"
+    return f"{section.dataset}{kind}, preset {section.preset}, protocol {section.protocol}"
 
 
 def _rule_notes(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
     """How users without a positive label count, for the metrics that depend on it."""
     notes = []
-    for concerned, rule in ((LIST_METRICS, EMPTY_USERS), (PAPER_METRIC_NAMES, PAPER_EMPTY_USERS)):
+    for concerned, rule in (
+        ((*LIST_METRICS, *CLICK_METRIC_NAMES), EMPTY_USERS),
+        (PAPER_METRIC_NAMES, PAPER_EMPTY_USERS),
+    ):
         names = [metric_name(metric, k) for metric in metrics if metric in concerned for k in ks]
         notes += [f"{', '.join(names)}: {rule}."] if names else []
     return notes
+
+
+def _click_notes(metrics: Sequence[str], section: Section) -> list[str]:
+    """What methods for clicks learn from, and the formulas of the metrics that only they have."""
+    if section.feedback != "clicks":
+        return []
+    names = {metric: metric_name(metric, section.k) for metric in metrics}
+    notes = [ON_CLICKS] if any(metric not in RANKING_METRIC_NAMES for metric in names) else []
+    notes += [f"{names[metric]}: {formula}." for metric, formula in CLICK_FORMULAS.items() if metric in names]
+    return notes + ([RANKED_CLICKS] if any(metric in RANKING_METRIC_NAMES for metric in names) else [])
 
 
 def _probe_notes(section: Section) -> list[str]:

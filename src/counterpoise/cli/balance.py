@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,11 +20,18 @@ from counterpoise.cli.options import (
     with_options,
     words,
 )
-from counterpoise.config import KernelName, SelectForSamples, Units
-from counterpoise.errors import ConfigError, DataError, check_number
+from counterpoise.config import KernelName, MissingValues, SelectForSamples, Target, Units
+from counterpoise.errors import ConfigError, DataError, RowError, check_number, did_you_mean
 
 if TYPE_CHECKING:
+    import polars as pl
+
+    from counterpoise.balance.covariate_balance import FeatureBalance, Imbalance
+    from counterpoise.balance.estimators import KernelBalancer, MomentBalancer
     from counterpoise.balance.functions import Functions
+    from counterpoise.data.side_tables import TableEncoder
+
+MISSING_HELP = "the mean and a feature that marks it, the mean alone, or it is an error."
 
 TABLE_COLUMNS = {  # heading: field of a row of the balance table
     "feature": "name",
@@ -42,7 +50,22 @@ class FeatureOptions(OptionGroup):
     panel = "Data"
     users: Annotated[Path | None, option("For a log: file of the ids and features of all users.")] = None
     items: Annotated[Path | None, option("For a log: file of the ids and features of all items.")] = None
-    features: Annotated[str | None, option("Columns to balance, separated by commas.", shown="all")] = None
+    features: Annotated[str | None, option("Columns to balance, separated by commas.", shown="all but ids")] = None
+    categorical: Annotated[str | None, option("Columns of numbers that are codes, separated by commas.")] = None
+    missing: Annotated[MissingValues, option("What stands for a missing number: " + MISSING_HELP)] = "indicator"
+    treatment: Annotated[str | None, option("Without POPULATION: column that says who was treated, 1 or 0.")] = None
+    target: Annotated[Target, option("With --treatment: the rows to resemble: all, the treated, the controls.")] = "ate"
+    sample_weights: Annotated[str | None, option("Column of sampling weights of the observed rows.")] = None
+    population_weights: Annotated[str | None, option("Column of sampling weights of the population.")] = None
+
+    def encoder(self, table: pl.DataFrame) -> TableEncoder:
+        """How the columns of the observed file become features."""
+        from counterpoise.data.side_tables import TableEncoder, check_names
+
+        named, codes = words(self.features), tuple(words(self.categorical) or ())
+        check_names("features", named or (), table.columns)
+        check_names("categorical", codes, table.columns)
+        return TableEncoder(named, codes, self.missing)
 
 
 @dataclass(frozen=True)
@@ -72,6 +95,17 @@ class BalanceOptions(OptionGroup):
         check_number("moments", self.moments, at_least=1, integer=True)
         return Moments(self.moments)
 
+    def balancer(self, encoder: TableEncoder) -> KernelBalancer | MomentBalancer:
+        """The same as an estimator."""
+        from counterpoise.balance.estimators import KernelBalancer, MomentBalancer
+
+        options: dict[str, Any] = encoder.get_params(deep=False)
+        options = {name: options[name] for name in ("columns", "categorical", "missing")}
+        options |= {name: getattr(self, name) for name in ("tolerance", "strength", "units", "max_weight")}
+        if self.moments is not None:
+            return MomentBalancer(self.moments, **options)
+        return KernelBalancer(self.n_functions, self.select, kernel=self.kernel, random_state=self.seed, **options)
+
 
 @with_options
 def balance(
@@ -86,25 +120,36 @@ def balance(
 ) -> None:
     """Weight observed rows so that they resemble a population: balancing without any recommender.
 
-    The file OUT has all columns of the observed file and `weight`, its rows in the same order. --features names the
-    columns that are balanced; the others (ids, outcomes) are kept as they stand.
-    With --users and --items in the place of POPULATION, the observed rows are pairs of a log (a file, a folder or a
-    glob) and the population is all pairs. The log may be larger than memory.
+    The file OUT has all columns of the observed file and `weight`, its rows in the same order. Columns may hold text,
+    dates, lists and gaps. --features names those that are balanced; without it ids, names, and columns that the
+    population does not have (outcomes) are left out, and the output says so.
+    With --treatment in the place of POPULATION, treated and controls are weighted to resemble the rows of --target.
+    With --users and --items the observed rows are pairs of a log (a file, a folder or a glob) and the population is all
+    pairs. The log may be larger than memory.
     """
     from counterpoise.data.files import is_many
 
     functions = method.functions()
     if out is None:
         raise ConfigError("`out` must be given (--out): where the weights are written.")
+    reading = columns.given("separator", "header")
+    if features.treatment is not None:
+        if population is not None or features.users is not None or features.items is not None:
+            raise ConfigError("--treatment compares rows of one file: leave out POPULATION, --users and --items.")
+        _balance_treatment(observed, features, reading, method, output, out)
+        return
     if features.users is None and features.items is None and not is_many(observed):
         if population is None:
-            raise ConfigError("`population` must be given: a file with the rows to resemble; or --users and --items.")
-        _balance_files(observed, population, out, functions, words(features.features), method, output)
+            raise ConfigError(
+                "`population` must be given: a file with the rows to resemble; or --users and --items; or --treatment."
+            )
+        _balance_files((observed, population), features, reading, functions, method, output, out)
         return
     if features.users is None or features.items is None or population is not None:
         raise ConfigError("a log is balanced against all pairs: give --users and --items, and no POPULATION.")
-    if method.max_weight is not None or features.features is not None:
-        raise ConfigError("--max-weight and --features go with a POPULATION, not with a log and --users, --items.")
+    if method.max_weight is not None or features.features is not None or features.sample_weights is not None:
+        words_ = "--max-weight, --features and --sample-weights"
+        raise ConfigError(f"{words_} go with a POPULATION, not with a log and --users, --items.")
 
     from counterpoise.out_of_core.balancing import balance_log
     from counterpoise.out_of_core.engines import make_engine
@@ -121,6 +166,7 @@ def balance(
             strength=method.strength,
             units=method.units,
             seed=method.seed,
+            categorical=words(features.categorical) or (),
             **columns.given(),
             **scale.given("memory", "cache"),
         )
@@ -129,41 +175,118 @@ def balance(
 
 
 def _balance_files(
-    observed: Path,
-    population: Path,
-    out: Path,
+    files: tuple[Path, Path],
+    features: FeatureOptions,
+    reading: dict[str, Any],
     functions: Functions,
-    features: list[str] | None,
     method: BalanceOptions,
     output: OutputOptions,
+    out: Path,
 ) -> None:
     """Weight the rows of one file so that they resemble those of another."""
     from counterpoise.balance.covariate_balance import imbalances
     from counterpoise.balance.estimators import balance_samples
-    from counterpoise.data.reading import read_all_columns, read_features
-    from counterpoise.storage import check_table_name, write_table
+    from counterpoise.data.files import first_row, layout_of
 
-    check_table_name(out)
     with working("balancing", output.visible):
-        first = read_features(observed, features)
-        table = read_all_columns(observed, first)
-        if "weight" in table.columns:
-            raise DataError(f"{observed}: the column 'weight' has the name of the result. Rename it.")
-        report = balance_samples(
-            first,
-            read_features(population, first.columns),
-            functions,
-            tolerance=method.tolerance,
-            strength=method.strength,
-            units=method.units,
-            max_weight=method.max_weight,
-            seed=method.seed,
-        )
-        write_table(table.with_columns(weight=report.weights), out)
-    if output.visible:
-        rows = [[getattr(row, field) for field in TABLE_COLUMNS.values()] for row in report.diagnosis.table]
-        show_table(list(TABLE_COLUMNS), [["-" if value is None else value for value in row] for row in rows])
-        width, fancy = canvas()
-        show_picture(love_lines(imbalances(report), "Observed rows against the population", width, fancy=fancy))
+        table, population = _read(files[0], reading, out), _read(files[1], reading)
+        named = (features.sample_weights, features.population_weights)
+        weights = [_column(*given) for given in zip((table, population), files, named, strict=True)]
+        try:
+            report = balance_samples(
+                table.drop([name for name in named if name in table.columns]),
+                population.drop([name for name in named if name in population.columns]),
+                functions,
+                tolerance=method.tolerance,
+                strength=method.strength,
+                units=method.units,
+                base_weights=weights[0],
+                population_weights=weights[1],
+                max_weight=method.max_weight,
+                seed=method.seed,
+                encoder=features.encoder(table),
+            )
+        except RowError as error:
+            file = files["(`population`)" in error.reason]
+            raise error.located(str(file), first_row(file, layout_of(file, (), **reading))) from None
+        _write(table, report.weights, out)
+    _show_table(report.diagnosis.table, output)
+    _show_love(imbalances(report), "Observed rows against the population", output)
     facts = {"out": str(out), **report.to_dict()}
-    output.show(facts, f"{report.summary()}\n{len(first):,} weights, which sum to 1, written to {out}")
+    output.show(facts, f"{report.summary()}\n{len(table):,} weights, which sum to 1, written to {out}")
+
+
+def _balance_treatment(
+    file: Path,
+    features: FeatureOptions,
+    reading: dict[str, Any],
+    method: BalanceOptions,
+    output: OutputOptions,
+    out: Path,
+) -> None:
+    """Weight the treated and the controls of one file so that both resemble the rows of the target."""
+    from counterpoise.balance.covariate_balance import imbalances
+    from counterpoise.balance.estimators import TreatmentBalancer
+    from counterpoise.data.files import first_row, layout_of
+
+    if features.features is None:
+        raise ConfigError(
+            "`features` must be given with --treatment: the columns to balance. An outcome must not be among them."
+        )
+    with working("balancing", output.visible):
+        table = _read(file, reading, out)
+        treatment, weights = (_column(table, file, name) for name in (features.treatment, features.sample_weights))
+        balancer = TreatmentBalancer(method.balancer(features.encoder(table)), features.target)
+        covariates = table.drop([name for name in (features.treatment, features.sample_weights) if name is not None])
+        try:
+            balancer.fit(covariates, treatment, sample_weight=weights)
+        except RowError as error:
+            raise error.located(str(file), first_row(file, layout_of(file, (), **reading))) from None
+        _write(table, balancer.weights_, out)
+    _show_table(balancer.feature_balances(), output)
+    target = {"ate": "all rows", "att": "the treated", "atc": "the controls"}[features.target]
+    _show_love(imbalances(balancer), f"Treated and controls against {target}", output)
+    solved = {group: found.result_.to_dict() for group, found in balancer.balancers_.items()}
+    facts = {"out": str(out), "target": features.target, "solver": solved, "left_out": balancer.left_out_}
+    facts["table"] = [asdict(row) for row in balancer.feature_balances()]
+    written = f"{len(table):,} weights, which sum to 1 in each group, written to {out}"
+    output.show(facts, f"{balancer.summary()}\n{written}")
+
+
+def _read(file: Path, reading: dict[str, Any], out: Path | None = None) -> pl.DataFrame:
+    """All columns of a file; with `out`, checked that the weights can be written beside them."""
+    from counterpoise.data.reading import read_all_columns
+    from counterpoise.storage import check_table_name
+
+    if out is not None:
+        check_table_name(out)
+    table = read_all_columns(file, **reading)
+    if out is not None and "weight" in table.columns:
+        raise DataError(f"{file}: the column 'weight' has the name of the result. Rename it.")
+    return table
+
+
+def _column(table: pl.DataFrame, file: Path, name: str | None) -> pl.Series | None:
+    """A column by its name; None where none is named."""
+    if name is not None and name not in table.columns:
+        hint = did_you_mean(name, table.columns)
+        raise DataError(f"{file}: there is no column {name!r}; the columns are {', '.join(table.columns)}.{hint}")
+    return None if name is None else table[name]
+
+
+def _write(table: pl.DataFrame, weights: Any, out: Path) -> None:
+    from counterpoise.storage import write_table
+
+    write_table(table.with_columns(weight=weights), out)
+
+
+def _show_table(found: Sequence[FeatureBalance], output: OutputOptions) -> None:
+    if output.visible:
+        rows = [[getattr(row, field) for field in TABLE_COLUMNS.values()] for row in found]
+        show_table(list(TABLE_COLUMNS), [["-" if value is None else value for value in row] for row in rows])
+
+
+def _show_love(rows: list[Imbalance], title: str, output: OutputOptions) -> None:
+    if output.visible:
+        width, fancy = canvas()
+        show_picture(love_lines(rows, title, width, fancy=fancy))

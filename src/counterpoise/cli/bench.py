@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,8 +95,10 @@ class FitOptions(LogColumns, HoldoutOptions):
         from counterpoise.runs import parse_settings
 
         names, settings = (words(datasets) or [], words(methods) or []), parse_settings(self.settings or [])
-        reading = {name: value for name, value in self.given().items() if name not in ("threshold", "settings")}
+        own = ("threshold", "settings", "feedback")
+        reading = {name: value for name, value in self.given().items() if name not in own}
         common: dict[str, Any] = {"threshold": self.threshold, "settings": settings, "read_options": reading}
+        common["feedback"] = self.feedback
         return plan(*names, seeds, presets, protocols, **common)
 
 
@@ -137,7 +139,8 @@ def table(
     preset: Annotated[str, option("Settings: default (ours), paper (those of its experiment), both.")] = "default",
     protocol: Annotated[Protocol, option("How probe and test are split.")] = "honest",
     metrics: Annotated[
-        str | None, option("Metrics.", shown="auc,ndcg,f1; auc,ndcg_one,f1_one beside published numbers")
+        str | None,
+        option("Metrics.", shown="auc,ndcg,f1; beside published numbers auc,ndcg_one,f1_one; others of clicks"),
     ] = None,
     tune: Annotated[int, option("Trials of a search for each method inside the training log; 0 for none.")] = 0,
     name: Annotated[str, option("Name of the files to write.")] = "table",
@@ -148,19 +151,19 @@ def table(
     Written to OUT as NAME.md, .tex, .csv and .json. Stop it at any time; the same command resumes. With --tune, the
     settings found for each method are written as NAME-settings.md, .csv and .json.
     """
-    from counterpoise.bench.summary import METRICS, check_metrics, summarise
+    from counterpoise.bench.summary import check_metrics, summarise
     from counterpoise.bench.tables import FORMATS, as_terminal
     from counterpoise.bench.tuning import table_note
     from counterpoise.storage import write_text
 
-    chosen = check_metrics(METRICS[protocol] if metrics is None else words(metrics) or [])
+    chosen = None if metrics is None else check_metrics(words(metrics) or [])
     check_number("tune", tune, at_least=0, integer=True)
     check_choice("preset", preset, PRESETS)
     planned, missing = fits.plan(datasets, methods, seeds, PRESETS[preset], [protocol])
     if not planned:
         show_sheets([], missing, run.out / name, output)
         return
-    notes = biased_tests(planned)
+    notes, chosen = biased_tests(planned), chosen or usual_metrics(planned, protocol)
     if tune:
         planned = tuned(planned, tune, run, run.out / f"{name}-settings", output.visible)
         notes += [table_note(tune, f"{name}-settings.md")]
@@ -181,13 +184,31 @@ def table(
         )
 
 
+def usual_metrics(jobs: Sequence[Job], protocol: Protocol) -> list[str]:
+    """The metrics of a table, by the kinds of its logs and tests."""
+    from counterpoise.bench.summary import METRICS, METRICS_OF_CLICKS
+    from counterpoise.evaluation.full_ranking import RANKING_METRIC_NAMES
+
+    found: dict[str, None] = {}
+    for job in {job.dataset: job for job in jobs}.values():
+        tested = METRICS_OF_CLICKS if job.kind == "clicks" else METRICS[protocol]
+        found |= dict.fromkeys(RANKING_METRIC_NAMES if job.load().ranked else tested)
+    return list(found)
+
+
 def biased_tests(jobs: Sequence[Job]) -> list[str]:
     """Notes on datasets whose tests are not uniform."""
-    tests = {(job.dataset, job.protocol): job.load().test for job in jobs if job.seed == 0}
+    loaded = {(job.dataset, job.protocol): job.load() for job in jobs if job.seed == 0}
+    tests = {names: data.test for names, data in loaded.items() if not data.ranked}
     biased = sorted(names for names, test in tests.items() if test is not None and test.sample != "uniform")
     weighted = "weighted estimates over all pairs; they assume that selection follows what the weights balance"
     meaning = {"honest": weighted, "paper": "metrics of the pairs that users chose, not of all pairs"}
     return [f"Biased test of {name} ({protocol} protocol): {meaning[protocol]}." for name, protocol in biased]
+
+
+def with_notes(sheets: Sequence[Sheet], notes: Sequence[str]) -> list[Sheet]:
+    """The sheets with further notes below each."""
+    return [replace(sheet, notes=(*sheet.notes, *notes)) for sheet in sheets]
 
 
 def tuned(jobs: list[Job], trials: int, run: RunOptions, files: Path, visible: bool) -> list[Job]:
@@ -250,7 +271,8 @@ def sweep(
     for kind in ("png", "svg") if found else ():
         pictures.append(run.out / f"{files.name}.{kind}")
         plots.save(plots.sweep(found, label, titles=metric_titles(found)), pictures[-1])
-    show_sheets(sheets(found, parameter, failures), missing, files, output, pictures)
+    tables = with_notes(sheets(found, parameter, failures), biased_tests(planned))
+    show_sheets(tables, missing, files, output, pictures)
 
 
 @app.command()
@@ -270,7 +292,8 @@ def protocol(
 
     planned, missing = fits.plan(datasets, methods, seeds, [preset], PROTOCOLS)
     rows = run.fit(planned, output.visible)
-    show_sheets(sheets(rows, describe_failures(rows)), missing, run.out / "protocol", output)
+    tables = with_notes(sheets(rows, describe_failures(rows)), biased_tests(planned))
+    show_sheets(tables, missing, run.out / "protocol", output)
 
 
 @app.command()

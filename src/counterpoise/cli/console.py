@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+from counterpoise.errors import ReadingWarning
 
 if TYPE_CHECKING:
     from counterpoise.balance.covariate_balance import Imbalance
@@ -28,6 +31,25 @@ def print_error(text: str) -> None:
     """Print one line on standard error; of a long one the beginning and the end, where the advice stands."""
     line, half = " ".join(text.split()), MAX_ERROR_LENGTH // 2
     print(line if len(line) <= MAX_ERROR_LENGTH else f"{line[:half]} ... {line[-half:]}", file=sys.stderr)
+
+
+@contextmanager
+def reading_notes(visible: bool) -> Iterator[None]:
+    """Print what is guessed about files inside the block, once, on standard error; other warnings are as always."""
+    printed: set[str] = set()
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        warnings.simplefilter("always", ReadingWarning)
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
+            if not issubclass(category, ReadingWarning):
+                usual(message, category, *place, **further)
+            elif visible and str(message) not in printed:
+                printed.add(str(message))
+                print_error(str(message))
+
+        warnings.showwarning = show
+        yield
 
 
 def show_json(facts: Any) -> None:

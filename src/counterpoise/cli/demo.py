@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from counterpoise.data.simulation import SimulatedData
     from counterpoise.recommender import DebiasedRecommender
     from counterpoise.runs import FitConfig
-    from counterpoise.training.loop import Progress
+    from counterpoise.training.events import Progress
 
 
 @with_options
@@ -84,8 +84,9 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
 
     from counterpoise.data.simulation import simulate
     from counterpoise.evaluation.evaluate import evaluate
-    from counterpoise.methods import make
+    from counterpoise.methods import DEFAULT_METHOD, make
     from counterpoise.runs import FitConfig
+    from counterpoise.training.events import by_epoch
 
     simulated = simulate(seed=seed)
     data = simulated.dataset
@@ -93,15 +94,16 @@ def run_demo(seed: int = 0, progress: Progress | None = None) -> Demo:
     assert data.test is not None
     baseline = make("mf", seed=seed).fit(data.train)
     balanced = make("skb-ips", seed=seed).fit(data.train)
-    configuration = FitConfig(data="simulated", seed=seed, settings={"side_features": False})  # as the others
-    model = make(configuration.method, seed=seed, **configuration.settings)
-    model.fit(data.train, probe=data.probe, progress=progress)
+    name = DEFAULT_METHOD["ratings"]
+    configuration = FitConfig(data="simulated", method=name, seed=seed, settings={"side_features": False})  # as others
+    model = make(name, seed=seed, **configuration.settings)
+    model.fit(data.train, probe=data.probe, callback=by_epoch(progress))
     rate = float(data.train.labels.mean())
     predictors: dict[str, Any] = {
         "the log's mean label": lambda users, items: np.full(np.shape(users), rate),
         "mf": baseline.predict,
         "skb-ips": balanced.predict,
-        configuration.method: model.predict,
+        name: model.predict,
         "the true preference": simulated.preference,
     }
     rows = []

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from counterpoise.config import Configurable
+from counterpoise.data.feedback import LEVEL_OF_CLICKS, words_of
+from counterpoise.data.log import Dataset
 from counterpoise.evaluation.evaluate import Evaluation
+from counterpoise.evaluation.full_ranking import MEASURES, RankingEvaluation
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
@@ -18,6 +21,7 @@ from counterpoise.report.path import intercept_sentence, path_of, path_sentence
 from counterpoise.runs import counted
 from counterpoise.training.summary import correction_sentences
 
+NO_KINDS: Mapping[str, Any] = {}  # a test of ratings, for a model of ratings
 NOT_EVALUATED = "Not evaluated: there is no test. Hold rows of the log out with --holdout 0.2, or give --test FILE."
 WIDTH = 110  # characters in a line of a paragraph
 COLUMNS = ("name", "family", "weights", "risk", "imputation", "needs", "citation")
@@ -124,7 +128,7 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
             sample = f"effective sample size {weights['effective_sample_size']:,.0f} of {rows:,} rows; "
             sample += f"the largest weight is {weights['max_over_mean']:.1f} times the mean"
         lines += [f"Weights: {sample}.", *_weights_lines(weights), *_intercept_lines(facts)]
-    if "label" in (base := imputation.get("base", imputation)):
+    if "label" in (base := imputation.get("base", imputation)) and facts.get("feedback") != "clicks":
         lines.append(f"Imputed label: {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
     lines += [factor_sentence(facts["factors"])] if "factors" in facts else []
@@ -143,19 +147,54 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     return lines
 
 
-def evaluation_title(sample: str | None, protocol: str, by: str | None = None, weighted: bool = False) -> str:
+def read_line(dataset: Dataset, told: bool) -> str:
+    """What the training log is; of clicks and impressions why, and what changes that unless `told` by an option."""
+    log, words = dataset.train, words_of(dataset.train.feedback)
+    if log.feedback == "ratings":
+        return f"{dataset.name}: {log}"
+    (users, items), clicked = log.shape, ""
+    if log.feedback == "impressions":
+        clicked = f", {log.labels.mean():.1%} of them clicked"
+    way = "" if told else "; --feedback changes that"
+    pairs = f"{words.count(len(log))} of {counted(users, 'user')} on {counted(items, 'item')}{clicked}"
+    return f"{dataset.name}: {pairs} ({words.log}{way})."
+
+
+def _tested(kinds: Mapping[str, Any]) -> str:
+    """What the rows of a test are called; `kinds`: of the training log ("trained_on") and of the test ("feedback")."""
+    both = (kinds.get("trained_on"), kinds.get("feedback")) == ("clicks", "clicks")
+    return "clicks" if both else words_of(kinds.get("trained_on")).tested
+
+
+def evaluation_title(
+    sample: str | None,
+    protocol: str,
+    by: str | None = None,
+    weighted: bool = False,
+    kinds: Mapping[str, Any] = NO_KINDS,
+) -> str:
     """The heading of metrics, by how the pairs of the test were collected; `by` names a hold-out of the log."""
+    tested = _tested(kinds)
+    if tested == "clicks":
+        which = "the clicks of the test" if by is None else f"held-out clicks ({by})"
+        weighted_by = "weighted by 1 / P(exposed) to estimate metrics over all relevant pairs"
+        return f"How {which} rank among all items, {weighted_by}; naive: of the clicks as they are:"
     if sample == "uniform":
-        return f"On unbiased ratings ({protocol} protocol):"
-    which = f"biased ratings ({protocol} protocol)" if by is None else f"a hold-out of the log ({by})"
+        note = f"{LEVEL_OF_CLICKS}\n" if kinds.get("trained_on") == "clicks" else ""
+        return f"{note}On unbiased {tested} ({protocol} protocol):"
+    selected = words_of(kinds.get("trained_on")).selected
+    which = f"biased {tested} ({protocol} protocol)" if by is None else f"a hold-out of the log ({by})"
     if weighted:
-        return f"On {which}, weighted to estimate metrics over all pairs; naive: of the pairs that users chose:"
-    return f"On {which}; these are metrics of the pairs that users chose, not of all pairs:"
+        return f"On {which}, weighted to estimate metrics over all pairs; naive: of the pairs {selected}:"
+    return f"On {which}; these are metrics of the pairs {selected}, not of all pairs:"
 
 
-def beside_baselines(models: Mapping[str, Evaluation]) -> list[str]:
+def beside_baselines(models: Mapping[str, Evaluation | RankingEvaluation]) -> list[str]:
     """A small table of weighted and naive metrics, a line for each model."""
-    names = {"auc": "AUC", "ndcg": f"NDCG@{next(iter(models.values())).k}", "log_loss": "log loss"}
+    first = next(iter(models.values()))
+    names = {"auc": "AUC", "ndcg": f"NDCG@{first.k}", "log_loss": "log loss"}
+    if isinstance(first, RankingEvaluation):
+        names = {name: f"{title}@{first.k}" for name, title in MEASURES.items()}
     width = max(map(len, models))
     lines = [f"{'weighted (naive)':<{max(width, 16)}}  " + "  ".join(f"{name:<15}" for name in names.values())]
     for model, found in models.items():
@@ -168,8 +207,9 @@ def beside_baselines(models: Mapping[str, Evaluation]) -> list[str]:
 
 def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:
     """What the test is, what was left out of it, and its cold users and items; `known`: the dataset's description."""
-    lines = [f"Test: {known['test_rows']:,} ratings."]
-    if known["test_sample"] == "biased" and "by" not in known and not kind_was_said:
+    tested = _tested(known)
+    lines = [f"Test: {known['test_rows']:,} {tested}."]
+    if known["test_sample"] == "biased" and tested != "clicks" and "by" not in known and not kind_was_said:
         lines[0] += (
             " They count as biased. If their pairs were drawn at random from all pairs, say --test-kind uniform: then "
             "metrics are unbiased, and a part can serve as probe."
@@ -179,7 +219,7 @@ def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:
     listed = [f"{known[rows]:,} {why}" for rows, why in removed.items() if known[rows]]
     lines += [f"Left out of {known['given_rows']:,}: {', '.join(listed)}."] if listed else []
     cold = f"{counted(known['cold_users'], 'user')} and {counted(known['cold_items'], 'item')}"
-    lines.append(f"Cold (no rows in the log): {cold}, {counted(known['cold_rows'], 'rating')} of the test.")
+    lines.append(f"Cold (no rows in the log): {cold}, {known['cold_rows']:,} {tested} of the test.")
     return lines
 
 

@@ -66,6 +66,7 @@ def evaluate(
     Protocol, seed, threshold and columns are those of the run unless they are given.
     """
     from counterpoise.cli.describe import evaluation_title
+    from counterpoise.data.feedback import words_of
     from counterpoise.runs import EvaluationData, cold_sentences, evaluate_run
     from counterpoise.storage import write_text
 
@@ -79,8 +80,14 @@ def evaluate(
     facts = known | result.to_dict()
     if out is not None:
         write_text(out, json.dumps(facts, indent=2) + "\n")
-    title = evaluation_title(known["sample"], result.protocol, weighted=hasattr(result, "naive"))
-    lines = [title, "", str(result), *cold_sentences(known)]
+    protocol = getattr(result, "protocol", "honest")
+    title = evaluation_title(known["sample"], protocol, weighted=hasattr(result, "naive"), kinds=known)
+    lines = [title, "", words_of(known["trained_on"])(str(result)), *cold_sentences(known)]
+    if known["not_used"]:
+        listed = " and ".join(known["not_used"])
+        lines.append(
+            f"A run keeps its pairs, not {listed}: the weights are learned without. In Python: `train`, `probe`."
+        )
     if known["unweighted"] is not None:
         lines.append(f"No weighted estimates: {known['unweighted']}")
     output.show({"run": str(run), "test": test, **facts}, "\n".join(lines))

@@ -60,14 +60,20 @@ def fit(
     words = [f"{name}={value}" for name, value in training.given().items()]
     configuration = fit_config(method, data, columns, holdout, evaluation, scale, settings=words)
 
+    from counterpoise.data.feedback import words_of
     from counterpoise.data.files import title_of
-    from counterpoise.runs import drop_stopped, fit_and_evaluate
+    from counterpoise.runs import drop_stopped, fit_and_evaluate, prepare
     from counterpoise.storage import check_folder
+    from counterpoise.training.events import by_epoch
 
+    if output.out is not None:
+        check_folder(output.out)
+    told = configuration.feedback is not None
+    configuration, dataset = prepare(configuration)
     out = output.out or Path("runs") / f"{title_of(configuration.data)}-{configuration.method}"
     check_folder(out)
     with progress_bar(f"fitting {configuration.method}", output.visible) as progress:
-        fitted = fit_and_evaluate(configuration, progress, out, output.resume)
+        fitted = fit_and_evaluate(configuration, by_epoch(progress), out, output.resume, dataset)
     fitted.model.save(out, **fitted.facts())
     drop_stopped(configuration, out)
     page = report_beside(out, fitted.model, fitted.dataset, visible=output.visible) if output.report else None
@@ -83,10 +89,13 @@ def fit(
         evaluation_title,
         features_lines,
         fit_lines,
+        read_line,
         truth_line,
     )
 
-    print_line(f"{fitted.dataset.name}: {fitted.dataset.train}")
+    print_line(read_line(fitted.dataset, told))
+    if "item_names" in fitted.dataset.description:
+        print_line(f"Names: {fitted.dataset.description['item_names']}.")
     print_line(f"Fitted {configuration.method} in {fitted.seconds:.1f} s, {fitted.model.history_.best_epoch} epochs.")
     lines = fit_lines(fitted.model.facts_, len(fitted.model.ratio_))
     if configuration.users or configuration.items:
@@ -95,15 +104,16 @@ def fit(
     width, fancy = canvas()
     show_picture(love_lines(fitted.imbalances(), "Logged pairs against all pairs", width, fancy=fancy))
     if fitted.evaluation is None:
-        print_line(NOT_EVALUATED)
+        print_line(fitted.unweighted or NOT_EVALUATED)
     else:
         known = fitted.dataset.description
-        print_line("\n".join(evaluated_on(known, configuration.test_kind is not None)))
+        kinds = {"trained_on": known["feedback"], "feedback": known["test_feedback"]}
+        print_line("\n".join(evaluated_on(known | kinds, configuration.test_kind is not None)))
         weighted = hasattr(fitted.evaluation, "naive")
-        title = evaluation_title(known["test_sample"], configuration.protocol, known.get("by"), weighted)
-        print_line(f"{title}\n\n{fitted.evaluation}\n")
+        title = evaluation_title(known["test_sample"], configuration.protocol, known.get("by"), weighted, kinds)
+        print_line(f"{title}\n\n{words_of(known['feedback'])(str(fitted.evaluation))}\n")
         if fitted.baselines:
-            models = {configuration.method: fitted.evaluation, **fitted.baselines}
+            models = {str(configuration.method): fitted.evaluation, **fitted.baselines}
             print_line("\n".join(beside_baselines(models)) + "\n")
         if fitted.unweighted is not None:
             print_line(f"No weighted estimates: {fitted.unweighted}")

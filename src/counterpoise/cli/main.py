@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from counterpoise import __version__
-from counterpoise.cli.console import print_error, print_line
+from counterpoise.cli.console import print_error, print_line, reading_notes
 from counterpoise.cli.options import option_names, with_option_names
 from counterpoise.errors import CounterpoiseError, StoppedError
 
@@ -25,6 +25,7 @@ COMMANDS = {  # name of a command: its module in this package
     "evaluate": "evaluate",
     "predict": "recommend",
     "recommend": "recommend",
+    "export": "recommend",
     "balance": "balance",
     "report": "report",
     "serve": "serve",
@@ -68,7 +69,8 @@ def main(arguments: list[str] | None = None) -> int:
 
         words = join_lists(words)
     try:
-        app(words)
+        with reading_notes("--quiet" not in words):
+            app(words)
         code = 0
     except StoppedError as stop:
         print_error(str(stop))

@@ -14,7 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from counterpoise.cli.console import print_line, show_json
-from counterpoise.config import Duplicates, EngineName, Holdout, Protocol, Sample, Unknown, UnknownInTest
+from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Protocol, Sample, Unknown, UnknownInTest
 
 if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
@@ -83,7 +83,10 @@ Quiet = Annotated[bool, option("Print nothing but errors.", "--quiet")]
 Run = Annotated[Path, typer.Argument(help="Folder of a saved run, written by `fit`.", show_default=False)]
 RatingCol = Annotated[str | None, option("Name of the column of ratings.", shown="rating")]
 TimestampCol = Annotated[str | None, option("Name of the column of timestamps, if there is one.")]
-Repeated = Annotated[Duplicates | None, option("What to do with a pair that occurs more than once.", shown="error")]
+REPEATED_HELP = "What to do with a pair that occurs more than once; auto counts clicks and refuses others."
+Repeated = Annotated[Duplicates | None, option(REPEATED_HELP, shown="auto")]
+FEEDBACK_HELP = "What the rows are: ratings, clicks (positives alone) or impressions (shown, clicked or not)."
+Kind = Annotated[Feedback | None, option(FEEDBACK_HELP, shown="told by the labels")]
 ENGINE_HELP = "Where out-of-core passes run: threads of this process, or Ray."
 Address = Annotated[str | None, option("Address of a Ray cluster: auto or HOST:PORT.", shown="start one here")]
 UNKNOWN_USERS_HELP = "Users that the log does not have: an error, or scored by the items' rates of positive labels."
@@ -103,9 +106,14 @@ class PairColumns(OptionGroup):
     panel = "Data"
     user_col: Annotated[str | None, option("Name of the column of user ids.", shown="user_id")] = None
     item_col: Annotated[str | None, option("Name of the column of item ids.", shown="item_id")] = None
-    separator: Annotated[str | None, option("Character between the fields of a text file.", shown="by file ending")] = (
-        None
-    )
+    separator: Annotated[
+        str | None,
+        option("What is between the fields of a text file: ';', tab, '::', ...", shown="by ending and content"),
+    ] = None
+    header: Annotated[
+        str | None,
+        option("Names of the columns of a text file without header: user_id,item_id,...", shown="the first row"),
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,7 @@ class RatingColumns(PairColumns):
     """How a file of ratings is read."""
 
     rating_col: RatingCol = None
+    feedback: Kind = None
     threshold: Annotated[float | None, option("Ratings at or above this value are positive labels.")] = None
     duplicates: Repeated = None
 
@@ -137,8 +146,17 @@ class DataOptions(OptionGroup):
     probe: Annotated[
         str | None, option("File of a small uniform sample to learn from; without it one is drawn from a uniform test.")
     ] = None
-    users: Annotated[str | None, option("File of user ids and their features (numbers).")] = None
-    items: Annotated[str | None, option("File of item ids and their features (numbers).")] = None
+    users: Annotated[str | None, option("File of users: a column of ids, and columns of any kind.")] = None
+    items: Annotated[str | None, option("File of items: a column of ids, and columns of any kind.")] = None
+    categorical: Annotated[
+        str | None, option("Columns of both whose numbers are codes, separated by commas.", shown="none")
+    ] = None
+    item_names: Annotated[
+        str | None, option("File of item ids and their names, which lists, the report and the page show.")
+    ] = None
+    item_name_col: Annotated[
+        str | None, option("Name of the column of names there, or else in --items.", shown="name or title")
+    ] = None
     path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
     protocol: Annotated[Protocol | None, option("How probe and test are split.", shown="honest")] = None
     probe_fraction: Annotated[
@@ -178,7 +196,7 @@ class MethodOptions(OptionGroup):
     """What is fitted."""
 
     panel = "Method"
-    method: Annotated[str | None, option("Method, see `counterpoise methods`.", shown="counterpoise")] = None
+    method: Annotated[str | None, option("Method, see `counterpoise methods`.", shown="by kind of feedback")] = None
     config: Annotated[Path | None, option("TOML file or saved run to take options and settings from.")] = None
     settings: Annotated[list[str] | None, option("Any setting, as name=value; may be repeated.", "--set")] = None
     seed: Annotated[int | None, option("Seed of all random draws.", shown="0")] = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,7 @@ from counterpoise.cli.options import (
     OUT_HELP,
     OutputOptions,
     PairColumns,
+    RatingCol,
     Run,
     UnknownItems,
     UnknownUsers,
@@ -21,12 +22,16 @@ from counterpoise.cli.options import (
 )
 from counterpoise.errors import ConfigError, DataError
 
+if TYPE_CHECKING:
+    from counterpoise.recommender import DebiasedRecommender
+
 IdFile = Annotated[Path | None, option("File of such ids, one per line; there an id may hold a comma.", shown=False)]
 
 
 @with_options
 def recommend(
     run: Run,
+    columns: PairColumns,
     output: OutputOptions,
     out: Annotated[Path | None, option(OUT_HELP, shown="print them", panel="Output")] = None,
     k: Annotated[int, option("Number of items for each user.", "--k")] = 10,
@@ -34,10 +39,27 @@ def recommend(
     users_file: IdFile = None,
     candidates: Annotated[str | None, option("Item ids to choose from, separated by commas.", shown="all")] = None,
     candidates_file: IdFile = None,
-    keep_seen: Annotated[bool, option("Also recommend items that the user rated in the log.", "--keep-seen")] = False,
+    exclude: Annotated[str | None, option("Item ids to leave out, separated by commas.", shown="none")] = None,
+    exclude_file: IdFile = None,
+    exclude_pairs: Annotated[
+        Path | None, option("File of user and item ids, user_id and item_id: pairs to leave out.", shown="none")
+    ] = None,
+    ratings: Annotated[
+        Path | None,
+        option("File of ratings of users whom the log does not have: their lists, from these ratings.", shown="none"),
+    ] = None,
+    new_items: Annotated[
+        Path | None, option("File of item_id and features: items without ratings to recommend too.", shown="none")
+    ] = None,
+    rating_col: RatingCol = None,
+    keep_seen: Annotated[bool, option("Also recommend items that the user has in the log.", "--keep-seen")] = False,
     unknown_users: UnknownUsers = "error",
 ) -> None:
-    """Recommend the best items for users, in their original ids."""
+    """Recommend the best items for users, in their original ids.
+
+    With --ratings FILE for new users: a file of item_id and rating, with user_id where there are several.
+    """
+    from counterpoise.data.reading import read_pairs, read_ratings
     from counterpoise.recommender import load_model
     from counterpoise.storage import check_table_name, write_table
 
@@ -45,10 +67,25 @@ def recommend(
         check_table_name(out)
     asked = read_ids("users", users, users_file)
     among = read_ids("candidates", candidates, candidates_file)
+    without = read_ids("exclude", exclude, exclude_file)
+    if exclude_pairs is not None and without is not None:
+        raise ConfigError("`--exclude` and `--exclude-pairs` cannot be given together: list the items' pairs.")
+    if ratings is not None and asked is not None:
+        raise ConfigError("`--users` are of the log, and `--ratings` of users whom it does not have: give one of them.")
     with working("recommending", output.visible):
-        frame = load_model(run).recommend(
-            asked, k=k, filter_seen=not keep_seen, candidates=among, unknown_users=unknown_users
-        )
+        model = load_model(run)
+        choice: dict[str, Any] = {
+            "k": k,
+            "filter_seen": not keep_seen,
+            "candidates": among,
+            "exclude": without if exclude_pairs is None else read_pairs(exclude_pairs, **columns.given()),
+            "new_items": None if new_items is None else _table_of_items(model, new_items),
+        }
+        if ratings is not None:
+            reading = columns.given() | ({} if rating_col is None else {"rating_col": rating_col})
+            frame = model.recommend_for(read_ratings(ratings, **reading), **choice)
+        else:
+            frame = model.recommend(asked, unknown_users=unknown_users, **choice)
     if out is not None:
         write_table(frame, out)
         output.show({"rows": len(frame), "out": str(out)}, f"{len(frame):,} rows written to {out}")
@@ -68,7 +105,7 @@ def predict(
     unknown_users: UnknownUsers = "error",
     unknown_items: UnknownItems = "error",
 ) -> None:
-    """Predict the probability of a positive rating for the pairs of a file."""
+    """Predict the probability of a positive rating, or of relevance, for the pairs of a file."""
     from counterpoise.data.reading import read_pairs
     from counterpoise.recommender import load_model
     from counterpoise.storage import check_table_name, write_table
@@ -82,6 +119,30 @@ def predict(
         )
         write_table(frame.with_columns(score=scores), out)
     output.show({"rows": len(frame), "out": str(out)}, f"{len(frame):,} rows written to {out}")
+
+
+def _table_of_items(model: DebiasedRecommender, path: Path) -> Any:
+    from counterpoise.data.reading import read_side_table
+
+    encoder = model.side_encoders_["item"]
+    id_col = "item_id" if encoder is None or encoder.id_col_ is None else encoder.id_col_
+    return read_side_table(path, id_col).frame
+
+
+@with_options
+def export(
+    run: Run,
+    out: Annotated[Path, option("Folder to write users.parquet and items.parquet into.", shown=False, panel="Output")],
+    output: OutputOptions,
+) -> None:
+    """Write the vectors of users and items, whose inner products are the log odds: for a vector store."""
+    from counterpoise.recommender import load_model
+
+    model = load_model(run)
+    model.export_embeddings(out)
+    rows = {"users": len(model.user_ids_), "items": len(model.item_ids_)}
+    text = f"vectors of {rows['users']:,} users and {rows['items']:,} items written to {out}"
+    output.show(rows | {"out": str(out)}, text)
 
 
 def read_ids(name: str, text: str | None, file: Path | None) -> list[str] | None:

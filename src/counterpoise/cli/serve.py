@@ -18,12 +18,16 @@ def serve(
     port: Annotated[int, option("Port to listen at; 0 chooses a free one.")] = 8000,
     token_file: Annotated[Path | None, option("File with a token that every request must carry.", shown="none")] = None,
     baseline: Annotated[
-        Path | None, option("Saved run of mf on the same log, to show beside this one on the page.", shown="none")
+        Path | None,
+        option("Saved run of mf (of clicks: wmf) on the same log, to show beside this one on the page.", shown="none"),
     ] = None,
     unknown_users: UnknownUsers = "error",
     quiet: Quiet = False,
 ) -> None:
-    """Answer /recommend, /similar, /model and /health over HTTP, with a page at /. SIGHUP reloads the run."""
+    """Answer /recommend, /recommend_for, /similar, /model and /health over HTTP. SIGHUP reloads the run.
+
+    At / is a page to try it.
+    """
     try:
         import fastapi  # noqa: F401
         import httptools  # noqa: F401

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from counterpoise.cli.console import print_line, progress_bar, show_json, show_table
 from counterpoise.cli.options import (
@@ -62,15 +62,16 @@ def tune(
         Path | None, option("Folder for the results.", shown="runs/tune-DATA-METHOD", panel="Output")
     ] = None,
 ) -> None:
-    """Search the settings of a method for the least debiased validation risk.
+    """Search the settings of a method for the least debiased validation risk; of clicks, for the best weighted ranking.
 
     A uniform test serves only to draw a probe from; rows that are held out are left for `fit --config OUT/best.toml`.
     Trials are never judged by either.
     """
     configuration = fit_config(method, data, columns, holdout, cluster)
 
+    from counterpoise.cli.describe import read_line
     from counterpoise.data.files import title_of
-    from counterpoise.runs import load_data
+    from counterpoise.runs import prepare
     from counterpoise.storage import check_folder, exclusive_use
     from counterpoise.tuning.search_space import parse_words
     from counterpoise.tuning.study import load_optuna, reporting_storage
@@ -78,25 +79,30 @@ def tune(
 
     load_optuna()
     own_space = parse_words(search.search or [])
-    title = f"{title_of(configuration.data)}-{configuration.method}"
+    if out is not None:
+        check_folder(out)
+    told, engine = configuration.feedback is not None, configuration.engine
+    configuration, dataset = prepare(configuration.model_copy(update={"engine": "local"}))  # Ray fits folds, reads none
+    configuration = configuration.model_copy(update={"engine": engine})
+    method_name = str(configuration.method)
+    title = f"{title_of(configuration.data)}-{method_name}"
     out = out or Path("runs") / f"tune-{title}"
     check_folder(out)
-    dataset = load_data(configuration.model_copy(update={"engine": "local"}))  # Ray fits folds, it does not read rows
-    log, unbiased, name = dataset.train, dataset.probe, dataset.name
+    log, unbiased, announced = dataset.train, dataset.probe, read_line(dataset, told)
     del dataset  # and with it the test, which must not be used below
     out.mkdir(parents=True, exist_ok=True)
     own_storage = search.storage is None
     storage = search.storage or f"sqlite:///{(out / STUDY).as_posix()}"
     with (
         folds_on_ray(configuration) as parallel_map,
-        progress_bar(f"tuning {configuration.method}", output.visible) as progress,
+        progress_bar(f"tuning {method_name}", output.visible) as progress,
         stoppable(f"Trials that are done are in {out}: {RESUME_ADVICE}"),
         reporting_storage(storage),
         exclusive_use(out) if own_storage else nullcontext(),
     ):
         found = search_settings(
             log,
-            configuration.method,
+            method_name,
             search.trials,
             probe=unbiased,
             settings=configuration.settings,
@@ -118,12 +124,7 @@ def tune(
         show_json({"out": str(out), "best": str(out / BEST), **found.to_dict()})
     if not output.visible:
         return
-    validation = found.validation
-    print_line(f"{name}: {log}")
-    print_line(
-        f"Judged by {validation['held_out_rows']:,} held-out rows, worth {validation['effective_sample_size']:,.0f} "
-        f"uniform ones, and {validation['probe_rows']:,} of the probe; the test was not looked at."
-    )
+    print_line(f"{announced}\n{judged_by(found.validation)}")
     if found.settings:
         show_table(
             ["setting", "best"],
@@ -131,6 +132,16 @@ def tune(
         )
     print_line(found.summary())
     print_line(f"Next: counterpoise fit --config {out / BEST}")
+
+
+def judged_by(validation: Mapping[str, Any]) -> str:
+    """What trials were judged by."""
+    rows, size = validation["held_out_rows"], f"{validation['effective_sample_size']:,.0f}"
+    if validation["measure"] != "log loss":
+        by = f"Judged by where {rows:,} held-out clicks rank among all items, weighted by 1 / P(exposed) (worth {size} "
+        return f"{by}clicks of equal weight): the risk is {validation['measure']}. The test was not looked at."
+    probe = f"{validation['probe_rows']:,} of the probe"
+    return f"Judged by {rows:,} held-out rows, worth {size} uniform ones, and {probe}; the test was not looked at."
 
 
 @contextmanager

@@ -5,30 +5,73 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import narwhals as nw
 import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
+from counterpoise.data.frames import as_frame, column_of, is_frame
 from counterpoise.data.ids import as_column, from_native
-from counterpoise.errors import DataError, RowError, did_you_mean, short_repr
+from counterpoise.errors import DataError, RowError, short_repr
 
 CORRECT = "Correct or drop the row."
 
 
 def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
     """The columns of a pandas, polars or pyarrow frame, by role: {role: what the frame calls it}."""
+    table = as_frame(frame, "frame")
+    return {role: column_of(table, column, f"Name it: `{role}_col`.") for role, column in names.items()}
+
+
+def rating_columns(ratings: Any) -> tuple[Any, Any, Any]:
+    """(users, items, ratings) of new users: of a frame, of {item: rating}, or of a list of (item, rating).
+
+    Without a column `user_id` they are those of one user, "new".
+    """
+    if is_frame(ratings):
+        names = as_frame(ratings, "ratings").columns
+        roles = {"item": "item_id", "rating": "rating"} | ({"user": "user_id"} if "user_id" in names else {})
+        columns = frame_columns(ratings, roles)
+        return columns.get("user", ["new"] * len(columns["item"])), columns["item"], columns["rating"]
     try:
-        table: Any = nw.from_native(frame)
-    except (TypeError, ValueError, nw.exceptions.NarwhalsError) as error:
-        came = f"{type(frame).__name__}: {' '.join(str(error).split())}"
-        raise DataError(f"`frame` must be a pandas, polars or pyarrow frame, got {came}") from None
-    table = table.collect() if isinstance(table, nw.LazyFrame) else table
-    for column in names.values():
-        if column not in table.columns:
-            listed, hint = ", ".join(map(repr, table.columns)), did_you_mean(column, table.columns)
-            raise DataError(f"there is no column {column!r}; the columns are {listed}.{hint}")
-    return {role: table[column].to_native() for role, column in names.items()}
+        pairs = list(ratings.items() if isinstance(ratings, Mapping) else ratings)
+        items, values = [item for item, _ in pairs], [value for _, value in pairs]
+    except (TypeError, ValueError):
+        raise DataError(
+            "`ratings` must be {item: rating}, a list of (item, rating), or a frame with columns item_id and rating, "
+            f"got {short_repr(ratings)}."
+        ) from None
+    if not pairs:
+        raise DataError("`ratings` must hold at least one rating, got none. Without ratings there is nothing to learn.")
+    return ["new"] * len(pairs), items, values
+
+
+def pair_columns(given: Any) -> tuple[Any, Any] | None:
+    """(users, items) of a frame of pairs `user_id, item_id`; None for anything that is no frame."""
+    if not is_frame(given):
+        return None
+    columns = frame_columns(given, {"user": "user_id", "item": "item_id"})
+    return columns["user"], columns["item"]
+
+
+def feature_rows(given: Any, side: str) -> tuple[Any, NDArray[np.float32]]:
+    """(ids, features) of users or items, from (ids, array) or a frame: `user_id` or `item_id` and the features."""
+    name = f"new_{side}s"
+    if is_frame(given):
+        frame = as_frame(given, name)
+        columns = frame_columns(given, {column: column for column in (f"{side}_id", *frame.columns)})
+        ids = whole_ids(columns.pop(f"{side}_id"), f"{side}_id")
+        values: Any = [finite_numbers(column, label) for label, column in columns.items()]
+        table = np.stack(values, 1) if values else np.empty((len(ids), 0))
+    else:
+        try:
+            ids, table = given
+        except (TypeError, ValueError):
+            came = short_repr(given)
+            raise DataError(f"`{name}` must be (ids, array) or a frame with a column {side}_id, got {came}.") from None
+        ids = whole_ids(ids, f"{side}_id")
+    found = feature_table(table, len(ids), name)
+    assert found is not None
+    return ids, found
 
 
 def observed_entries(ratings: Any, mask: Any) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], tuple[int, int]]:

@@ -1,8 +1,11 @@
-"""CSV, TSV and Parquet files as columns, plain or compressed, and the files that a folder or a glob names.
+"""Text, JSON lines and Parquet files as columns, plain or compressed, and the files that a folder or a glob names.
 
 Errors are one line with the file, the column and the row. Rows are counted as a spreadsheet counts them: the header of
-a text file is row 1. Parquet has no header, so its first row of data is row 1. Text files are read as text and typed
-later, so that messages can show every value as it is written.
+a text file is row 1. Parquet and JSON lines have no header, so their first row of data is row 1. Text files are read as
+text and typed later, so that messages can show every value as it is written.
+
+What the caller does not say of a text file, its separator and the names of its columns, is guessed from its first
+rows (`layout_of`), and a `ReadingWarning` says what was guessed.
 
 A few kilobytes may unpack to more than memory holds. So the unpacked size of a compressed file is found first, in small
 pieces (`check_unpacked`). Logs of ratings shrink to a tenth or a twentieth of their size; what shrinks to less than a
@@ -16,19 +19,29 @@ import glob
 import hashlib
 import json
 import mmap
+import re
+import tempfile
+import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
 
-from counterpoise.errors import ConfigError, DataError, did_you_mean, short_repr
+from counterpoise.errors import ConfigError, DataError, ReadingWarning, did_you_mean, short_repr
 
+Header = str | Sequence[str]  # the names of the columns; as one text they are separated by commas
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
+SEPARATOR_WORDS = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
+SEPARATOR_NAMES = {"\t": "tabs", "::": "'::'", ";": "semicolons", "|": "pipes", ",": "commas", " ": "spaces"}  # guessed
+LOG_HEADER = ("user_id", "item_id", "rating", "timestamp")  # of a log without header, where the values fit to it
 PARQUET = (".parquet", ".pq")
-TABLES = (*SEPARATORS, *PARQUET)  # endings, before that of the compression
+JSON_LINES = (".jsonl", ".ndjson")
+TABLES = (*SEPARATORS, *JSON_LINES, *PARQUET)  # endings, before that of the compression
 COMPRESSED = (".gz", ".zst")
 ROLES = ("user", "item", "rating", "timestamp")  # of columns that the caller can name
 FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -40,6 +53,11 @@ TEXT_COMPRESSION = 4  # a compressed text file is roughly so many times smaller
 MAX_UNPACKED_RATIO = 100  # unpacked size / file size; checked above `MIN_CHECKED_SIZE`
 MIN_CHECKED_SIZE = 1 << 28  # bytes
 CHUNK = 1 << 20
+HEAD_SIZE, HEAD_ROWS = 1 << 18, 100  # bytes and rows of a text file that its layout is guessed from
+MIN_TIME = 1e8  # seconds since 1970; larger numbers are no ratings, smaller ones no times
+MAX_RATING_VALUES = 20  # whole numbers that are more, and more than the items, are no ratings
+NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
+WHOLE, DATE = re.compile(r"[0-9]+"), re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 ZSTANDARD_BLOCK = 1 << 17  # the most bytes that one block holds
@@ -111,70 +129,247 @@ def kind_of(file: Path) -> str:
     return endings[-1] if endings else ""
 
 
+@dataclass(frozen=True)
+class Layout:
+    """How a text file is read: its separator, the names of its columns, and what of this was guessed."""
+
+    separator: str = ","
+    header: tuple[str, ...] | None = None  # None where the first row has the names
+    guess: str | None = None  # a sentence; None where nothing was guessed
+
+
+def layout_of(
+    file: Path,
+    columns: Collection[str] = (),
+    separator: str | None = None,
+    header: Header | None = None,
+    *,
+    id_col: str | None = None,
+) -> Layout:
+    """How a text file is read; what is not given is guessed from its first rows.
+
+    The separator is that of the file's ending if the first row has it, else the one that cuts the first rows into the
+    same number of fields, the largest if there are several. The first row has the names if `columns` are all there, or
+    if it does not look like data. A file without names is read as user, item, rating and maybe timestamp where its
+    values can be nothing else; `DataError` shows the `header` to give otherwise.
+    `id_col`: the file is a table with a row for each id; without names, these are in its first column.
+    """
+    if kind_of(file) in (*PARQUET, *JSON_LINES):
+        return Layout()
+    lines, usual = _head(file), SEPARATORS.get(kind_of(file))
+    chosen = _given_separator(separator) or (usual if lines and usual and usual in lines[0] else None)
+    guessed = None if chosen else _guess_separator(lines)
+    chosen = chosen or guessed or usual or ","
+    fields = f"fields separated by {SEPARATOR_NAMES.get(chosen, repr(chosen))}"
+    sentence = None if guessed in (None, usual) else fields
+    rows = _rows(lines, chosen)
+    first, names = (rows[0] if rows else []), names_of(header)
+    if (columns and set(columns) <= set(first)) or (names is None and not _looks_like_data(rows)):
+        return Layout(chosen, None, sentence)
+    if names is not None:
+        return Layout(chosen, names, sentence)
+    numbered = [f"column_{number + 1}" for number in range(len(first))]
+    if id_col is not None:
+        fits, names = len({row[0] for row in rows}) == len(rows), (id_col, *numbered[1:])
+    else:
+        fits, names = _looks_like_log(rows), LOG_HEADER[: len(first)]
+    if not fits or not columns or not set(columns) <= set(names):
+        example = ",".join([*columns, *numbered[len(columns) :]])
+        shown = ", ".join(map(short_repr, first[:6])) + (", ..." if len(first) > 6 else "")
+        way_out = f"Name its {len(first)} columns in their order with `header` (--header), for example {example}."
+        raise DataError(f"{file}: row 1 looks like data, not like the names of columns: {shown}. {way_out}")
+    return Layout(chosen, names, f"{fields}, no header; read as {', '.join(names)}")
+
+
+def names_of(header: Header | None) -> tuple[str, ...] | None:
+    """The names of a header, which must be different."""
+    if header is None:
+        return None
+    names = [name.strip() for name in header.split(",")] if isinstance(header, str) else list(header)
+    if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+        example = "user_id,item_id,rating"
+        raise ConfigError(f"`header` must be different names of columns, such as {example}, got {short_repr(header)}.")
+    return tuple(names)
+
+
+def _given_separator(separator: str | None) -> str | None:
+    """The separator that a word such as "tab" means, or the characters themselves."""
+    if separator is None or separator in SEPARATOR_WORDS:
+        return None if separator is None else SEPARATOR_WORDS[separator]
+    size = len(separator.encode())
+    if not 1 <= size <= 2 or any(character in '"\r\n\0' for character in separator):
+        hint = did_you_mean(separator, SEPARATOR_WORDS)
+        listed = ", ".join(word for word in SEPARATOR_WORDS if word.isalpha())
+        raise ConfigError(f"`separator` must be one or two characters or one of {listed}, got {separator!r}.{hint}")
+    return separator
+
+
+def _head(file: Path) -> list[str]:
+    """The first lines of a text file that are not blank; none where they cannot be read, which its reader reports."""
+    _check_there(file)
+    with file.open("rb") as stream:
+        content = stream.read(HEAD_SIZE)
+    if content[:4] == ZSTANDARD:
+        check_unpacked(file)  # the reader below unpacks all of it
+        try:
+            return list(_lines(file, 2 * HEAD_ROWS).drop_nulls()[:HEAD_ROWS])
+        except FAILURES:
+            return []
+    if content[:2] == GZIP or content[:2] in ZLIB:
+        try:
+            content = zlib.decompressobj(wbits=47).decompress(content, HEAD_SIZE)
+        except zlib.error:
+            return []
+    if kind_of(file) not in TABLES and b"\0" in content:
+        known = ", ".join(TABLES)
+        raise DataError(f"{file}: neither text nor Parquet by its name. Write it as one of {known}.")
+    lines = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").split("\n")
+    whole = lines[:-1] if len(content) == HEAD_SIZE and len(lines) > 1 else lines
+    return [line for line in whole if line][:HEAD_ROWS]
+
+
+def _rows(lines: Sequence[str], separator: str) -> list[list[str]]:
+    """The fields of some lines."""
+    if len(separator) > 1:
+        return [line.split(separator) for line in lines]
+    try:
+        return list(csv.reader(lines, delimiter=separator))
+    except csv.Error:
+        return [line.split(separator) for line in lines]
+
+
+def _guess_separator(lines: Sequence[str]) -> str | None:
+    """The separator with which most lines have as many fields as the first, and the most fields."""
+    best: tuple[float, int, str | None] = (0, 1, None)
+    for separator in SEPARATOR_NAMES:
+        counts = [len(row) for row in _rows(lines, separator)]
+        width = counts[0] if counts else 1
+        agreement = counts.count(width) / max(1, len(counts))
+        if width > 1 and (agreement, width) > best[:2]:
+            best = agreement, width, separator
+    return best[2]
+
+
+def _looks_like_data(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row has a number, and no text above a column of numbers."""
+    if not rows or not any(map(NUMBER.fullmatch, rows[0])):
+        return False
+    below = [row for row in rows[1:] if len(row) == len(rows[0])]
+    for place, value in enumerate(rows[0]):
+        if below and not NUMBER.fullmatch(value) and all(NUMBER.fullmatch(row[place]) for row in below):
+            return False
+    return True
+
+
+def _looks_like_log(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether rows can be user, item, maybe rating, maybe timestamp; a few may be wrong, which their reader reports."""
+    width = len(rows[0])
+    if not 2 <= width <= len(LOG_HEADER):
+        return False
+    columns = list(zip(*(row for row in rows if len(row) == width), strict=True))
+    if any("." in value and NUMBER.fullmatch(value) for ids in columns[:2] for value in ids):
+        return False
+    if width == len(LOG_HEADER):
+        times = [(WHOLE.fullmatch(value) and float(value) >= MIN_TIME) or DATE.match(value) for value in columns[3]]
+        if not _most(times):
+            return False
+    if width == 2:
+        return True
+    numbers = [float(value) if NUMBER.fullmatch(value) else None for value in columns[2]]
+    if not _most([value is not None and abs(value) < MIN_TIME for value in numbers]):
+        return False
+    counted = all(value is None or value.is_integer() for value in numbers)
+    return not counted or len(set(numbers)) <= max(MAX_RATING_VALUES, len(set(columns[1])))
+
+
+def _most(flags: Sequence[Any]) -> bool:
+    return sum(map(bool, flags)) >= 0.9 * len(flags)
+
+
 def read_table(
     file: Path,
     columns: Mapping[str, str],
     separator: str | None = None,
-    header: Sequence[str] | None = None,
+    header: Header | None = None,
     *,
     nested: bool = False,
     empty: bool = False,
+    told: set[str] | None = None,
 ) -> pl.DataFrame:
     """Some columns of a file, named by their role. {"user": "user_id"} reads `user_id` into the column `user`.
 
     `nested`: also lists, structures and bytes, which Parquet may hold. `empty`: a file may have no rows.
+    `told`: guesses that other files of the same log were warned about; that of this one is added.
     """
-    kind = kind_of(file)
-    if kind not in TABLES and separator is None:
-        known = ", ".join(TABLES)
-        raise DataError(f"{file}: the format is not known from the name. Use one of {known}, or give a `separator`.")
     _check_readable(file)
+    kind = kind_of(file)
     if kind in PARQUET:
         frame = _read_parquet(file, columns, nested)
+    elif kind in JSON_LINES:
+        frame = _read_json_lines(file, columns)
     else:
-        frame = _read_text(file, columns, _separator(file, separator), header)
+        layout = layout_of(file, columns.values(), separator, header)
+        warn_of_guess(file, layout, told)
+        frame = _read_text(file, columns, layout)
     if frame.is_empty() and not empty:
         raise DataError(f"{file}: there are no rows of data.")
     return frame
 
 
-def first_row(file: Path, header: Sequence[str] | None = None) -> int:
+def warn_of_guess(file: Path, layout: Layout, told: set[str] | None = None) -> None:
+    """Warn of what was guessed, unless it is in `told`; there it is added."""
+    if layout.guess is not None and layout.guess not in (told or ()):
+        warnings.warn(ReadingWarning(f"{file}: {layout.guess}"), stacklevel=3)
+        if told is not None:
+            told.add(layout.guess)
+
+
+def first_row(file: Path, layout: Layout) -> int:
     """The number of the first row of data: see the top of this module."""
-    if kind_of(file) in PARQUET:
+    if kind_of(file) in (*PARQUET, *JSON_LINES):
         return 1
     above = int(_lines(file, 1000).is_not_null().arg_max() or 0)  # blank lines above the header
-    return above + (2 if header is None else 1)
+    return above + (2 if layout.header is None else 1)
 
 
-def first_fields(file: Path, separator: str) -> list[str]:
-    """The fields of the first row of a text file, be it a header or not."""
+@contextmanager
+def as_utf8(file: Path) -> Iterator[Path]:
+    """A copy of a text file of Western European bytes (Windows-1252, which has those of latin-1) in UTF-8.
+
+    Errors inside the block name the file itself.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / file.name
+        copy.write_bytes(file.read_bytes().decode("cp1252", errors="replace").replace("\ufffd", "?").encode())
+        try:
+            yield copy
+        except DataError as error:
+            raise DataError(str(error).replace(str(copy), str(file))) from None
+
+
+def column_names(
+    file: Path, separator: str | None = None, header: Header | None = None, columns: Collection[str] = ()
+) -> list[str]:
+    """The names of a file's columns: those in its first row, or those that `layout_of` finds for it."""
     _check_readable(file)
+    if kind_of(file) in JSON_LINES:
+        return _json_names(file)
     try:
-        return next(csv.reader(_lines(file, 1000).drop_nulls(), delimiter=separator), [])
-    except (*FAILURES, csv.Error) as error:
-        raise DataError(f"{file}: cannot be read ({_first_line(error)}).") from None
-
-
-def column_names(file: Path, separator: str | None = None) -> list[str]:
-    """The names of a file's columns."""
-    if kind_of(file) not in PARQUET:
-        return first_fields(file, _separator(file, separator))
-    _check_readable(file)
-    try:
-        return list(pl.read_parquet_schema(file))
+        if kind_of(file) in PARQUET:
+            return list(pl.read_parquet_schema(file))
     except FAILURES as error:
         raise broken_parquet(file, error) from None
-
-
-def _separator(file: Path, separator: str | None) -> str:
-    if separator is None:
-        return SEPARATORS.get(kind_of(file), ",")
-    if len(separator.encode()) != 1:
-        raise ConfigError(f"`separator` must be one character, for example ',' or a tab, got {separator!r}.")
-    return separator
+    layout = layout_of(file, columns, separator, header)
+    return list(layout.header or next(iter(_rows(_head(file), layout.separator)), []))
 
 
 def _check_readable(file: Path) -> None:
+    """Raise `DataError` for a file that cannot be opened, is empty, or unpacks to too much."""
+    _check_there(file)
+    check_unpacked(file)
+
+
+def _check_there(file: Path) -> None:
     if file.is_dir():
         raise DataError(f"{file}: is a folder, expected a file.")
     try:
@@ -192,7 +387,6 @@ def _check_readable(file: Path) -> None:
         raise DataError(f"{file}: cannot be opened ({_first_line(error)}).") from None
     if empty:
         raise DataError(f"{file}: the file is empty.")
-    check_unpacked(file)
 
 
 def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.DataFrame:
@@ -221,13 +415,62 @@ def broken_parquet(file: Path, error: BaseException) -> DataError:
     return DataError(f"{file}: not a whole Parquet file ({_first_line(error)}). Write or copy it again.")
 
 
-def _read_text(file: Path, columns: Mapping[str, str], separator: str, header: Sequence[str] | None) -> pl.DataFrame:
+def _read_json_lines(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+    """The columns of records, one in each line, as text; what a record does not have is null."""
+    names = dict.fromkeys(columns.values())
+    try:
+        with file.open("rb") as stream:  # its name would be taken for a pattern
+            frame = pl.scan_ndjson(stream, schema=dict.fromkeys(names, pl.String)).collect()
+    except FAILURES as error:
+        raise _broken_json(file, error) from None
+    check_columns(file, columns, list(dict.fromkeys([*_json_names(file), *(n for n in names if frame[n].count())])))
+    return frame.select(pl.col(name).alias(role) for role, name in columns.items())
+
+
+def _json_names(file: Path) -> list[str]:
+    """The names in the first records of a file."""
+    names: dict[str, None] = {}
+    for record in map(_record, _head(file)):
+        names |= dict.fromkeys(record or ())
+    return list(names)
+
+
+def _record(line: str | None) -> dict[str, Any] | None:
+    """The record in a line, empty in a blank one; None where the line is no record."""
+    try:
+        record = {} if line is None else json.loads(line, parse_constant=int)  # NaN is no JSON
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _broken_json(file: Path, error: BaseException) -> DataError:
+    """The error of JSON lines that polars cannot read, which names the first line that is no record."""
+    try:
+        lines = _lines(file)
+    except FAILURES as again:
+        return DataError(f"{file}: cannot be read ({_first_line(again)}). Is the file whole?")
+    if not lines.is_not_null().any():
+        return DataError(f"{file}: the file is empty.")
+    for row, line in enumerate(lines):
+        if line is not None and "\ufffd" in line:
+            return DataError(f"{file}: row {row + 1}: {NOT_UTF8}")
+        if _record(line) is None:
+            expected = f'expected a record such as {{"user_id": 1}}, got {short_repr(line)}'
+            return DataError(f"{file}: row {row + 1}: {expected}. Correct or drop the row.")
+    return DataError(f"{file}: cannot be read as JSON lines ({_first_line(error)}). Is the file whole?")
+
+
+def _read_text(file: Path, columns: Mapping[str, str], layout: Layout) -> pl.DataFrame:
     """The columns as text, after a look for what polars forgives.
 
     It overlooks fields in excess where it may skip columns: here all columns take part in the query. It fills missing
     fields with nulls: where the last column has one, the fields of every row are counted. A quote inside a field
     swallows the lines up to the next such quote: where a row spans lines, Python's reader must agree.
     """
+    separator, header = layout.separator, layout.header
+    if len(separator.encode()) > 1:
+        return read_split_text(file, columns, layout)
     try:
         scan = _scan_text(file, separator, header)
         present = scan.collect_schema().names()
@@ -260,14 +503,48 @@ def _scan_text(file: Path, separator: str, header: Sequence[str] | None) -> pl.L
     if header is None:
         return scan
     present = scan.collect_schema().names()
-    if len(present) < len(header):
-        raise DataError(f"{file}: row 1: expected {len(header)} fields, got {len(present)}.")
+    _check_width(file, present, header)
     return scan.rename(dict(zip(present, header, strict=False)))
+
+
+def read_split_text(
+    file: Path, columns: Mapping[str, str], layout: Layout, encoding: str = "utf8-lossy"
+) -> pl.DataFrame:
+    """The columns of text without quotes, cut line by line; the separator may be longer than a byte."""
+    try:
+        lines = _lines(file, encoding=encoding)
+    except FAILURES as error:
+        raise DataError(f"{file}: cannot be read ({_first_line(error)}). Is the file whole?") from None
+    filled = lines.is_not_null().arg_true()
+    if not len(filled):
+        raise DataError(f"{file}: the file is empty.")
+    lines = lines[: filled[-1] + 1]
+    wrong = lines.str.contains("\ufffd", literal=True).fill_null(False)
+    if wrong.any():
+        raise DataError(f"{file}: row {int(wrong.arg_max() or 0) + 1}: {NOT_UTF8}")
+    ragged = _first_ragged(lines, layout.separator, quotes=False)
+    first = lines[filled[0]].split(layout.separator)
+    present = list(layout.header or first)
+    _check_width(file, first, present)
+    check_columns(file, columns, present)
+    if ragged is not None:
+        raise DataError(f"{file}: {ragged}")
+    data = lines[filled[0] + (layout.header is None) :]
+    fields = data.str.split_exact(layout.separator, len(first) - 1).struct
+    return pl.DataFrame({role: fields.field(f"field_{present.index(name)}") for role, name in columns.items()})
+
+
+def _check_width(file: Path, first: Sequence[str], header: Sequence[str]) -> None:
+    """Raise `DataError` for a first row with fewer fields than names."""
+    if len(first) < len(header):
+        raise DataError(f"{file}: row 1: expected {len(header)} fields, got {len(first)}.")
 
 
 def _may_hold_quotes(file: Path) -> bool:
     """Whether there is a quote in the file; True for a compressed one, which is not looked into."""
-    if file.suffix.lower() in COMPRESSED:
+    with file.open("rb") as stream:
+        start = stream.read(4)
+    if start == ZSTANDARD or start[:2] == GZIP or start[:2] in ZLIB:
         return True
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(b'"') >= 0
@@ -278,21 +555,23 @@ def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]
     if any(mark in name for name in present for mark in "\0\ufffd"):
         raise DataError(f"{file}: row 1: {NOT_UTF8}")
     for role, name in columns.items():
-        if f"{name}_duplicated_0" in present:
+        if f"{name}_duplicated_0" in present or list(present).count(name) > 1:
             raise DataError(f"{file}: column {name!r}, row 1: the header has this name twice. Rename one.")
         if name not in present:
             listed = ", ".join(map(short_repr, present[:20])) + (", ..." if len(present) > 20 else "")
             way_out = f"Name yours with `{role}_col` (--{role}-col)." if role in ROLES else "Name columns that it has."
+            if role == "rating":
+                way_out += ' If every row is a click, say feedback="clicks".'
             if len(present) == 1 and any(mark in present[0] for mark in ",;|\t "):
                 way_out = "Give the `separator` (--separator) that the file uses."
             hint = did_you_mean(name, present)
             raise DataError(f"{file}: there is no column {name!r}; the columns are {listed}.{hint} {way_out}")
 
 
-def _lines(file: Path, limit: int | None = None) -> pl.Series:
+def _lines(file: Path, limit: int | None = None, encoding: str = "utf8-lossy") -> pl.Series:
     """All lines, unparsed; null where a line is blank. Bytes that are no UTF-8 become U+FFFD."""
     unparsed: dict[str, Any] = {"has_header": False, "infer_schema": False, "separator": "\0", "quote_char": None}
-    frame = pl.read_csv(file, **unparsed, encoding="utf8-lossy", truncate_ragged_lines=True, glob=False, n_rows=limit)
+    frame = pl.read_csv(file, **unparsed, encoding=encoding, truncate_ragged_lines=True, glob=False, n_rows=limit)
     return frame.to_series()
 
 
@@ -314,12 +593,12 @@ def _explain(file: Path, separator: str, error: BaseException) -> DataError:
     return DataError(f"{file}: cannot be read ({_first_line(error)}). Is the file whole?")
 
 
-def _first_ragged(lines: pl.Series, separator: str, breaks: Sequence[int] = ()) -> str | None:
+def _first_ragged(lines: pl.Series, separator: str, breaks: Sequence[int] = (), *, quotes: bool = True) -> str | None:
     """A message about the first row whose number of fields differs from that of the first row; None without one."""
     filled = lines.is_not_null().arg_true()
     start = filled[0]
     lines = lines[start : filled[-1] + 1]
-    if lines.str.contains('"', literal=True).any():
+    if quotes and lines.str.contains('"', literal=True).any():
         return _first_ragged_quoted(lines, separator, start, breaks)
     counts = lines.str.count_matches(separator, literal=True).cast(pl.Int64).fill_null(-1) + 1
     differs = counts != counts[0]
@@ -368,13 +647,16 @@ def title_of(path: str | PathLike[str]) -> str:
 def files_of(path: str | PathLike[str]) -> list[Path]:
     """The files of a log in the order of their names; of a folder those at any depth, but none that begin with . or _.
 
-    Files that are not tables by their ending, such as Spark's _SUCCESS, are not looked at.
+    Files that are not tables by their ending, such as Spark's _SUCCESS, are not looked at, unless a glob names no
+    others.
     """
     place = Path(path).expanduser()
     if not is_many(place):
         return [place]
     found = place.rglob("*") if place.is_dir() else map(Path, glob.glob(str(place), recursive=True))  # noqa: PTH207
-    files = sorted(file for file in found if kind_of(file) in TABLES and file.is_file() and file.name[0] not in "._")
+    plain = sorted(file for file in found if file.is_file() and file.name[0] not in "._")
+    tables = [file for file in plain if kind_of(file) in TABLES]
+    files = tables if tables or place.is_dir() else plain
     if not files:
         where = "in this folder" if place.is_dir() else "of that name"
         raise DataError(f"{path}: there is no file {where} that ends in {', '.join(TABLES)}.")

@@ -46,12 +46,20 @@ class Vocabulary:
         except TypeError:  # ids that have no order stay in the order of their first appearance
             return cls(list(distinct))
 
+    @classmethod
+    def distinct(cls, ids: Any) -> Column:
+        """The distinct ids of a column, in the order of their first appearance."""
+        column = as_column(ids)
+        return column.unique(maintain_order=True) if isinstance(column, pl.Series) else list(dict.fromkeys(column))
+
     def extended(self, ids: Any) -> Vocabulary:
         """These ids, and behind them those that are new, sorted; known ids keep their codes."""
         column = as_column(ids)
         new = self.of(gather(column, np.flatnonzero(self.encode(column) < 0)))
-        if isinstance(self.column, pl.Series) and isinstance(new.column, pl.Series) and self.dtype == new.dtype:
-            return Vocabulary(pl.concat([self.column, new.column]))
+        if isinstance(self.column, pl.Series) and isinstance(new.column, pl.Series):
+            cast = cast_or_keep(new.column, self.column.dtype)  # the text "7" is the integer 7, "007" is not
+            if cast.dtype == self.dtype and as_text(cast).eq_missing(as_text(new.column)).all():
+                return Vocabulary(pl.concat([self.column, cast]))
         return Vocabulary([*self.column, *new.column])
 
     @classmethod
@@ -99,23 +107,22 @@ class Vocabulary:
         """For messages: how many ids, and what they look like."""
         return f"{len(self)} {kind}s" + (f" with ids such as {short_repr(self.column[0])}" if len(self) else "")
 
-    def to_parquet(self) -> bytes:
-        """The ids as the content of a Parquet file."""
+    def to_frame(self) -> pl.DataFrame:
+        """The ids as a frame `id` that can be written."""
         if not isinstance(self.column, pl.Series):
             kinds = ", ".join(sorted({type(value).__name__ for value in self.column}))
             raise DataError(f"only numbers, text and dates can be saved as ids, got {kinds}. Convert them to text.")
+        return self.column.alias("id").to_frame()
+
+    def to_parquet(self) -> bytes:
+        """The ids as the content of a Parquet file."""
         buffer = io.BytesIO()
-        self.column.alias("id").to_frame().write_parquet(buffer)
+        self.to_frame().write_parquet(buffer)
         return buffer.getvalue()
 
     @classmethod
     def from_parquet(cls, content: bytes) -> Vocabulary:
-        try:
-            rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
-            check_size("the ids", iter([8 * rows]), len(content))
-            return cls(pl.read_parquet(io.BytesIO(content))["id"])
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-            raise DataError(f"the ids cannot be read: {error}.") from None
+        return cls(read_stored(content, "the ids").get_column("id"))
 
     def __len__(self) -> int:
         return len(self.column)
@@ -173,12 +180,40 @@ def from_native(values: Any) -> Any:
     return [None if missing else value for value, missing in zip(column.to_list(), column.is_null(), strict=True)]
 
 
+def read_stored(content: bytes, what: str) -> pl.DataFrame:
+    """A Parquet file of a run, unless it unpacks to far more than its size."""
+    try:
+        rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
+        check_size(what, iter([8 * rows]), len(content))
+        return pl.read_parquet(io.BytesIO(content))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise DataError(f"{what} cannot be read: {error}.") from None
+
+
 def as_text(column: pl.Series) -> pl.Series:
     """Ids as they are written; whole numbers that became floats lose their decimal point."""
     if column.dtype.is_float():
         whole = column.cast(pl.Int64, strict=False)
         column = whole if (whole.cast(column.dtype) == column).all() else column
     return column.cast(pl.String, strict=False)
+
+
+def same_type(columns: list[Any]) -> list[Any]:
+    """Id columns of several files or frames in one type: text where they differ; lists stay as they are."""
+    if not all(isinstance(column, pl.Series) for column in columns):
+        return columns
+    plain = [as_plain_ids(column) for column in columns]
+    return [as_text(column) for column in plain] if len({column.dtype for column in plain}) > 1 else plain
+
+
+def as_plain_ids(column: pl.Series) -> pl.Series:
+    """Integers in 64 bits, also those that a missing id once turned into floats; categories as text."""
+    if column.dtype in (pl.Categorical, pl.Enum, pl.Null):
+        return column.cast(pl.String)
+    if not column.dtype.is_numeric():
+        return column
+    integers = column.cast(pl.Int64, strict=False)
+    return integers if integers.eq_missing(column).all() else column
 
 
 def cast_or_keep(column: pl.Series, dtype: Any) -> pl.Series:

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from counterpoise.config import Sample
+from counterpoise.config import Feedback, Sample
 from counterpoise.data.hashing import GOLDEN_GAMMA, splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
@@ -145,6 +145,7 @@ def simulate(
     n_features: int = 3,
     test_rows_a_user: int = 20,
     probe_fraction: float = 0.05,
+    feedback: Feedback = "ratings",
 ) -> SimulatedData:
     """A biased log, an unbiased probe and test, and the propensities, preferences and labels of all pairs.
 
@@ -153,7 +154,11 @@ def simulate(
     `selection`: what the propensity depends on, see the module; where it is the label, `propensity` is given the label.
     `test_rows_a_user` uniform pairs a user are drawn as unbiased ratings; the honest protocol then takes the probe from
     them and drops those that are also in the log. Ids are the codes.
+    `feedback`: "clicks" keeps the observed pairs with label 1: a click is exposed (with probability `propensity`) and
+    relevant (with probability `preference`). The test has the relevance of uniform pairs, and there is no probe.
+    "impressions" keeps all observed pairs, as shown, with their labels as clicks.
     """
+    check_choice("feedback", feedback, get_args(Feedback))
     for name, size in {"n_users": n_users, "n_items": n_items, "test_rows_a_user": test_rows_a_user}.items():
         check_number(name, size, at_least=1, integer=True)
     check_number("seed", seed, at_least=0, integer=True)
@@ -196,13 +201,22 @@ def simulate(
     sides: dict[str, Any] = {"user_ids": Vocabulary.numbered(n_users), "item_ids": Vocabulary.numbered(n_items)}
     sides |= {"user_features": users, "item_features": items}
 
-    def log_of(u: NDArray[np.int64], i: NDArray[np.int64], sample: Sample) -> FeedbackLog:
-        return FeedbackLog.from_arrays(u, i, labels[u, i], sample=sample, **sides)
+    def log_of(u: NDArray[np.int64], i: NDArray[np.int64], sample: Sample, kind: Feedback) -> FeedbackLog:
+        return FeedbackLog.from_arrays(u, i, labels[u, i], sample=sample, feedback=kind, **sides)
 
-    train, unbiased = log_of(log_users, log_items, "biased"), log_of(test_users, test_items, "uniform")
+    if feedback == "clicks":
+        relevant = labels[log_users, log_items] == 1
+        log_users, log_items, probe_fraction = log_users[relevant], log_items[relevant], 0.0
+    train = log_of(log_users, log_items, "biased", feedback)
+    unbiased = log_of(test_users, test_items, "uniform", "ratings")
     probe, test, removed = apply_protocol(train, unbiased, "honest", probe_fraction, rng=rng)
-    cold = {"test_sample": "uniform"} | cold_counts(test, cold_rows(train, test)) | {"dropped_rows": 0}
+    cold = (
+        {"feedback": "ratings", "test_sample": "uniform", "test_feedback": "ratings"}
+        | cold_counts(test, cold_rows(train, test))
+        | {"dropped_rows": 0}
+    )
     description = {"source": "simulated", "seed": seed, "strength": strength, "selection": selection}
+    description["feedback"] = feedback
     dataset = Dataset(train, probe, test, "simulated", description | {"protocol": "honest"} | removed | cold)
     return SimulatedData(dataset, propensity, PairTable(shape, preference), labels, users, items)
 

@@ -6,13 +6,13 @@ The honest protocol keeps probe, test and training log apart; the other is that 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Unpack, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.config import Holdout, Protocol, Sample, UnknownInTest
-from counterpoise.data.log import Dataset, FeedbackLog, check_log
+from counterpoise.config import Holdout, Protocol, Sample, UnknownInTest, takes_options
+from counterpoise.data.log import DEFAULTS, Dataset, FeedbackLog, LogOptions, as_log
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number, short_repr
 
 Rows = NDArray[np.bool_]
@@ -27,9 +27,17 @@ class HoldoutSplit(NamedTuple):
     facts: dict[str, Any]
 
 
-def split(log: FeedbackLog, holdout: float = DEFAULT_HOLDOUT, by: Holdout = "random", seed: int = 0) -> HoldoutSplit:
+@takes_options(LogOptions, DEFAULTS)
+def split(
+    log: Any,
+    holdout: float = DEFAULT_HOLDOUT,
+    by: Holdout = "random",
+    seed: int = 0,
+    **options: Unpack[LogOptions],
+) -> HoldoutSplit:
     """A log to learn from and a hold-out of its rows to evaluate on, both over all its users and items.
 
+    `log`: a log, or a frame with `options` as in `FeedbackLog.from_frame`.
     `by` says which rows are held out:
     "random"      a share `holdout` of all rows, drawn uniformly
     "user"        that share of each user's rows, drawn uniformly (rounded up or down at random)
@@ -39,7 +47,7 @@ def split(log: FeedbackLog, holdout: float = DEFAULT_HOLDOUT, by: Holdout = "ran
     "user" and "leave-last" leave each user at least one row to learn from. The hold-out of a log that is not uniform
     is biased as the log is (`sample`), however its rows were drawn.
     """
-    check_log("log", log)
+    log = as_log("log", log, **options)
     check_number("holdout", holdout, above=0, at_most=1, advice="It is a share of the rows, such as 0.2.")
     check_choice("by", by, get_args(Holdout))
     check_number("seed", seed, at_least=0, integer=True)
@@ -54,7 +62,7 @@ def split(log: FeedbackLog, holdout: float = DEFAULT_HOLDOUT, by: Holdout = "ran
         raise DataError(
             f'by="{by}" leaves the {part} empty: {held_out.sum():,} of {len(log):,} rows are held out. {ways}'
         )
-    train, test = log.take(~held_out), log.take(held_out)
+    train, test = log.keep(~held_out), log.take(held_out)
     test = replace(test, sample="uniform" if log.sample == "uniform" else "biased")
     facts = {"by": by, "holdout": None if by == "leave-last" else holdout, "seed": seed}
     facts |= {"train_rows": len(train), "holdout_rows": len(test)} | cold_counts(test, cold_rows(train, test))
@@ -217,8 +225,6 @@ class Split:
         if self.holds_out:
             if test is not None:
                 raise ConfigError("`holdout` and `test` are two ways to evaluate: give one of them.")
-            if not log.in_memory:
-                raise ConfigError("`holdout` needs the log in memory. Raise `memory`, or split the files yourself.")
             share = DEFAULT_HOLDOUT if self.holdout is None else self.holdout
             log, test, held_out = split(log, share, self.by or "random", self.seed)
             about = about | held_out
@@ -242,7 +248,7 @@ class Split:
     ) -> Dataset:
         """The dataset, with the settings and the counts of rows in its description."""
         about = about | {name: getattr(self, name) for name in ("protocol", "probe_fraction", "seed")}
-        about |= {"train_rows": len(train)}
+        about |= {"train_rows": len(train), "feedback": train.feedback}
         if ratings is None:
             return Dataset(train, probe, None, name, about)
         rules = self.protocol, self.probe_fraction
@@ -251,7 +257,8 @@ class Split:
         self._check_cold(test, cold)
         test, cold_facts = drop_cold(test, cold, self.unknown_users, self.unknown_items)
         counts |= cold_facts | {"test_rows": len(test)}
-        return Dataset(train, probe, test, name, about | {"test_sample": test.sample} | counts)
+        kinds = {"test_sample": test.sample, "test_feedback": test.feedback}
+        return Dataset(train, probe, test, name, about | kinds | counts)
 
     def _check_cold(self, test: FeedbackLog, cold: ColdRows) -> None:
         sides = (("user", test.user_ids, test.users, cold.users), ("item", test.item_ids, test.items, cold.items))

@@ -17,10 +17,13 @@ import torch
 from numpy.typing import NDArray
 
 from counterpoise.balance.diagnostics import effective_sample_size
-from counterpoise.data.log import Dataset, FeedbackLog, check_log
+from counterpoise.data.log import Dataset, FeedbackLog, as_logs
 from counterpoise.errors import ConfigError, DataError, check_number
+from counterpoise.evaluation.full_ranking import full_ranks
+from counterpoise.evaluation.holdout_weights import inverse_exposure
 from counterpoise.evaluation.metrics import log_losses
 from counterpoise.models.matrix_factorization import MatrixFactorization
+from counterpoise.ranking import Seen
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.threads import one_thread
 from counterpoise.training.contracts import FitContext, Weights
@@ -28,6 +31,8 @@ from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, Training
 from counterpoise.weights.balancing import Balancing
 
 Floats = NDArray[np.float64]
+RANKED = 10  # items in the lists by which methods for clicks are judged
+MEASURE_OF_CLICKS = f"1 - DCG@{RANKED}"
 
 
 class Estimate(NamedTuple):
@@ -128,10 +133,12 @@ class Validation:
 
         Rows of the probe whose pair is also in the log are never held out, because fits have seen their label; they
         stay in the probe that fits use. Without `hold_out_probe` that goes for all of them.
+
+        Of clicks, the held-out ones are weighted by `inverse_exposure`, and their error is `rank_errors`.
         """
         log = data.train if isinstance(data, Dataset) else data
         probe = data.probe if isinstance(data, Dataset) and probe is None else probe
-        check_log("log", log)
+        log, probe = as_logs({"log": log, "probe": probe})
         check_number("folds", folds, at_least=2, integer=True)
         eval_folds = folds if eval_folds is None else eval_folds
         check_number("eval_folds", eval_folds, at_least=1, at_most=folds, integer=True)
@@ -142,6 +149,9 @@ class Validation:
         if probe is not None:
             drawn = rng.permutation(len(probe)) % folds
             fold_of_probe_row = np.where(np.isin(probe.pairs, log.pairs) | (not hold_out_probe), -1, drawn)
+        if log.feedback == "clicks" and weights is None:
+            each = inverse_exposure(log, log)
+            return cls(log, None, each / each.mean(), fold_of_row, np.empty(0, np.int64), eval_folds)
         ratio = solve_ratio(log, probe, Balancing(strength="exact") if weights is None else weights, seed)
         return cls(log, probe, ratio, fold_of_row, fold_of_probe_row, eval_folds)
 
@@ -170,6 +180,7 @@ class Validation:
         held_out = np.concatenate([fold.weights for fold in self.folds])
         effective, on_probe = effective_sample_size(held_out), sum(len(fold.held_out_probe) for fold in self.folds)
         return {
+            "measure": MEASURE_OF_CLICKS if self.log.feedback == "clicks" else "log loss",
             "folds": int(self.fold_of_row.max()) + 1,
             "eval_folds": self.eval_folds,
             "held_out_rows": len(held_out),
@@ -186,9 +197,21 @@ def fit_fold(model: DebiasedRecommender, fold: Fold) -> Errors:
 
 def held_out_errors(fold: Fold, model: DebiasedRecommender) -> Errors:
     """The errors of a fitted model on the held-out rows of its fold."""
+    if fold.log.feedback == "clicks":
+        return Errors(rank_errors(fold, model), fold.weights, np.empty(0), fold.held_out.users.astype(np.int64))
     logs = fold.held_out, fold.held_out_probe
     on_log, on_probe = (log_losses(log.labels, model.predict_log(log)) for log in logs)
     return Errors(on_log, fold.weights, on_probe, np.concatenate([log.users for log in logs]).astype(np.int64))
+
+
+def rank_errors(fold: Fold, model: DebiasedRecommender, k: int = RANKED) -> Floats:
+    """1 - [z <= k] / log2(1 + z) of each held-out click, z its rank among the items without a click in training.
+
+    Their weighted mean is 1 - DCG@k: log loss would need labels of both kinds. Ties share the mean of their ranks.
+    """
+    users, items = (codes.astype(np.int64) for codes in (fold.held_out.users, fold.held_out.items))
+    places, _ = full_ranks(model.score_items, Seen.of(fold.log), users, items, fold.log.shape[1], k)
+    return 1 - places.worth(1 / np.log2(1 + np.arange(1, k + 1)))
 
 
 def solve_ratio(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed: int) -> Floats:

@@ -6,15 +6,20 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, Unpack, get_args
 
 import numpy as np
+import polars as pl
 
-from counterpoise.config import Protocol
-from counterpoise.data.log import FeedbackLog, check_log
+from counterpoise.config import Protocol, UnknownInTest, takes_options
+from counterpoise.data.frames import POLARS, to_kind
+from counterpoise.data.log import DEFAULTS, FeedbackLog, LogOptions, as_logs
+from counterpoise.data.notebook import notebook_html
+from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.evaluation import metrics
 from counterpoise.evaluation.metrics import (
+    CLICK_METRIC_NAMES,
     EMPTY_USERS,
     LIST_METRICS,
     METRIC_NAMES,
@@ -26,6 +31,7 @@ from counterpoise.evaluation.metrics import (
 
 BOOTSTRAP_BLOCK = 2**16  # rows that the bootstrap works on at a time: what fits into a processor's cache is fastest
 PAPER_RULE = {"ndcg": 1.0, "precision": 0.0, "recall": 0.0}  # of a user without a positive label
+ALL_NAMES = METRIC_NAMES | PAPER_METRIC_NAMES | CLICK_METRIC_NAMES
 UNDEFINED = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}
 UNDEFINED |= dict.fromkeys(LIST_METRICS, "no user has a positive label")
 UNDEFINED |= dict.fromkeys(metrics.LOWER_IS_BETTER, "the scores are not probabilities: some lie outside [0, 1]")
@@ -54,6 +60,8 @@ class Evaluation:
     n_auc_users: int
     level: float
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # empty without bootstrap
+    n_dropped: int = 0  # rows of users or items without training rows that were left out, as asked for
+    frame_kind: Any = field(default=POLARS, kw_only=True, repr=False)  # of `to_frame`, such as "pandas"
 
     @property
     def undefined(self) -> dict[str, str]:
@@ -62,8 +70,31 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in types that JSON has; None for nan."""
-        facts = json.dumps(asdict(self) | {"undefined": self.undefined})
+        own = {name: value for name, value in asdict(self).items() if name != "frame_kind"}
+        facts = json.dumps(own | {"undefined": self.undefined})
         return dict(json.loads(facts, parse_constant=lambda nan: None))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each metric: its name, value, and the ends of its interval; None where there is none."""
+        found = []
+        for metric, name in METRIC_NAMES.items():
+            low, high = self.intervals.get(metric, (math.nan, math.nan))
+            values = {"value": getattr(self, metric), "low": low, "high": high}
+            found.append({"metric": name.format(k=self.k)} | {key: none_if_nan(one) for key, one in values.items()})
+        return found
+
+    def to_frame(self) -> Any:
+        """`rows` as a frame of the kind that was evaluated on, polars by default."""
+        return to_kind(pl.DataFrame(self.rows(), infer_schema_length=None), self.frame_kind)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the metrics with their intervals, and what they rest on."""
+        rows, notes = self.rows(), str(self).splitlines()[len(self.rows()) + 1 :]
+        return notebook_html(
+            f"{type(self).__name__}: {self.n_rows:,} rows of {self.n_users:,} users",
+            [list(rows[0]), *(list(row.values()) for row in rows)],
+            "\n".join(notes),
+        )
 
     def __str__(self) -> str:
         """A table with the intervals or the reason why there is no value, then the rules behind it."""
@@ -79,6 +110,8 @@ class Evaluation:
             counted = "left out" if self.protocol == "honest" else "counted"
             seen = f"rows were seen in training or in the probe: {counted} ({self.protocol} protocol)"
             lines += [f"{self.n_seen:>7,}  {seen}"]
+        if self.n_dropped:
+            lines += [f"{self.n_dropped:>7,}  rows are of users or items without training rows: left out"]
         return "\n".join(line.rstrip() for line in lines)
 
     def _cells(self, metric: str) -> str:
@@ -87,29 +120,45 @@ class Evaluation:
         return f"{getattr(self, metric):7.4f}  {note}"
 
 
+def none_if_nan(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+@takes_options(LogOptions, DEFAULTS)
 def evaluate(
     model: Any,
-    log: FeedbackLog,
+    log: Any,
     k: int = 5,
     protocol: Protocol = "honest",
     *,
     weights: Any = "auto",
-    train: FeedbackLog | None = None,
-    probe: FeedbackLog | None = None,
+    train: Any = None,
+    probe: Any = None,
+    unknown_users: UnknownInTest = "error",
+    unknown_items: UnknownInTest = "error",
     bootstrap: int = 200,
     level: float = 0.95,
     seed: int = 0,
+    **options: Unpack[LogOptions],
 ) -> Evaluation:
     """All metrics of the predictions of `model` for the rows of `log` against their labels.
 
     `model`: anything with `predict_log(log)`, an array with a score for each row, or a function of user and item
-    codes. MSE, MAE and log loss need probabilities: they are nan where a score lies outside [0, 1].
+    codes. `log`, `train` and `probe`: logs or frames. The names of columns and the threshold of a model's training
+    frame are known; `options` give others, as in `FeedbackLog.from_frame`.
+    MSE, MAE and log loss need probabilities: they are nan where a score lies outside [0, 1].
     Users without a positive label are left out of NDCG, precision, recall and F1. Where scores are equal, these are
     expected values over all orders of the tied rows.
     `protocol`: "honest" leaves out the rows whose pair the model was fitted to (in its log or its probe), "paper"
     counts them; `n_seen` says how many there were. Scores and functions come without that knowledge: all rows count.
     `bootstrap`: how often to resample users, with all their rows, for the percentile intervals; 0 for none. Replicates
     in which a metric is not defined do not count, and a log of one user has no intervals (nan).
+
+    `unknown_users`, `unknown_items`: rows of users or items that a recommender does not know are an "error", left out
+    ("drop", which leaves out those without training rows too), or scored as in `predict` ("popular"). Weighted
+    estimates are over the pairs that it knows, so there "popular" goes only with rows of known ids.
+
+    A hold-out of clicks has positives alone, and no such metrics: `evaluate_ranking` is for it.
 
     A biased hold-out needs weights, under which it stands for all pairs that were not trained on. `weights`: "balanced"
     (`balanced_weights`); "logistic", "propensity", "popularity" or "naive-bayes" (inverse odds of being observed);
@@ -119,16 +168,46 @@ def evaluate(
     other models give `train`. `probe`: a uniform sample whose mean label is balanced too. With weights the result is a
     `WeightedEvaluation`, with intervals from influences; `bootstrap=0` leaves them out.
     """
+    _check_settings(k, protocol, bootstrap, level, seed)
+    log, train, probe = as_logs({"log": log, "train": train, "probe": probe}, model, **options)
+    check_both_labels(model, log)
+    log, dropped = _without_cold(model, log, unknown_users, unknown_items)
     if isinstance(weights, str) and weights == "auto":
         known = hasattr(model, "seen_") or train is not None
-        biased = isinstance(log, FeedbackLog) and log.sample == "biased"
-        weights = "balanced" if biased and known and protocol == "honest" else None
+        weights = "balanced" if log.sample == "biased" and known and protocol == "honest" else None
     if weights is None:
-        return resampled_evaluation(model, log, k, protocol, bootstrap=bootstrap, level=level, seed=seed).evaluation
-    _check_settings(log, k, protocol, bootstrap, level, seed)
+        n_seen = None
+        if "popular" in (unknown_users, unknown_items):
+            log, n_seen = unseen_rows(model, log, protocol)
+            model = model.predict_log(log, unknown_users="popular", unknown_items="popular")
+        found = resampled_evaluation(model, log, k, protocol, bootstrap=bootstrap, level=level, seed=seed).evaluation
+        n_seen = found.n_seen if n_seen is None else n_seen
+        return replace(found, n_dropped=dropped, n_seen=n_seen, frame_kind=log.frame_kind)
     if protocol != "honest":
         raise ConfigError('`weights` must be None for protocol="paper": weighted hold-outs have no trained pairs.')
-    return _weighted(model, log, int(k), weights, train, probe, bootstrap > 0, level, seed)
+    weighted = _weighted(model, log, int(k), weights, train, probe, bootstrap > 0, level, seed)
+    return replace(weighted, n_dropped=dropped, frame_kind=log.frame_kind)
+
+
+def _without_cold(
+    model: Any, log: FeedbackLog, unknown_users: UnknownInTest, unknown_items: UnknownInTest
+) -> tuple[FeedbackLog, int]:
+    """(the log without the rows that are to be dropped, how many these were); see `evaluate`."""
+    rules = {"unknown_users": unknown_users, "unknown_items": unknown_items}
+    for name, rule in rules.items():
+        check_choice(name, rule, get_args(UnknownInTest))
+        if rule != "error" and not hasattr(model, "cold_rows"):
+            raise ConfigError(f'`{name}` must be "error" for scores and functions: only a recommender knows its ids.')
+    if set(rules.values()) == {"error"}:
+        return log, 0
+    for name, rule, ids, own in (
+        ("user", unknown_users, log.user_ids.decode(np.unique(log.users)), model.user_ids_),
+        ("item", unknown_items, log.item_ids.decode(np.unique(log.items)), model.item_ids_),
+    ):
+        if rule == "error":
+            own.require(ids, name, f'Use unknown_{name}s="drop" to leave their rows out.')
+    kept, counts = drop_cold(log, model.cold_rows(log), unknown_users, unknown_items)
+    return kept, counts["dropped_rows"]
 
 
 def _weighted(
@@ -182,7 +261,7 @@ def resampled_evaluation(
     seed: int = 0,
 ) -> Resampled:
     """As `evaluate`, with the replicates; with the same log and seed, all models get the same resampled users."""
-    _check_settings(log, k, protocol, bootstrap, level, seed)
+    _check_settings(k, protocol, bootstrap, level, seed)
     log, n_seen = unseen_rows(model, log, protocol) if hasattr(model, "has_seen") else (log, 0)
     rankings = _rankings(model, log)
     n_users, sample = len(rankings.users), _Sample(rankings, int(k))
@@ -199,18 +278,28 @@ def resampled_evaluation(
         n_short_users=int((rankings.sizes < k).sum()),
         n_auc_users=int(((rankings.positives > 0) & (rankings.positives < rankings.sizes)).sum()),
         level=float(level),
+        n_dropped=0,
         intervals={name: percentile_interval(replicates[name], level) for name in METRIC_NAMES} if bootstrap else {},
     )
     return Resampled(evaluation, replicates)
 
 
-def _check_settings(log: FeedbackLog, k: int, protocol: str, bootstrap: int, level: float, seed: int) -> None:
+def check_both_labels(model: Any, log: FeedbackLog) -> None:
+    """Raise `DataError` where a model of clicks is to be evaluated on clicks, which have positives alone."""
+    if (log.feedback, getattr(model, "log_facts_", {}).get("feedback")) == ("clicks", "clicks"):
+        raise DataError(
+            "`log` has clicks alone (every label is 1), and these metrics need labels of both kinds. Use "
+            "cp.evaluate_ranking(model, log), where clicks rank among all items that their users have not clicked; "
+            'or read it with feedback="ratings".'
+        )
+
+
+def _check_settings(k: int, protocol: str, bootstrap: int, level: float, seed: int) -> None:
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
     check_choice("protocol", protocol, get_args(Protocol))
     check_number("bootstrap", bootstrap, at_least=0, integer=True, advice="Use 0 for no intervals.")
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     check_number("seed", seed, at_least=0, integer=True)
-    check_log("log", log)
 
 
 def unseen_rows(model: Any, log: FeedbackLog, protocol: Protocol, name: str = "`log`") -> tuple[FeedbackLog, int]:
@@ -248,8 +337,9 @@ def metrics_and_replicates(
 ) -> tuple[dict[str, float], dict[str, Floats]]:
     """(every metric, the same of `replicates` resampled sets of users) on all rows of a log.
 
-    Beside those of `Evaluation`: `ndcg_one` and `f1_one`, by the paper's rule for users without a positive label. With
-    the same log and seed, all models get the same resampled users, so that differences are paired.
+    Beside those of `Evaluation`: `ndcg_one` and `f1_one`, by the paper's rule for users without a positive label, and
+    `map` and `dcg`. With the same log and seed, all models get the same resampled users, so that differences are
+    paired.
     """
     sample = _Sample(_rankings(model, log), k)
     return sample.values(), sample.resampled(replicates, np.random.default_rng(seed))
@@ -266,6 +356,8 @@ class _Sample:
             "ndcg": metrics.ndcg_per_user(rankings, k),
             "precision": metrics.precision_per_user(rankings, k),
             "recall": metrics.recall_per_user(rankings, k),
+            "map": metrics.average_precision_per_user(rankings, k),
+            "dcg": metrics.dcg_per_user(rankings, k),
         }
         for name, without_positive in PAPER_RULE.items():
             means[f"{name}_one"] = np.nan_to_num(means[name], nan=without_positive)
@@ -288,15 +380,14 @@ class _Sample:
         values = {"auc": metrics.weighted_auc(self.comparison, counts)} | dict(zip(self.names, means, strict=True))
         for rule in ("", "_one"):
             values[f"f1{rule}"] = metrics.f1(values[f"precision{rule}"], values[f"recall{rule}"])
-        return {name: values[name] for name in METRIC_NAMES | PAPER_METRIC_NAMES}
+        return {name: values[name] for name in ALL_NAMES}
 
     def resampled(self, replicates: int, rng: np.random.Generator) -> dict[str, Floats]:
         """Each metric (replicates,) over users drawn with replacement, in blocks that bound the memory."""
         step = max(1, BOOTSTRAP_BLOCK // self.n_rows)
         sizes = [min(step, replicates - start) for start in range(0, replicates, step)]
         blocks = [self.estimates(self._draw_counts(size, rng)) for size in sizes]
-        names = METRIC_NAMES | PAPER_METRIC_NAMES
-        return {name: np.concatenate([np.empty(0), *(block[name] for block in blocks)]) for name in names}
+        return {name: np.concatenate([np.empty(0), *(block[name] for block in blocks)]) for name in ALL_NAMES}
 
     def _draw_counts(self, replicates: int, rng: np.random.Generator) -> Floats:
         """How often each user is drawn (replicates, users): each row is multinomial and sums to the number of users."""

@@ -5,20 +5,25 @@ For our models in blocks of users, and for scores or lists that any other recomm
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from counterpoise.config import Feedback, takes_options
 from counterpoise.data.columns import finite_numbers, frame_columns, whole_ids
-from counterpoise.data.log import FeedbackLog, check_log
+from counterpoise.data.frames import POLARS, as_frame, to_kind
+from counterpoise.data.log import DEFAULTS, FeedbackLog, LogOptions, as_logs
+from counterpoise.data.notebook import notebook_html
 from counterpoise.errors import ConfigError, DataError, check_number
-from counterpoise.evaluation.evaluate import binary_labels, score_of_pairs
+from counterpoise.evaluation.evaluate import binary_labels, none_if_nan, score_of_pairs
 from counterpoise.evaluation.holdout_weights import (
     Floats,
     HoldoutWeights,
@@ -34,7 +39,8 @@ BLOCK_SCORES = 2**22  # in memory at a time
 MAX_COMPARED = 64  # pairs of a user up to which comparing each with all items is faster than sorting these
 LEAST = float(np.finfo(np.float32).min)  # a score above that of items which are hidden
 TERCILES = ("rarest third", "middle third", "most popular third")  # of all items, by their training rows
-MEASURES = ("recall", "dcg", "mrr")
+MEASURES = {"recall": "recall", "dcg": "DCG", "mrr": "MRR"}
+RANKING_METRIC_NAMES = {f"ranking_{name}": f"{title}@{{k}} (all items)" for name, title in MEASURES.items()}
 
 
 class Places(NamedTuple):
@@ -57,13 +63,15 @@ class RankingEvaluation:
     `recall`, `dcg`, `mrr`: sum w c(z) / sum w over the positive rows of the hold-out, pooled over users, with z the
     rank among all items that the user has not seen in training and c(z) = [z <= k] times 1, 1 / log2(1 + z) or 1 / z.
     They estimate the mean of c over all positive pairs; DCG has no ideal to be divided by, which would need the labels
-    of all pairs. `snips`: the mean over users of sum w c / sum w of each (Yang et al. 2018). `per_user`: the usual
-    unweighted means over users with a positive: recall@k, NDCG@k, and the reciprocal rank of the first hit.
+    of all pairs. `naive`: the same with equal weights, of the positives as they are. `snips`: the mean over users of
+    sum w c / sum w of each (Yang et al. 2018). `per_user`: the usual unweighted means over users with a positive:
+    recall@k, NDCG@k, and the reciprocal rank of the first hit.
     """
 
     recall: float
     dcg: float
     mrr: float
+    naive: dict[str, float]  # recall, dcg, mrr
     coverage: float  # share of all items that are among the first k of any user in the hold-out
     k: int
     per_user: dict[str, float]  # recall, ndcg, mrr
@@ -78,53 +86,93 @@ class RankingEvaluation:
     method: str = ""
     assumption: str = ""
     effective_sample_size: float = math.nan
+    feedback: Feedback = "ratings"  # of the hold-out: clicks are positives alone
+    frame_kind: str = field(default=POLARS, kw_only=True, repr=False)  # of `to_frame`
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; None for nan."""
-        return {name: None if value != value else value for name, value in asdict(self).items()}
+        own = {name: value for name, value in asdict(self).items() if name != "frame_kind"}
+        return dict(json.loads(json.dumps(own), parse_constant=lambda nan: None))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each metric: its name, value, the ends of its interval, and the means per user."""
+        usual, found = {"recall": "recall", "dcg": "ndcg", "mrr": "mrr"}, []
+        for name in MEASURES:
+            low, high = self.intervals.get(name, (math.nan, math.nan))
+            values = {"value": getattr(self, name), "low": low, "high": high, "naive": self.naive[name]}
+            values["snips_per_user"] = self.snips[name]
+            values["per_user"] = self.per_user[usual[name]]
+            found.append({"metric": f"{name}@{self.k}"} | {key: none_if_nan(value) for key, value in values.items()})
+        return found
+
+    def to_frame(self) -> Any:
+        """`rows` as a frame of the kind that was evaluated on, polars by default."""
+        return to_kind(pl.DataFrame(self.rows(), infer_schema_length=None), self.frame_kind)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the metrics with their intervals, those by popularity, and what they rest on."""
+        rows, groups = self.rows(), self.by_popularity
+        return notebook_html(
+            f"RankingEvaluation: {self.n_positives:,} {self.positives} of {self.n_users:,} users",
+            [list(rows[0]), *(list(row.values()) for row in rows)],
+            f"coverage@{self.k}: {self.coverage:.1%} of all items",
+            [list(groups[0]), *(list(row.values()) for row in groups)] if groups else "",
+            self.assumption,
+        )
+
+    @property
+    def positives(self) -> str:
+        """What the rows that are ranked are called."""
+        return "held-out clicks" if self.feedback == "clicks" else "positives"
 
     def __str__(self) -> str:
         """A table, the table by popularity, and what the figures rest on."""
+        method = "weighted" if self.method != "equal" else self.method
         lines = [
-            f"{'metric':<12}  {self.method:>8}  {f'{100 * self.level:g} % interval':<18}  SNIPS per user  per user"
+            f"{'metric':<12}  {method:>8}  {f'{100 * self.level:g} % interval':<18}  {'naive':>7}  SNIPS per user  "
+            "per user"
         ]
         usual = {"recall": "recall", "dcg": "ndcg", "mrr": "mrr"}
-        names = {"recall": "recall", "dcg": "DCG", "mrr": "MRR"}
-        for name in MEASURES:
+        for name, title in MEASURES.items():
             low, high = self.intervals.get(name, (math.nan, math.nan))
-            own = f"{getattr(self, name):8.4f}  {f'{low:.4f} to {high:.4f}':<18}  {self.snips[name]:14.4f}"
+            own = f"{getattr(self, name):8.4f}  {f'{low:.4f} to {high:.4f}':<18}  {self.naive[name]:7.4f}"
+            own += f"  {self.snips[name]:14.4f}"
             note = " (NDCG)" if name == "dcg" else ""
-            lines.append(f"{f'{names[name]}@{self.k}':<12}  {own}  {self.per_user[usual[name]]:8.4f}{note}")
+            lines.append(f"{f'{title}@{self.k}':<12}  {own}  {self.per_user[usual[name]]:8.4f}{note}")
         lines.append(f"coverage@{self.k}: {self.coverage:.1%} of all items")
         for row in self.by_popularity:
-            lines.append(
-                f"{row['group']:<18}  {row['items']:>7,} items, {row['positives']:>8,} positives with "
-                f"{row['share']:.0%} of the weight: recall {row['recall']:.4f}, DCG {row['dcg']:.4f}"
-            )
-        lines.append(f"{self.n_positives:,} positives of {self.n_users:,} users, ranked among all unseen items.")
+            share = f"{row['positives']:>8,} {self.positives} with {row['share']:.0%} of the weight"
+            found = f": recall {row['recall']:.4f}, DCG {row['dcg']:.4f}" if row["share"] else ""
+            lines.append(f"{row['group']:<18}  {row['items']:>7,} items, {share}{found}")
+        ranked = f"ranked among all items that the user has not {'clicked' if self.feedback == 'clicks' else 'seen'}"
+        lines.append(f"{self.n_positives:,} {self.positives} of {self.n_users:,} users, {ranked} in training.")
         if self.n_unranked:
             lines.append(f"{self.n_unranked:,} of them are in no list: they count as not found.")
         return "\n".join([*lines, self.assumption])
 
 
+@takes_options(LogOptions, DEFAULTS)
 def evaluate_ranking(
     model: Any,
-    holdout: FeedbackLog,
+    holdout: Any,
     k: int = 10,
     *,
     weights: Any = "auto",
-    train: FeedbackLog | None = None,
-    probe: FeedbackLog | None = None,
+    train: Any = None,
+    probe: Any = None,
     level: float = 0.95,
     seed: int = 0,
+    **options: Unpack[LogOptions],
 ) -> RankingEvaluation:
     """Recall@k, DCG@k, MRR@k and coverage over all items that are not in a user's training rows.
 
     `model`: a fitted recommender, or anything with `predict_log(log)` or a function of user and item codes, with the
-    training log as `train`. `weights`: as in `evaluate`; None counts every positive of the hold-out alike.
+    training log as `train`. `weights`: as in `evaluate`; None counts every positive of the hold-out alike. Of clicks
+    "auto" is "popularity": 1 / P(exposed), with P(exposed) = (clicks of the item / most clicks of an item)^0.5.
+    Logs may be frames, with `options` as in `evaluate`.
     """
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
-    check_log("holdout", holdout)
+    holdout, train, probe = as_logs({"holdout": holdout, "train": train, "probe": probe}, model, **options)
     if not hasattr(model, "predict_log") and not callable(model):
         raise ConfigError("`model` must score any pair for full rankings. Give lists to `cp.evaluate_lists` instead.")
     log, train, seen = unseen_holdout(model, holdout, train, probe)
@@ -137,25 +185,28 @@ def evaluate_ranking(
     return _evaluation(log, train, places, covered, fitted, int(k), level, int(seen.sum()), 0)
 
 
+@takes_options(LogOptions, DEFAULTS)
 def evaluate_lists(
     frame: Any,
-    holdout: FeedbackLog,
+    holdout: Any,
     k: int = 10,
     *,
     weights: Any = "auto",
-    train: FeedbackLog | None = None,
-    probe: FeedbackLog | None = None,
+    train: Any = None,
+    probe: Any = None,
     level: float = 0.95,
     seed: int = 0,
+    **options: Unpack[LogOptions],
 ) -> RankingEvaluation:
     """As `evaluate_ranking`, for the lists of any other recommender.
 
     `frame`: columns user_id, item_id, and rank (1 is best) or score (larger is better), at least the first k of each
     user. Pairs of `train`, the log that it was trained on, are taken out of the lists, and those behind move up; items
     that the hold-out does not know keep their place. A positive that is in no list counts as not found.
+    Logs may be frames, with `options` as in `FeedbackLog.from_frame`.
     """
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
-    check_log("holdout", holdout)
+    holdout, train, probe = as_logs({"holdout": holdout, "train": train, "probe": probe}, **options)
     log, train, seen = unseen_holdout(None, holdout, train, probe)
     fitted = resolve_weights(weights, log, train, probe, seen, seed)
     users, items, order = _list_columns(frame, log)
@@ -195,10 +246,10 @@ def _places_in_lists(users: Integers, order: Floats) -> Places:
 
 def _list_columns(frame: Any, log: FeedbackLog) -> tuple[Integers, Integers, Floats]:
     """(user codes, item codes, what lists are sorted by in ascending order); -1 where the log does not know an id."""
-    names = getattr(frame, "columns", None)
-    if names is None or not {"user_id", "item_id"} <= set(names) or not {"rank", "score"} & set(names):
-        found = "no frame" if names is None else f"columns {', '.join(map(str, names))}"
-        raise DataError(f"`frame` must have the columns user_id, item_id, and rank or score, got {found}.")
+    names = as_frame(frame, "frame").columns
+    if not {"user_id", "item_id"} <= set(names) or not {"rank", "score"} & set(names):
+        found = ", ".join(map(str, names))
+        raise DataError(f"`frame` must have the columns user_id, item_id, and rank or score, got columns {found}.")
     by = "rank" if "rank" in set(names) else "score"
     columns = frame_columns(frame, {"user": "user_id", "item": "item_id", by: by})
     codes = [
@@ -284,9 +335,10 @@ def _evaluation(
         rows[name][positive] = places.worth(values)
     found = {name: weighted_ratio(values, positive.astype(float), weights.values) for name, values in rows.items()}
     influence = np.stack([each.influence for each in found.values()], 1)
-    half = float(ndtri((1 + level) / 2)) * weights.standard_errors(influence, log.users)
+    half = float(ndtri((1 + level) / 2)) * weights.standard_errors(influence)
     return RankingEvaluation(
         **{name: estimate.value for name, estimate in found.items()},
+        naive={name: float(values[positive].mean()) for name, values in rows.items()},
         coverage=float(covered.mean()),
         k=k,
         per_user=_usual_means(log.users[positive], rows, positive, k),
@@ -304,6 +356,8 @@ def _evaluation(
         method=weights.method,
         assumption=weights.assumption,
         effective_sample_size=weights.effective_sample_size,
+        feedback=log.feedback,
+        frame_kind=log.frame_kind,
     )
 
 

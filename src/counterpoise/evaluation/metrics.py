@@ -37,6 +37,8 @@ EMPTY_USERS = "users without a positive in the test are left out"
 # Published numbers count these users; only beside such numbers, ours do too.
 PAPER_METRIC_NAMES = {"ndcg_one": "NDCG@{k} (paper)", "f1_one": "F1@{k} (paper)"}
 PAPER_EMPTY_USERS = "users without a positive in the test count with NDCG 1, precision 0 and recall 0, as in the paper"
+# Of tests of relevance, in tables of methods for clicks.
+CLICK_METRIC_NAMES = {"map": "MAP@{k}", "dcg": "DCG@{k}"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +120,35 @@ def ndcg_per_user(rankings: Rankings, k: int) -> Floats:
     discounts = np.where((ranks > 0) & (ranks <= k), 1 / np.log2(1 + np.maximum(ranks, 1)), 0)
     gains = rankings.total(rankings.labels * rankings.expected(discounts))
     return ratio(gains, np.cumsum(discounts)[rankings.positives.astype(np.int64)])
+
+
+def dcg_per_user(rankings: Rankings, k: int) -> Floats:
+    """y_(1) + sum_{2 <= r <= K} y_(r) / log2(r), as for clicks alone (Saito et al. 2020); nan without a positive.
+
+    Not the gain within `ndcg_per_user`, whose discounts begin at the second rank.
+    """
+    ranks = rankings.possible_ranks
+    discounts = np.where((ranks > 0) & (ranks <= k), 1 / np.log2(np.maximum(ranks, 2)), 0)
+    gains = rankings.total(rankings.labels * rankings.expected(discounts))
+    return np.where(rankings.positives > 0, gains, np.nan)
+
+
+def average_precision_per_user(rankings: Rankings, k: int) -> Floats:
+    """sum_{r <= K} y_(r) P_r / min(K, g_u), P_r the share of positives among the first r; nan without a positive.
+
+    In a random order of m tied rows with g positives behind a other positives, the j-th of them is positive with
+    probability g / m, and then follows a + (j - 1) (g - 1) / (m - 1) positives on average.
+    """
+    rows = np.arange(len(rankings.groups))
+    first, lengths = (rows, np.ones_like(rows)) if rankings.ties is None else rankings.ties
+    m = np.repeat(lengths, lengths)
+    g = np.repeat(np.add.reduceat(rankings.labels, first), lengths)
+    before = np.cumsum(rankings.labels) - rankings.labels  # in the whole table
+    above = np.repeat((before - before[rankings.starts][rankings.groups])[first], lengths)
+    j = rows - np.repeat(first, lengths)  # rows of the tie before this one
+    ahead = above + j * np.maximum(g - 1, 0) / np.maximum(m - 1, 1)
+    gains = np.where(rankings.ranks <= k, g / m * (ahead + 1) / rankings.ranks, 0)
+    return ratio(rankings.total(gains), np.minimum(k, rankings.positives))
 
 
 def precision_per_user(rankings: Rankings, k: int) -> Floats:

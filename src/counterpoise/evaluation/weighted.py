@@ -7,7 +7,7 @@ of the weight of row i moves it by w_i times the row's value, where the weights 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -18,16 +18,17 @@ from scipy.special import betaln, gammaln, logit, ndtri
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import DataError
 from counterpoise.evaluation import metrics
-from counterpoise.evaluation.evaluate import Evaluation
+from counterpoise.evaluation.evaluate import Evaluation, none_if_nan
 from counterpoise.evaluation.holdout_weights import HoldoutWeights
-from counterpoise.evaluation.sensitivity import auc_range, mean_range
+from counterpoise.evaluation.sensitivity import Range, auc_ranges, mean_ranges, ndcg_ranges, ratio_ranges
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 GAMMAS = (1.5, 2.0)  # odds ratios of a cause of selection that was not measured
 LIST_LENGTH = 4  # lists of 4 k items: 20 for k = 5, about what the uniform samples of Coat and Yahoo R3 show a user
-MAX_ITEMS = 2000  # up to here a row's rank is among all items that its user has not seen
-DRAWN_ITEMS = 100  # and beyond among as many drawn ones, others for each user
+MAX_RANKED_PAIRS = 2**21  # up to here a row's rank is among all items that its user has not seen, and beyond among as
+# many drawn ones for each user as make so many pairs
+MIN_DRAWN_LISTS = 2  # lists' worth of items at least: ranks in a list follow from ranks among more
 BLOCK_VALUES = 2**22  # scores compared at a time
 MIN_PROBABILITY = 1e-7  # of predictions in the calibration slope, as in the log loss
 SLOPE_STEPS = 50
@@ -60,39 +61,55 @@ def weighted_ratio(top: Floats, bottom: Floats, weights: Floats) -> Estimate:
     return Estimate(value, (top - value * bottom) * weights.sum() / total)
 
 
-def pair_auc(labels: Floats, scores: Floats, weights: Floats, groups: NDArray[Any]) -> Estimate:
+class ScoreOrder(NamedTuple):
+    """Rows sorted by group, then score: what AUCs with any weights are computed from."""
+
+    order: Integers  # (rows,)
+    ties: Integers  # (ties,) where rows of one group and score begin
+    tie: Integers  # (rows,) sorted: the number of the row's tie
+    groups: Integers  # (groups,) where each group begins
+
+    @classmethod
+    def of(cls, scores: Floats, groups: NDArray[Any] | None = None) -> ScoreOrder:
+        """One group where there are none."""
+        order = np.argsort(scores)
+        if groups is not None:
+            order = order[np.argsort(groups[order], kind="stable")]
+        score = scores[order]
+        group = np.zeros(len(score), np.int8) if groups is None else groups[order]
+        new_group = np.r_[True, group[1:] != group[:-1]]
+        new_tie = new_group | np.r_[True, score[1:] != score[:-1]]
+        return cls(order, np.flatnonzero(new_tie), np.cumsum(new_tie) - 1, np.flatnonzero(new_group))
+
+
+def pair_auc(labels: Floats, weights: Floats, sort: ScoreOrder) -> Estimate:
     """Share of (positive, negative) pairs of rows of one group in the right order, ties 1/2, weighted by w_a w_b.
 
     sum_g sum_{a positive, b negative in g} w_a w_b ([s_a > s_b] + [s_a = s_b] / 2) / sum_g W_g1 W_g0, with W_g1 and
     W_g0 the weights of the positives and the negatives of group g. One group: the AUC; users: that within users, whose
     pairs of rows are pooled. nan where no group has both classes.
     """
-    order = np.lexsort((scores, groups))
-    group, score = groups[order], scores[order]
-    positive = labels[order] > 0
-    w = weights[order]
-    new_group = np.r_[True, group[1:] != group[:-1]]
-    new_tie = new_group | np.r_[True, score[1:] != score[:-1]]
-    tie, first = np.cumsum(new_tie) - 1, np.flatnonzero(new_group)
-    size = np.diff(first, append=len(group))
+    order, starts, tie, first = sort
+    positive, w = labels[order] > 0, weights[order]
+    of_positive = np.where(positive, w, 0.0)
+    size = np.diff(first, append=len(w))
 
     def ranks(of: Floats) -> tuple[Floats, Floats]:
         """(the weight below each row in its group, with half of what is tied, and the group's weight)."""
         sums = np.r_[0, np.cumsum(of)]
-        starts = np.flatnonzero(new_tie)
         middle = ((sums[starts] + sums[np.r_[starts[1:], len(of)]]) / 2)[tie]
         return middle - np.repeat(sums[first], size), np.repeat(np.add.reduceat(of, first), size)
 
-    below, negatives = ranks(np.where(positive, 0, w))
-    lower, positives = ranks(np.where(positive, w, 0))
-    bottom = float(w[positive] @ negatives[positive])
+    below, negatives = ranks(w - of_positive)
+    lower, positives = ranks(of_positive)
+    bottom = float(of_positive @ negatives)
     if bottom <= 0:
-        return Estimate(math.nan, np.full(len(group), math.nan))
-    value = float(w[positive] @ below[positive]) / bottom
+        return Estimate(math.nan, np.full(len(w), math.nan))
+    value = float(of_positive @ below) / bottom
     wins, pairs = np.where(positive, below, positives - lower), np.where(positive, negatives, positives)
-    influence = np.empty(len(group))
-    influence[order] = (wins - value * pairs) / bottom
-    return Estimate(value, influence * weights.sum())
+    influence = np.empty(len(w))
+    influence[order] = (wins - value * pairs) * (weights.sum() / bottom)
+    return Estimate(value, influence)
 
 
 def f1(precision: Estimate, recall: Estimate) -> Estimate:
@@ -137,8 +154,7 @@ def positives_of_two(labels: Floats, weights: Floats, users: NDArray[Any]) -> Es
 
     The square of the mean label where no user has two rows.
     """
-    code = np.unique(users, return_inverse=True)[1]
-    own, both = (np.bincount(code, values)[code] - values for values in (weights, weights * labels))
+    own, both = (np.bincount(users, values)[users] - values for values in (weights, weights * labels))
     bottom = float(weights @ own)
     if bottom <= 0:
         mean = weighted_mean(labels, weights)
@@ -167,12 +183,9 @@ def ndcg_of_lists(gain: Estimate, rate: Estimate, both: Estimate, lists: Lists) 
     The derivative of the ideal gain is taken in differences. Both are estimated from the same rows, but not list by
     list, so that their ratio may pass 1 on a small hold-out; it is at most 1.
     """
-
-    def ideal(p: float, q: float) -> float:
-        return expected_ideal_gain(p, q, lists.length, lists.discounts) / float(lists.discounts.sum())
-
     if not 1e-9 < rate.value < 1 - 1e-9:  # all weight is on rows of one label
         return Estimate(math.nan, np.full(len(gain.influence), math.nan))
+    ideal = lists.ideal
     best, step = ideal(rate.value, both.value), 1e-5 * rate.value * (1 - rate.value)
     slopes = [
         (ideal(rate.value + p, both.value + q) - ideal(rate.value - p, both.value - q)) / (2 * step)
@@ -224,47 +237,44 @@ def _log_choose(n: Any, k: Any) -> Floats:
 
 
 def ranks_among_unseen(
-    score: Any, train: FeedbackLog, users: Integers, items: Integers, rng: np.random.Generator
+    score: Any, train: FeedbackLog, log: FeedbackLog, mine: Floats, length: int, rng: np.random.Generator
 ) -> Rank:
-    """The rank of each pair among the items that its user has no row for in `train`.
+    """The rank of each row of `log`, with the scores `mine`, among the items that its user has no row for in `train`.
 
-    Among all of them up to 2,000 items; beyond among 100 that are drawn for each user, which makes the expected worth
-    of a shorter list no less right. `score(users, items)`: the scores of pairs.
+    Among all of them where users times items are few; else among some that are drawn for each user, which makes the
+    expected worth in a list of `length` no less right. `score(users, items)`: the scores of pairs.
     """
+    users, items = (codes.astype(np.int64) for codes in (log.users, log.items))
     n_items = train.shape[1]
     known = np.sort(train.pairs)
     order = np.argsort(users, kind="stable")
     own = users[order][np.flatnonzero(np.diff(users[order], prepend=-1))]
     place = np.searchsorted(own, users[order])
-    width = n_items if n_items <= MAX_ITEMS else DRAWN_ITEMS
+    width = min(n_items, max(MAX_RANKED_PAIRS // len(own), MIN_DRAWN_LISTS * length))
+    shuffled, offset = rng.permutation(n_items), rng.integers(n_items, size=len(own))
     found = np.zeros((3, len(users)), np.int64)
-    for first, last in _user_blocks(np.bincount(place), width):
-        block_users = own[first:last]
-        if n_items <= MAX_ITEMS:
+    step = max(1, BLOCK_VALUES // width)
+    for first in range(0, len(own), step):  # blocks of users whose candidates fit into memory
+        last = min(first + step, len(own))
+        if width == n_items:
             candidates = np.broadcast_to(np.arange(n_items), (last - first, n_items))
-        else:
-            candidates = np.sort(rng.integers(n_items, size=(last - first, width)), axis=1)  # searches are faster
-        pairs = block_users[:, None].astype(np.int64) * n_items + candidates
-        scores = score(np.repeat(block_users, width), candidates.ravel()).reshape(pairs.shape)
-        unseen = known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] != pairs
+        else:  # a window of a random order has no item twice; sorted, because searches are faster then
+            candidates = np.sort(shuffled[(offset[first:last, None] + np.arange(width)) % n_items], axis=1)
+        pairs = own[first:last, None].astype(np.int64) * n_items + candidates
+        scores = np.asarray(score(np.repeat(own[first:last], width), candidates.ravel())).reshape(pairs.shape)
+        seen = known[np.minimum(np.searchsorted(known, pairs), len(known) - 1)] == pairs
+        scores = np.where(seen, np.nan, scores)  # neither above nor level with any
+        unseen = width - np.count_nonzero(seen, 1)
         chosen = np.arange(*np.searchsorted(place, [first, last]))
-        step = max(1, BLOCK_VALUES // width)
         for start in range(0, len(chosen), step):
             block = chosen[start : start + step]
             rows, line = order[block], place[block] - first
-            mine = score(users[rows], items[rows])[:, None]
-            others = unseen[line] & (candidates[line] != items[rows][:, None])
-            found[0, rows] = (others & (scores[line] > mine)).sum(1)
-            found[1, rows] = (others & (scores[line] == mine)).sum(1)
-            found[2, rows] = others.sum(1)
+            itself = candidates[line] == items[rows][:, None]
+            others = np.where(itself, np.nan, scores[line])
+            found[0, rows] = np.count_nonzero(others > mine[rows][:, None], 1)
+            found[1, rows] = np.count_nonzero(others == mine[rows][:, None], 1)
+            found[2, rows] = unseen[line] - np.count_nonzero(itself, 1)
     return Rank(*found)
-
-
-def _user_blocks(counts: Integers, width: int) -> Iterator[tuple[int, int]]:
-    """Blocks (first, last) of users whose candidates fit into memory."""
-    step = max(1, BLOCK_VALUES // width)
-    for first in range(0, len(counts), step):
-        yield first, min(first + step, len(counts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -287,6 +297,26 @@ class Lists:
         worth = (expected_in_lists(different, values, length)[row] for values in (np.ones(len(discounts)), discounts))
         return cls(length, discounts, *worth)
 
+    def ideal(self, rate: float, both: float) -> float:
+        """The expected gain of the best order, over the discounts of a full list (`expected_ideal_gain`)."""
+        return expected_ideal_gain(rate, both, self.length, self.discounts) / float(self.discounts.sum())
+
+
+class ScoredRows:
+    """Labelled rows with the scores of a model: sorted once, for estimates by any weights."""
+
+    def __init__(self, labels: Floats, scores: Floats, users: NDArray[Any], lists: Lists | None = None) -> None:
+        self.labels, self.scores, self.users, self.lists = labels, scores, users, lists
+        self.order, self.order_within_users = ScoreOrder.of(scores), ScoreOrder.of(scores, users)
+        self.errors: dict[str, Floats] = {}  # of probabilities
+        if scores.min() >= 0 and scores.max() <= 1:
+            self.errors = {
+                "mse": metrics.squared_errors(labels, scores),
+                "mae": metrics.absolute_errors(labels, scores),
+                "log_loss": metrics.log_losses(labels, scores),
+                "calibration_level": labels - scores,
+            }
+
 
 @dataclass(frozen=True)
 class WeightedEvaluation(Evaluation):
@@ -301,7 +331,7 @@ class WeightedEvaluation(Evaluation):
     - `calibration_level`: mean label minus mean prediction; `calibration_slope`: see the function of this name.
 
     `naive`: the same with equal weights. `sensitivity`: for odds ratios 1.5 and 2 of a cause of selection that was not
-    measured, the range of each estimate (`mean_range`, `auc_range`) widened by its interval.
+    measured, the range of each estimate (`sensitivity_ranges`) widened by its interval.
     """
 
     calibration_level: float = math.nan
@@ -322,6 +352,22 @@ class WeightedEvaluation(Evaluation):
         if not self.list_length:
             reasons |= dict.fromkeys(LISTS, "needs a model that scores any item, and the training log")
         return {name: reasons[name] for name in WEIGHTED_NAMES if math.isnan(getattr(self, name))}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each metric: its name, value, the ends of its interval, the naive value and the wider range."""
+        found = []
+        for metric, name in WEIGHTED_NAMES.items():
+            low, high = self.intervals.get(metric, (math.nan, math.nan))
+            least, most = self.sensitivity.get(metric, {}).get(f"{GAMMAS[-1]:g}", (math.nan, math.nan))
+            values = {
+                "value": getattr(self, metric),
+                "low": low,
+                "high": high,
+                "naive": self.naive.get(metric, math.nan),
+            }
+            values |= {f"low at odds ratio {GAMMAS[-1]:g}": least, f"high at odds ratio {GAMMAS[-1]:g}": most}
+            found.append({"metric": name.format(k=self.k)} | {key: none_if_nan(one) for key, one in values.items()})
+        return found
 
     def __str__(self) -> str:
         """A table of estimates with intervals beside naive ones, then what they rest on."""
@@ -360,38 +406,27 @@ UNDEFINED = {
 } | dict.fromkeys(metrics.LOWER_IS_BETTER, "the scores are not probabilities: some lie outside [0, 1]")
 
 
-def estimates(
-    labels: Floats, scores: Floats, users: NDArray[Any], weights: Floats, lists: Lists | None
-) -> dict[str, Estimate]:
-    """Every metric of `WeightedEvaluation` for some weights; those of lists are nan without `lists`."""
-    rows = len(labels)
-    found = {
-        "auc": pair_auc(labels, scores, weights, np.zeros(rows, np.int64)),
-        "user_auc": pair_auc(labels, scores, weights, users),
-    }
-    undefined = Estimate(math.nan, np.full(rows, math.nan))
-    if lists is None:
-        found |= dict.fromkeys(LISTS, undefined)
-    else:
+def estimates(rows: ScoredRows, weights: Floats) -> dict[str, Estimate]:
+    """Every metric of `WeightedEvaluation` for some weights; those of lists are nan without lists."""
+    labels, lists = rows.labels, rows.lists
+    undefined = Estimate(math.nan, np.full(len(labels), math.nan))
+    found = dict.fromkeys(WEIGHTED_NAMES, undefined)
+    found["auc"] = pair_auc(labels, weights, rows.order)
+    found["user_auc"] = pair_auc(labels, weights, rows.order_within_users)
+    if lists is not None:
         found["precision"] = weighted_ratio(labels * lists.hits, lists.hits, weights)
         found["recall"] = weighted_ratio(labels * lists.hits, labels, weights)
         found["f1"] = f1(found["precision"], found["recall"])
         found["ndcg"] = ndcg_of_lists(
             weighted_ratio(labels * lists.gains, lists.gains, weights),
             weighted_mean(labels, weights),
-            positives_of_two(labels, weights, users),
+            positives_of_two(labels, weights, rows.users),
             lists,
         )
-    if scores.min() >= 0 and scores.max() <= 1:
-        found["mse"] = weighted_mean(metrics.squared_errors(labels, scores), weights)
-        found["mae"] = weighted_mean(metrics.absolute_errors(labels, scores), weights)
-        found["log_loss"] = weighted_mean(metrics.log_losses(labels, scores), weights)
-        found["calibration_level"] = weighted_mean(labels - scores, weights)
-        found["calibration_slope"] = calibration_slope(labels, scores, weights)
-    else:
-        names = ("mse", "mae", "log_loss", "calibration_level", "calibration_slope")
-        found |= dict.fromkeys(names, undefined)
-    return {name: found[name] for name in WEIGHTED_NAMES}
+    found |= {name: weighted_mean(errors, weights) for name, errors in rows.errors.items()}
+    if rows.errors:
+        found["calibration_slope"] = calibration_slope(labels, rows.scores, weights)
+    return found
 
 
 def within_bounds(name: str, low: float, high: float) -> tuple[float, float]:
@@ -400,25 +435,22 @@ def within_bounds(name: str, low: float, high: float) -> tuple[float, float]:
     return max(low, least), min(high, most)
 
 
-def sensitivity_ranges(
-    labels: Floats,
-    scores: Floats,
-    weights: Floats,
-    found: dict[str, Estimate],
-    lists: Lists | None,
-    gamma: float,
-) -> dict[str, tuple[float, float]]:
-    """The ranges of AUC and of the metrics that are means, by `auc_range` and `mean_range`."""
-    ranges = {}
-    for name in ("mse", "mae", "log_loss", "calibration_level"):
-        if not math.isnan(found[name].value):
-            ranges[name] = mean_range(found[name].influence + found[name].value, weights, gamma)
+def sensitivity_ranges(rows: ScoredRows, weights: Floats, found: dict[str, Estimate]) -> dict[str, list[Range]]:
+    """For each metric that is defined the range at each of `GAMMAS`: sharp ones, and bounds of that of the NDCG.
+
+    F1 = 2 P R / (P + R) = sum w 2 y rho / sum w (rho + y) is a ratio of sums like precision and recall.
+    """
+    labels, lists = rows.labels, rows.lists
+    ranges = {name: mean_ranges(errors, weights, GAMMAS) for name, errors in rows.errors.items()}
     if not math.isnan(found["auc"].value):
-        ranges["auc"] = auc_range(labels, scores, weights, gamma)
-    if lists is not None:
-        positive = labels > 0
-        ranges["recall"] = mean_range(lists.hits[positive], weights[positive], gamma)
-        ranges["precision"] = mean_range(labels, weights * lists.hits, gamma)
+        ranges["auc"] = auc_ranges(labels, rows.scores, weights, GAMMAS)
+    if lists is not None and not math.isnan(found["ndcg"].value):  # weight on rows of both labels
+        hit = labels * lists.hits
+        ranges["precision"] = ratio_ranges(hit, lists.hits, weights, GAMMAS)
+        ranges["recall"] = ratio_ranges(hit, labels, weights, GAMMAS)
+        ranges["f1"] = ratio_ranges(2 * hit, lists.hits + labels, weights, GAMMAS)
+        both = positives_of_two(labels, weights, rows.users).value
+        ranges["ndcg"] = ndcg_ranges(labels, lists.gains, weights, both, lists.ideal, GAMMAS)
     return ranges
 
 
@@ -443,22 +475,27 @@ def evaluate_weighted(
         )
     lists = None
     if score is not None and train is not None:
-        users, items = (codes.astype(np.int64) for codes in (log.users, log.items))
-        lists = Lists.of(ranks_among_unseen(score, train, users, items, np.random.default_rng(seed)), k)
-    found = estimates(labels, scores, log.users, weights.values, lists)
-    naive = estimates(labels, scores, log.users, np.full(len(labels), 1 / len(labels)), lists)
-    influence = np.stack([each.influence for each in found.values()], 1)
-    defined = ~np.isnan(influence).any(0)
-    errors = np.full(len(found), math.nan)
-    errors[defined] = weights.standard_errors(influence[:, defined], log.users)
+        rng = np.random.default_rng(seed)
+        lists = Lists.of(ranks_among_unseen(score, train, log, scores, LIST_LENGTH * k, rng), k)
+    rows = ScoredRows(labels, scores, log.users, lists)
+    found = estimates(rows, weights.values)
+    defined = [name for name, estimate in found.items() if not math.isnan(estimate.value)]
+    with ThreadPoolExecutor(1) as pool:  # both take as long
+        naive = pool.submit(estimates, rows, np.full(len(labels), 1 / len(labels)))
+        of_gammas = pool.submit(sensitivity_ranges, rows, weights.values, found)
+        own = weights.standard_errors(np.stack([found[name].influence for name in defined], 1))
+    errors = dict.fromkeys(found, math.nan) | dict(zip(defined, own.tolist(), strict=True))
     quantile = float(ndtri((1 + level) / 2))
-    half = dict(zip(found, (quantile * errors).tolist(), strict=True))
-    ranges: dict[str, dict[str, tuple[float, float]]] = {}
-    for gamma in GAMMAS:
-        for name, (low, high) in sensitivity_ranges(labels, scores, weights.values, found, lists, gamma).items():
-            ranges.setdefault(name, {})[f"{gamma:g}"] = within_bounds(name, low - half[name], high + half[name])
-    counts = np.unique(log.users, return_counts=True)[1]
-    positives = np.bincount(np.unique(log.users, return_inverse=True)[1], labels)
+    half = {name: quantile * error for name, error in errors.items()}
+    ranges = {
+        name: {
+            f"{gamma:g}": within_bounds(name, low - half[name], high + half[name])
+            for gamma, (low, high) in zip(GAMMAS, ends, strict=True)
+        }
+        for name, ends in of_gammas.result().items()
+    }
+    counts, positives = np.bincount(log.users), np.bincount(log.users, labels)
+    positives, counts = positives[counts > 0], counts[counts > 0]
     return WeightedEvaluation(
         **{name: estimate.value for name, estimate in found.items()},
         k=k,
@@ -470,6 +507,7 @@ def evaluate_weighted(
         n_short_users=int((counts < k).sum()),
         n_auc_users=int(((positives > 0) & (positives < counts)).sum()),
         level=float(level),
+        n_dropped=0,
         intervals={
             name: within_bounds(name, estimate.value - half[name], estimate.value + half[name])
             for name, estimate in found.items()
@@ -480,7 +518,7 @@ def evaluate_weighted(
         effective_sample_size=weights.effective_sample_size,
         largest_share=weights.largest_share,
         list_length=0 if lists is None else lists.length,
-        standard_errors=dict(zip(found, errors.tolist(), strict=True)),
-        naive={name: estimate.value for name, estimate in naive.items()},
+        standard_errors=errors,
+        naive={name: estimate.value for name, estimate in naive.result().items()},
         sensitivity=ranges,
     )

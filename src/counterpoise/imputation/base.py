@@ -13,7 +13,7 @@ from counterpoise.config import Weighting
 from counterpoise.data.batches import Batch
 from counterpoise.errors import check_choice, check_number
 from counterpoise.models.base import Backbone, Scorer, as_backbone
-from counterpoise.risks import error
+from counterpoise.risks import ErrorOf, error
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation, StepInputs, Weights
 from counterpoise.training.learner import Learner
 from counterpoise.training.optimizer import Rate
@@ -24,10 +24,28 @@ class NoImputation(Imputation):
     """No imputation: errors of 0, with which `dr` is `ips`."""
 
     imputes_errors: ClassVar[bool] = False
+    any_error: ClassVar[bool] = True
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Nothing to learn."""
         return FittedImputation()
+
+
+@dataclass
+class ClippedPairs(NoImputation):
+    """No term of the risk `pairwise` below -`floor`: pairs of two clicked items, whose weight is negative.
+
+    Without a floor they make the risk unbiased, and unbounded below. (Saito 2020, who calls it non-negative.)
+    """
+
+    floor: float = 0.0
+
+    def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
+        """Nothing to learn."""
+        check_number("floor", self.floor, at_least=0)
+        fitted = FittedImputation()
+        fitted.floor = float(self.floor)
+        return fitted
 
 
 def ips_model(context: FitContext, weights: Weights) -> Scorer:
@@ -41,15 +59,16 @@ def ips_model(context: FitContext, weights: Weights) -> Scorer:
 class Constant(Imputation):
     """The same label for every pair: `label`, or None for the label rate of the probe."""
 
+    any_error: ClassVar[bool] = True
     label: float | None = None
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """The label is fixed before training."""
         if self.label is not None:
             check_number("label", self.label, at_least=0, at_most=1)
-            return ConstantLabel(float(self.label))
+            return ConstantLabel(float(self.label), context.error)
         probe = context.need_probe("a constant imputed label", "Or give the `label` as a number in [0, 1].")
-        return ConstantLabel(float(probe.labels.mean()))
+        return ConstantLabel(float(probe.labels.mean()), context.error)
 
 
 @dataclass
@@ -57,10 +76,11 @@ class ConstantLabel(FittedImputation):
     """The errors of one label."""
 
     label: float
+    error_of: ErrorOf = error
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         label = logits.new_full((), self.label)
-        return error(label, logits), error(label, pair_logits)
+        return self.error_of(label, logits), self.error_of(label, pair_logits)
 
     def facts(self) -> dict[str, Any]:
         return {"label": self.label}

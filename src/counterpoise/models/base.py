@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 import counterpoise
 from counterpoise.config import Configurable
 from counterpoise.data.log import FeedbackLog
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, did_you_mean
 from counterpoise.models.embedding_ops import RepeatedInputCache, rows_of_grid
 
 BACKBONES = {
@@ -52,6 +53,14 @@ class Scorer(nn.Module):
     def shift(self, logit: float) -> bool:
         """Add a number to all logits, if the scorer has an intercept; whether it has."""
         return False
+
+    def centre_biases(self, precisions: Mapping[str, Tensor]) -> None:
+        """Move what the biases of users, and of items, have in common into the intercept, if the scorer has one.
+
+        `precisions`: of the prior on the biases, by the names of their tables; 0 for users and items without rows,
+        whose biases stay. The logits of all others stay as they are, and the prior is as likely as they allow: at
+        sum of precision x bias = 0. Steps take hundreds to get there, since no label asks for it.
+        """
 
     def precisions(self) -> list[float]:
         return [self.precision(name) for name, _ in self.named_parameters()]
@@ -93,6 +102,25 @@ class Scorer(nn.Module):
     def vectors(self) -> tuple[Tensor, Tensor] | None:
         """Two tables whose inner products are the logits, (|U|, d) and (|I|, d); None where there are none."""
         return None
+
+    def row_columns(self, side: str) -> dict[str, slice]:
+        """Where a user's (or an item's) learned row stands in its vector: {name of the parameter: columns}."""
+        return {}
+
+    def unrated_vectors(self, side: str, count: int, features: Tensor | None = None) -> Tensor:
+        """The vectors of users (or items) without ratings, as in `vectors()`: their learned rows are 0. (count, d)
+
+        `features`: their side features as they came, None where nothing is known: those of the mean user or item.
+        """
+        raise NotImplementedError
+
+    def append_rows(self, side: str, count: int, features: Tensor | None = None) -> None:
+        """Make room for so many users (or items) more, who have the vectors of `unrated_vectors`."""
+        raise NotImplementedError
+
+    def feature_columns(self, side: str) -> int:
+        """How many side features of a user (or an item) the logits depend on."""
+        return 0
 
     def base(self) -> Scorer:
         """The scorer without its exposure covariate: itself, unless it has one."""
@@ -169,7 +197,8 @@ def as_backbone(choice: Any) -> Backbone:
     if isinstance(choice, str) and choice in BACKBONES:
         return getattr(counterpoise, BACKBONES[choice])()  # type: ignore[no-any-return]
     if not isinstance(choice, Backbone):
-        raise ConfigError(f"`backbone` must be a Backbone or one of {', '.join(map(repr, BACKBONES))}, got {choice!r}.")
+        known, hint = ", ".join(map(repr, BACKBONES)), did_you_mean(choice, BACKBONES)
+        raise ConfigError(f"`backbone` must be a Backbone or one of {known}, got {choice!r}.{hint}")
     return choice
 
 
@@ -221,6 +250,14 @@ def estimated_precision(values: Tensor, information: Tensor, now: Tensor | float
 def zero_table(rows: int, columns: int) -> nn.Embedding:
     """A trainable vector of zeros for each row."""
     return nn.Embedding(rows, columns, _weight=torch.zeros(rows, columns))
+
+
+def longer_table(table: nn.Embedding, count: int) -> nn.Embedding:
+    """The table with so many rows of zeros more."""
+    weight = pad(table.weight.detach(), (0, 0, 0, count))
+    longer = nn.Embedding(len(weight), weight.shape[1], _weight=weight)
+    longer.weight.requires_grad_(table.weight.requires_grad)
+    return longer
 
 
 def draw_normal(values: Tensor, generator: torch.Generator, sd: float = INITIAL_SD) -> None:

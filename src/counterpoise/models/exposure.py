@@ -171,10 +171,35 @@ class _ExposureScorer(Scorer):
         own = self.inner.vectors()
         return own and (torch.cat([own[0], self._tables()[0]], 1), torch.cat([own[1], self._tables()[1]], 1))
 
+    def row_columns(self, side: str) -> dict[str, slice]:
+        return {f"inner.{name}": columns for name, columns in self.inner.row_columns(side).items()}
+
+    def unrated_vectors(self, side: str, count: int, features: Tensor | None = None) -> Tensor:
+        """As if they had the mean exposure: a few ratings say little about what somebody was shown."""
+        own = self.inner.unrated_vectors(side, count, features)
+        return torch.cat([own, self._columns(side, self._mean_exposure(side, count))], 1)
+
+    def append_rows(self, side: str, count: int, features: Tensor | None = None) -> None:
+        self.inner.append_rows(side, count, features)
+        self.n_users, self.n_items = self.inner.n_users, self.inner.n_items
+        now: Tensor = getattr(self, f"{side}_exposure")
+        setattr(self, f"{side}_exposure", torch.cat([now, self._mean_exposure(side, count)]))
+
+    def feature_columns(self, side: str) -> int:
+        return self.inner.feature_columns(side)
+
+    def _mean_exposure(self, side: str, count: int) -> Tensor:
+        table: Tensor = getattr(self, f"{side}_exposure")
+        return table.mean(0).expand(count, -1)
+
     def _tables(self) -> tuple[Tensor, Tensor]:
         """Two tables whose inner products are v_u a_u + v_i b_i + v_ui <g_u, h_i>."""
-        users, items = self.user_exposure, self.item_exposure
+        return self._columns("user", self.user_exposure), self._columns("item", self.item_exposure)
+
+    def _columns(self, side: str, exposure: Tensor) -> Tensor:
+        """The rows of one of these tables, from those of `user_exposure` or `item_exposure`."""
         of_user, of_item, of_pair = self.exposure_coefficients
-        one_user, one_item = torch.ones_like(users[:, :1]), torch.ones_like(items[:, :1])
-        user_table = torch.cat([of_user * users[:, :1], one_user, of_pair * users[:, 1:]], 1)
-        return user_table, torch.cat([one_item, of_item * items[:, :1], items[:, 1:]], 1)
+        main, vector, ones = exposure[:, :1], exposure[:, 1:], torch.ones_like(exposure[:, :1])
+        if side == "user":
+            return torch.cat([of_user * main, ones, of_pair * vector], 1)
+        return torch.cat([ones, of_item * main, vector], 1)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import check_number
-from counterpoise.models.base import Backbone, Scorer, initial_logit, zero_table
+from counterpoise.models.base import Backbone, Scorer, initial_logit, longer_table, zero_table
 
 
 @dataclass
@@ -43,6 +43,18 @@ class _ItemBiases(Scorer):
 
     def vectors(self) -> tuple[Tensor, Tensor]:
         return self.mean.new_ones(self.n_users, 1), self.mean + self.item_bias.weight
+
+    def row_columns(self, side: str) -> dict[str, slice]:
+        return {"item_bias.weight": slice(0, 1)} if side == "item" else {}
+
+    def unrated_vectors(self, side: str, count: int, features: Tensor | None = None) -> Tensor:
+        return (self.mean if side == "item" else torch.ones_like(self.mean)).expand(count, 1).clone()
+
+    def append_rows(self, side: str, count: int, features: Tensor | None = None) -> None:
+        if side == "user":
+            self.n_users += count
+        else:
+            self.n_items, self.item_bias = self.n_items + count, longer_table(self.item_bias, count)
 
     def shift(self, logit: float) -> bool:
         self.mean.data += logit

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,10 @@ from counterpoise.balance.path import balance_keeping
 from counterpoise.balance.population import ObservedPairs, Pairs
 from counterpoise.balance.solver import BalanceResult
 from counterpoise.config import Units
-from counterpoise.data.files import PARQUET, column_names, files_of, kind_of
-from counterpoise.data.reading import AnyPath, read_all_columns, read_part, read_side_features
+from counterpoise.data.files import PARQUET, Header, column_names, files_of, kind_of, layout_of
+from counterpoise.data.frames import is_frame
+from counterpoise.data.reading import AnyPath, read_all_columns, read_part, read_side_table
+from counterpoise.data.side_tables import as_polars, check_names
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core.engines import Engine, ThreadEngine
 from counterpoise.out_of_core.family import ShardedRows
@@ -195,17 +198,23 @@ class BalancedLog:
     rows: int
     shape: tuple[int, int]
     effective_sample_size: float
+    tables: tuple[str, ...] = ()  # what became of the columns of users and of items
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able, without the weights."""
-        own = {"users": self.shape[0], "items": self.shape[1], "effective_sample_size": self.effective_sample_size}
+        own: dict[str, Any] = {
+            "users": self.shape[0],
+            "items": self.shape[1],
+            "effective_sample_size": self.effective_sample_size,
+        }
+        own |= {"tables": list(self.tables)}
         return self.result.to_dict() | own
 
     def summary(self) -> str:
         """A few lines."""
         result, before = self.result, abs(self.result.imbalance_before / self.result.scale).max()
         after, relaxed = abs(result.imbalance / result.scale).max(), int(result.relaxed.sum())
-        return (
+        return "".join(f"{table}\n" for table in self.tables) + (
             f"{self.rows:,} rows of {self.shape[0]:,} users x {self.shape[1]:,} items, {len(result.dual)} functions: "
             f"largest imbalance {before:.3f} SD before, {after:.2g} SD after ({relaxed} relaxed).\n"
             f"Effective sample size {self.effective_sample_size:,.0f}; {result.status} in {result.passes} passes, "
@@ -213,6 +222,34 @@ class BalancedLog:
         )
 
 
+def _frames_as_files(function: Callable[..., BalancedLog]) -> Callable[..., BalancedLog]:
+    """Write frames that are given for files to Parquet, in a folder that is there while the function runs."""
+    parameters = signature(function)
+
+    @wraps(function)
+    def with_files(*args: Any, **options: Any) -> BalancedLog:
+        bound = parameters.bind(*args, **options)
+        given = bound.arguments
+        frames = {name: given[name] for name in ("log", "users", "items") if is_frame(given[name])}
+        if not frames:
+            return function(*args, **options)
+        with tempfile.TemporaryDirectory() as folder:
+            files = {name: Path(folder) / f"{name}.parquet" for name in frames}
+            for name, file in files.items():
+                as_polars(frames[name]).write_parquet(file)
+            given |= {**files, "cache": given.get("cache") or folder}
+            try:
+                return function(*bound.args, **bound.kwargs)
+            except DataError as error:
+                message = str(error)
+                for name, file in files.items():
+                    message = message.replace(str(file), f"`{name}`")
+                raise DataError(message) from None
+
+    return with_files
+
+
+@_frames_as_files
 def balance_log(
     log: AnyPath,
     users: AnyPath,
@@ -223,43 +260,53 @@ def balance_log(
     user_col: str = "user_id",
     item_col: str = "item_id",
     separator: str | None = None,
+    header: Header | None = None,
     memory: str | float = "4GB",
     cache: AnyPath | None = None,
     engine: Engine | None = None,
+    categorical: Sequence[str] = (),
     **options: Any,
 ) -> BalancedLog:
     """Weight the rows of `log` (a file, a folder or a glob) so that they resemble all pairs of `users` and `items`.
 
-    The two files have a column of ids, named as in the log, and numbers for features. The folder `out` gets Parquet
+    All three may be frames too.
+
+    The two files have a column of ids, named as in the log, and features of any kind (`TableEncoder`); `categorical`
+    names numbers that are codes. The folder `out` gets Parquet
     files with all columns and rows of the log, in order, and `weight` (sum 1). `options`: those of `balance_shards`.
     """
     target = Path(out).expanduser()
     if target.suffix or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise ConfigError(f"`out` must be a folder that is new or empty, got {str(out)!r}.")
-    sides = [read_side_features(users, user_col, separator), read_side_features(items, item_col, separator)]
-    columns = {"user_col": user_col, "item_col": item_col, "rating_col": None, "separator": separator}
-    ids = {"user_ids": sides[0][0], "item_ids": sides[1][0]}
+    sides = [read_side_table(path, id_col, separator) for path, id_col in ((users, user_col), (items, item_col))]
+    check_names("categorical", categorical, [name for side in sides for name in side.frame.columns])
+    encoded = [side.encoded(side.ids(), categorical) for side in sides]
+    layout: dict[str, Any] = {"separator": separator, "header": header}
+    columns = {"user_col": user_col, "item_col": item_col, "rating_col": None} | layout
+    ids = {"user_ids": sides[0].ids(), "item_ids": sides[1].ids()}
     for file in files_of(log):
-        if file.stat().st_size and "weight" in column_names(file, separator):
+        if file.stat().st_size and "weight" in column_names(file, **layout, columns=(user_col, item_col)):
             raise DataError(f"{file}: the column 'weight' has the name of the result. Rename it.")
     sharded = shard_log(log, **columns, **ids, memory=memory, cache=cache)  # type: ignore[arg-type]
-    pairs = Pairs(*(torch.from_numpy(standardised(table)) for _, table in sides))
+    pairs = Pairs(*(torch.from_numpy(standardised(table)) for _, table in encoded))
     result = balance_shards(sharded.shards, pairs, functions, engine=engine, memory=memory, **options)
     try:
         squares = sum(float(values @ values) for values in result.weights)
-        _write(target, files_of(log), separator, iter(result.weights))
+        frames = _frames(files_of(log), (user_col, item_col), separator, header)
+        _write(target, frames, iter(result.weights))
     finally:
         result.weights.remove()
-    return BalancedLog(result, len(sharded), sharded.shape, 1 / squares)
+    notes = tuple(encoder.summary() for encoder, _ in encoded)
+    return BalancedLog(result, len(sharded), sharded.shape, 1 / squares, notes)
 
 
-def _write(folder: Path, files: list[Path], separator: str | None, weights: Iterator[Any]) -> None:
-    """The rows of all files with their weights, in a folder that appears when it is complete."""
+def _write(folder: Path, frames: Iterator[pl.DataFrame], weights: Iterator[Any]) -> None:
+    """The rows of all frames with their weights, in a folder that appears when it is complete."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
         inside, rest = Path(place) / "out", np.empty(0)
         inside.mkdir()
-        for number, frame in enumerate(_frames(files, separator)):
+        for number, frame in enumerate(frames):
             while len(rest) < len(frame):
                 rest = np.concatenate([rest, next(weights)])
             write_table(frame.with_columns(weight=rest[: len(frame)]), inside / f"part-{number:06d}.parquet")
@@ -269,12 +316,15 @@ def _write(folder: Path, files: list[Path], separator: str | None, weights: Iter
         inside.rename(folder)
 
 
-def _frames(files: list[Path], separator: str | None) -> Iterator[pl.DataFrame]:
-    """All columns of all files, in parts, without those that are empty."""
+def _frames(
+    files: list[Path], columns: tuple[str, ...], separator: str | None, header: Header | None
+) -> Iterator[pl.DataFrame]:
+    """All columns of all files, in parts, without those that are empty; `columns` are there."""
     for file in files:
         if kind_of(file) in PARQUET:
             yield from (frame for _, frame in batches(file, {name: name for name in column_names(file)}))
         elif file.stat().st_size:  # else there is not even a header
-            first = column_names(file, separator)[0]
-            if len(read_part(file, {first: first}, separator)):
-                yield read_all_columns(file, pl.DataFrame(), separator=separator)
+            layout = layout_of(file, columns, separator, header)
+            first = column_names(file, layout.separator, layout.header, columns)[0]
+            if len(read_part(file, {first: first}, layout.separator, layout.header)):
+                yield read_all_columns(file, separator=layout.separator, header=layout.header)

@@ -7,7 +7,7 @@ from typing import Any
 
 from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.files import count_rows, files_of, is_many
-from counterpoise.data.log import Dataset, FeedbackLog
+from counterpoise.data.log import DEFAULT_NAMES, Dataset, FeedbackLog
 from counterpoise.data.reading import AnyPath, read_logs, read_logs_with_features
 from counterpoise.errors import ConfigError
 from counterpoise.out_of_core.engines import Engine, RayEngine
@@ -54,7 +54,7 @@ def _read_streamed(
     paths: Mapping[str, AnyPath], memory: str | float, cache: Any, engine: Any, threshold: Any = None, **options: Any
 ) -> dict[str, FeedbackLog]:
     """As `read_logs`, with the first log streamed and the others in memory."""
-    read = ("user_col", "item_col", "rating_col", "separator")
+    read = ("user_col", "item_col", "rating_col", "separator", "header")
     columns: dict[str, Any] = {name: options.pop(name) for name in read if name in options}
     if options:
         raise ConfigError(
@@ -63,7 +63,8 @@ def _read_streamed(
         )
     (name, first), *others = paths.items()
     sharded = shard_log(first, **columns, beside=[path for _, path in others], memory=memory, cache=cache)
-    log = StreamedLog(sharded, threshold, engine, as_bytes(memory))
+    names = {role: columns.get(f"{role}_col", DEFAULT_NAMES[role]) for role in ("user", "item", "rating")}
+    log = StreamedLog(sharded, threshold, engine, as_bytes(memory), names)
     if len(log) * STREAMED_ROW > log.memory:
         raise ConfigError(
             f"`memory` must be at least {len(log) * STREAMED_ROW / 1e9:.1f}GB to fit {len(log):,} rows, as a run "

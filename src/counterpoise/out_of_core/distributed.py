@@ -30,8 +30,9 @@ from counterpoise.storage import CHECKPOINT
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.ensemble import EnsembleLearner
+from counterpoise.training.events import Callback
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import DivergenceError, History, Interrupted, Progress, Training, train
+from counterpoise.training.loop import DivergenceError, History, Interrupted, Training, train
 
 LEARNED = "learned.safetensors"
 MAX_RESTARTS = 5  # of all workers, after one has died
@@ -117,7 +118,7 @@ def train_on_ray(
     learner: Learner | EnsembleLearner,
     batches: StreamedBatches,
     training: Training,
-    progress: Progress | None = None,
+    callback: Callback | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> History:
     """As `train`, by the workers of an engine; the learner, on the CPU, has then learned what they did."""
@@ -130,7 +131,7 @@ def train_on_ray(
         actor = ray.remote(num_cpus=0)(ProgressActor).remote()
         task = WorkerTask(learner, batches, training, kept, learned, actor)
         try:
-            with _reporting(ray, actor, progress):
+            with _reporting(ray, actor, callback):
                 _run(ray, task, min(engine.count(ray), len(batches.log) // len(batches)), place)
             error = ray.get(actor.failure.remote())
         except KeyboardInterrupt:
@@ -218,16 +219,16 @@ def _own_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _reporting(ray: Any, actor: Any, progress: Progress | None) -> Iterator[None]:
-    """Call `progress` for the epochs that workers are done with, while the block runs; what it raises stops them."""
-    if progress is None:
+def _reporting(ray: Any, actor: Any, callback: Callback | None) -> Iterator[None]:
+    """Call `callback` for the epochs that workers are done with, while the block runs; what it raises stops them."""
+    if callback is None:
         yield
         return
     over, raised = threading.Event(), []
 
     def poll() -> None:
         for epoch in ray.get(actor.news.remote()):
-            progress(*epoch)
+            callback(epoch)
 
     def keep_polling() -> None:
         try:

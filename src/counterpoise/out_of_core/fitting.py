@@ -17,11 +17,12 @@ from counterpoise.out_of_core.balancing import balance_shards
 from counterpoise.out_of_core.distributed import train_on_ray
 from counterpoise.out_of_core.engines import RayEngine, connected
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog, way_out
-from counterpoise.recommender import DebiasedRecommender
+from counterpoise.recommender import DebiasedRecommender, name_items
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.contracts import FitContext, FittedWeights, Imputation, Weights
-from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, DivergenceError, History, Interrupted, Progress, train
+from counterpoise.training.events import Callback, end_event, start_event
+from counterpoise.training.loop import MIN_ROWS_FOR_THREADS, DivergenceError, History, Interrupted, train
 from counterpoise.weights.balancing import COLLAPSE_ADVICE, Balancing, share_to_keep, solution_facts
 from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
 from counterpoise.weights.propensity import Popularity
@@ -35,12 +36,16 @@ def fit_streamed(
     model: DebiasedRecommender,
     log: StreamedLog,
     probe: FeedbackLog | None = None,
-    progress: Progress | None = None,
+    callback: Callback | None = None,
     checkpoint: Checkpoint | None = None,
+    item_names: Any = None,
 ) -> DebiasedRecommender:
     """`model.fit` on a streamed log."""
+    model.item_names_ = name_items(item_names, log)
     model.check(log, probe)
     _check(model, log)
+    if callback is not None:
+        callback(start_event(model, model.training.planned_epochs(len(log)), len(log), log.shape))
     engine, context = log.engine, model._context(log, probe)
     cluster: AbstractContextManager[Any] = nullcontext()
     if isinstance(engine, RayEngine):
@@ -58,28 +63,31 @@ def fit_streamed(
             return model._keep(learner, history, facts, log, probe)
 
         try:
-            return keep(_train(context, learner, batches, progress, checkpoint))
+            keep(_train(context, learner, batches, callback, checkpoint))
         except (DivergenceError, Interrupted) as stop:
             if stop.history is not None:
                 keep(stop.history)
             raise
+    if callback is not None:
+        callback(end_event(len(model.history_.loss), model.training.planned_epochs(len(log)), model.facts_))
+    return model
 
 
 def _train(
     context: FitContext,
     learner: Any,
     batches: StreamedBatches,
-    progress: Progress | None,
+    callback: Callback | None,
     checkpoint: Checkpoint | None,
 ) -> History:
     engine, training = batches.log.engine, context.training
     if isinstance(engine, RayEngine):
-        return train_on_ray(engine, learner, batches, training, progress, checkpoint)
+        return train_on_ray(engine, learner, batches, training, callback, checkpoint)
     wrapped = context.wrap(learner, training)
     if checkpoint is not None:
         wrapped = checkpoint.of(wrapped)
         batches.skip(wrapped.epochs_done)
-    return train(wrapped, batches, None, training, progress)
+    return train(wrapped, batches, None, training, callback)
 
 
 def _check(model: DebiasedRecommender, log: StreamedLog) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -16,9 +17,10 @@ from torch import Tensor
 from counterpoise.data.batches import Batch, Batches
 from counterpoise.data.ids import Codes
 from counterpoise.data.log import FeedbackLog
+from counterpoise.errors import ConfigError
 from counterpoise.out_of_core.engines import Engine, RayEngine, ThreadEngine
 from counterpoise.out_of_core.process_group import BatchShard, ProcessGroup
-from counterpoise.out_of_core.shards import ShardColumn, ShardedLog, Shards, permuted
+from counterpoise.out_of_core.shards import COLUMNS, MANIFEST, ShardColumn, ShardedLog, Shards, ShardWriter, permuted
 
 OPEN_SHARE = 4  # a quarter of the memory may be columns that stay open
 KEYS = 2**62  # of the order of an epoch
@@ -31,12 +33,25 @@ class StreamedLog(FeedbackLog):
     """
 
     def __init__(
-        self, log: ShardedLog, threshold: float | None = None, engine: Engine | None = None, memory: int = 4 * 10**9
+        self,
+        log: ShardedLog,
+        threshold: float | None = None,
+        engine: Engine | None = None,
+        memory: int = 4 * 10**9,
+        column_names: Mapping[str, str] | None = None,
     ) -> None:
-        absent = ("timestamps", "user_features", "item_features", "propensities", "parent_propensities", "sample")
+        absent: tuple[str, ...] = (
+            "timestamps",
+            "user_features",
+            "item_features",
+            "propensities",
+            "parent_propensities",
+            "sample",
+        )
+        absent += ("user_encoder", "item_encoder")
         values: dict[str, Any] = dict.fromkeys(absent)
         values |= {"shards": log.shards, "user_ids": log.user_ids, "item_ids": log.item_ids, "threshold": threshold}
-        values |= {"engine": engine or ThreadEngine(), "memory": memory}
+        values |= {"engine": engine or ThreadEngine(), "memory": memory, "column_names": column_names}
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -76,10 +91,29 @@ class StreamedLog(FeedbackLog):
         chosen = np.asarray(rows)
         chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
         users, items, ratings = (self.shards.take(name, chosen) for name in ("users", "items", "ratings"))
-        return FeedbackLog(users, items, ratings, self.user_ids, self.item_ids, self.threshold)
+        ids = self.user_ids, self.item_ids
+        return FeedbackLog(users, items, ratings, *ids, self.threshold, column_names=self.column_names)
 
-    def batches(self, batch_size: int, device: Any, generator: Any, pairs_per_row: int | None = 0) -> StreamedBatches:
+    def keep(self, rows: NDArray[np.bool_]) -> StreamedLog:
+        """The log of the rows of a mask, in shards beside these, which a second start reuses."""
+        digest = hashlib.sha256(np.packbits(rows).tobytes()).hexdigest()[:16]
+        folder = self.shards.folder.with_name(f"{self.shards.folder.name}-{digest}")
+        if not (folder / MANIFEST).exists():
+            with ShardWriter(folder, self.shards.shard_rows) as writer:
+                for shard in self.shards:
+                    chosen = rows[shard.first : shard.first + shard.n_rows]
+                    writer.append(**{name: shard.column(name)[chosen] for name in COLUMNS})
+                writer.finish(self.shards.shape)
+        found = copy(self)
+        object.__setattr__(found, "shards", Shards.open(folder))
+        return found
+
+    def batches(
+        self, batch_size: int, device: Any, generator: Any, pairs_per_row: int | None = 0, own_users: bool = False
+    ) -> StreamedBatches:
         """Epochs of batches drawn across the shards."""
+        if own_users:
+            raise ConfigError("`risk` 'pairwise' needs the log in memory. Raise `memory`.")
         return StreamedBatches(self, batch_size, device, generator, pairs_per_row)
 
     def by(self, engine: Engine) -> StreamedLog:

@@ -45,7 +45,7 @@ class ProcessGroup:
         return total / self.size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class BatchShard(Batch):
     """The rows of a batch that are in this process."""
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from counterpoise.errors import CounterpoiseError
-
-Epoch = tuple[int, int, float]  # epochs done, epochs planned, loss
+from counterpoise.training.events import FitEvent
 
 
 class ProgressActor:
     """Epochs that are done, and the error that ended all; Ray makes an actor of it."""
 
     def __init__(self) -> None:
-        self.epochs: list[Epoch] = []
+        self.epochs: list[FitEvent] = []
         self.error: CounterpoiseError | None = None
 
-    def report(self, done: int, planned: int, loss: float) -> None:
+    def report(self, epoch: FitEvent) -> None:
         """An epoch is done."""
-        self.epochs.append((done, planned, loss))
+        self.epochs.append(epoch)
 
     def fail(self, error: CounterpoiseError) -> None:
         """The first error counts."""
@@ -26,7 +25,7 @@ class ProgressActor:
         """The error, if there was one."""
         return self.error
 
-    def news(self) -> list[Epoch]:
+    def news(self) -> list[FitEvent]:
         """The epochs since this was asked last."""
         new, self.epochs = self.epochs, []
         return new

@@ -27,6 +27,8 @@ from counterpoise.data.columns import finite_numbers, whole_ids
 from counterpoise.data.files import (
     FAILURES,
     PARQUET,
+    Header,
+    Layout,
     broken_parquet,
     check_columns,
     check_plain_types,
@@ -35,10 +37,13 @@ from counterpoise.data.files import (
     fingerprint,
     first_row,
     kind_of,
+    layout_of,
+    names_of,
+    warn_of_guess,
 )
 from counterpoise.data.hashing import splitmix64
-from counterpoise.data.ids import Vocabulary
-from counterpoise.data.reading import AnyPath, as_plain_ids, read_part, same_type
+from counterpoise.data.ids import Vocabulary, as_plain_ids, same_type
+from counterpoise.data.reading import AnyPath, read_part
 from counterpoise.errors import ConfigError, DataError, RowError
 
 SHARD_ROWS = 2**20  # 16 MB of codes and ratings
@@ -278,6 +283,7 @@ def shard_log(
     item_col: str = "item_id",
     rating_col: str | None = "rating",
     separator: str | None = None,
+    header: Header | None = None,
     user_ids: Vocabulary | None = None,
     item_ids: Vocabulary | None = None,
     beside: Sequence[AnyPath] = (),
@@ -288,9 +294,9 @@ def shard_log(
     """The log in a file, a folder of files or a glob, as shards in a folder of `cache`, which a second start reuses.
 
     The files may have any schema as long as the named columns are there; without a `rating_col` every rating is 1.
-    Every row counts: a pair that occurs twice was observed twice. `user_ids`, `item_ids`: all ids, by default those
-    that occur here and in the files `beside` it. `memory`: Parquet files are scanned in parts that fit; a text file is
-    read whole, so that each must be well below it.
+    `separator`, `header`: as in `read_logs`. Every row counts: a pair that occurs twice was observed twice. `user_ids`,
+    `item_ids`: all ids, by default those that occur here and in the files `beside` it. `memory`: Parquet files are
+    scanned in parts that fit; a text file is read whole, so that each must be well below it.
     """
     names = {"user": user_col, "item": item_col} | ({} if rating_col is None else {"rating": rating_col})
     files, budget = files_of(path), as_bytes(memory)
@@ -299,23 +305,27 @@ def shard_log(
     hashes = {role: hashlib.sha256(content).hexdigest() for role, content in given.items()}
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "counterpoise" / "shards"
     place = Path(home if cache is None else cache).expanduser().absolute()
-    folder = place / fingerprint(files + others, len(files), names, separator, shard_rows, hashes)
+    folder = place / fingerprint(files + others, len(files), names, separator, names_of(header), shard_rows, hashes)
     if (folder / MANIFEST).exists():
         shards = Shards.open(folder)
         ids = [Vocabulary.from_parquet((folder / f"{role}_ids.parquet").read_bytes()) for role in ("user", "item")]
         return ShardedLog(shards, *ids)
     files = [file for file in files if file.stat().st_size]  # a file without a header has no rows either
+    layouts: dict[Path, Layout] = {}
+    told: set[str] = set()
     for file in files + others:
-        _check_schema(file, names, separator, budget)
-    users = user_ids or _vocabulary(files + others, "user", names["user"], separator)
-    items = item_ids or _vocabulary(files + others, "item", names["item"], separator)
+        layouts[file] = layout_of(file, names.values(), separator, header)
+        warn_of_guess(file, layouts[file], told)
+        _check_schema(file, names, layouts[file], budget)
+    users = user_ids or _vocabulary(layouts, "user", names["user"])
+    items = item_ids or _vocabulary(layouts, "item", names["item"])
     with ShardWriter(folder, shard_rows) as writer:
         for file in files:
-            for first, frame in batches(file, names, separator):
+            for first, frame in batches(file, names, layouts[file]):
                 try:
                     writer.append(**_coded(frame, names, users, items))
                 except RowError as error:
-                    raise error.located(str(file), first_row(file) + first) from None
+                    raise error.located(str(file), first_row(file, layouts[file]) + first) from None
                 except DataError as error:
                     raise DataError(f"{file}: {error}") from None
         if not writer.n_rows + writer.waiting:
@@ -325,10 +335,10 @@ def shard_log(
         return ShardedLog(writer.finish((len(users), len(items)), facts, **content), users, items)
 
 
-def batches(file: Path, columns: Mapping[str, str], separator: str | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
+def batches(file: Path, columns: Mapping[str, str], layout: Layout | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
     """(the number of its first row, some rows) of a file, in order: Parquet in parts, text at once."""
     if kind_of(file) not in PARQUET:
-        yield 0, read_part(file, columns, separator)
+        yield 0, _read_at_once(file, columns, layout or Layout())
         return
     scan = pl.scan_parquet(file, glob=False)
     chosen = scan.select(pl.col(name).alias(role) for role, name in columns.items())
@@ -336,9 +346,13 @@ def batches(file: Path, columns: Mapping[str, str], separator: str | None = None
         yield first, _collected(file, chosen.slice(first, PARQUET_BATCH_ROWS))
 
 
-def _check_schema(file: Path, names: Mapping[str, str], separator: str | None, memory: int) -> None:
+def _read_at_once(file: Path, columns: Mapping[str, str], layout: Layout) -> pl.DataFrame:
+    return read_part(file, columns, layout.separator, layout.header)
+
+
+def _check_schema(file: Path, names: Mapping[str, str], layout: Layout, memory: int) -> None:
     """Raise `DataError` for a file that cannot be part of this log, before anything is written."""
-    check_columns(file, names, column_names(file, separator))
+    check_columns(file, names, column_names(file, layout.separator, layout.header, names.values()))
     if kind_of(file) in PARQUET:
         check_plain_types(file, names, pl.read_parquet_schema(file))
     elif file.stat().st_size * TEXT_MEMORY_FACTOR > memory:
@@ -349,14 +363,14 @@ def _check_schema(file: Path, names: Mapping[str, str], separator: str | None, m
         )
 
 
-def _vocabulary(files: list[Path], role: str, name: str, separator: str | None) -> Vocabulary:
+def _vocabulary(layouts: Mapping[Path, Layout], role: str, name: str) -> Vocabulary:
     """The distinct ids of all files, in one type."""
     found = []
-    for file in files:
+    for file, layout in layouts.items():
         if kind_of(file) in PARQUET:
             ids = _collected(file, pl.scan_parquet(file, glob=False).select(pl.col(name).unique())).to_series()
         else:
-            ids = read_part(file, {role: name}, separator)[role].unique()
+            ids = _read_at_once(file, {role: name}, layout)[role].unique()
         found.append(ids.drop_nulls())
     parts = same_type([ids for ids in found if len(ids)])
     return Vocabulary.of(*parts) if parts else Vocabulary([])

@@ -37,7 +37,7 @@ def love_plot(
         axes.scatter(before, places, s=16, facecolors="white", edgecolors=ORANGE, label="before", zorder=2)
         axes.scatter(after, places, s=14, color=BLUE, label="after", zorder=3)
         axes.axvline(BALANCED_SMD, color=GREY, linewidth=0.6, linestyle=":", zorder=0)
-        axes.set_yticks(places, [row.name for row in shown])
+        axes.set_yticks(places, [row.name for row in shown], parse_math=False)
         axes.set_xlim(left=0)
         axes.set_xlabel("imbalance, in standard deviations")
         axes.grid(axis="y")

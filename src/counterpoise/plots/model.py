@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import cycle
 from typing import Any
 
-from counterpoise.data.log import FeedbackLog, check_log
+from counterpoise.data.log import as_log
 from counterpoise.errors import ConfigError
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error
 from counterpoise.plots.style import COLOURS, GREY, Picture, panels
@@ -36,16 +36,17 @@ def learning_curves(models: Any) -> Picture:
     return figure
 
 
-def calibration(models: Any, log: FeedbackLog, *, bins: int = 10) -> Picture:
+def calibration(models: Any, log: Any, *, bins: int = 10) -> Picture:
     """Share of positive labels against the predicted probability, in bins; the diagonal is perfect calibration.
 
     `models`: a fitted model (or its scores for the rows of `log`), or several by name. The log should be unbiased: on a
     biased one this shows how well the selection was learned. Bars are 95 % intervals (Wilson).
     """
-    check_log("log", log)
+    named = _named(models)
+    log = as_log("log", log, next(iter(named.values()), None))
     with panels(height=3.0) as (figure, (axes,)):
         axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8, linestyle=":")
-        for colour, (name, model) in zip(cycle(COLOURS), _named(models).items(), strict=False):
+        for colour, (name, model) in zip(cycle(COLOURS), named.items(), strict=False):
             scores = model.predict_log(log) if hasattr(model, "predict_log") else model
             found = calibration_bins(scores, log.labels, bins)
             x, y = [one.predicted for one in found], [one.observed for one in found]

@@ -11,19 +11,21 @@ import numpy as np
 
 from counterpoise import __version__
 from counterpoise.config import UnknownInTest
+from counterpoise.data.feedback import words_of
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, DataError, short_repr
 from counterpoise.evaluation.evaluate import paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import EMPTY_USERS, METRIC_NAMES
 from counterpoise.report.context import ReportContext, load_context
-from counterpoise.report.definitions import DEFINITIONS
+from counterpoise.report.definitions import definitions
 from counterpoise.report.facts import (
     as_json,
     difference_facts,
     flat,
     method_name,
     metric_facts,
+    ranking_facts,
     versions,
     weighted_facts,
 )
@@ -34,10 +36,11 @@ from counterpoise.report.sections import (
     WEIGHT_COLUMNS,
     difference_figure,
     metric_heading,
+    ranking_tables,
     weighted_tables,
     with_interval,
 )
-from counterpoise.report.summary import BIASED_TEST, HEADLINE_METRICS, headline_metric, stopped_note, verdict_list
+from counterpoise.report.summary import HEADLINE_METRICS, biased_test, headline_metric, stopped_note, verdict_list
 from counterpoise.runs import EvaluationData, cold_sentences
 
 
@@ -59,6 +62,7 @@ def comparison_facts(
     ]
     first = contexts[0]
     log, notes = common_test(contexts)
+    clicks, models = log is not None and log.feedback == first.feedback == "clicks", {c.name: c.model for c in contexts}
     gathered: dict[str, Any] = {
         "format": "counterpoise-comparison",
         "version": __version__,
@@ -67,10 +71,12 @@ def comparison_facts(
         "options": differing([flat(dict(context.configuration)) for context in contexts]),
         "settings": differing([flat(context.model.configuration_) for context in contexts]),
         "test": None if log is None else _test_facts(first, log),
-        "metrics": [] if log is None else _metrics(contexts, log),
-        "weighted": None if log is None else weighted_facts({c.name: c.model for c in contexts}, first, log),
+        "metrics": [] if log is None or clicks else _metrics(contexts, log),
+        "weighted": None if log is None or clicks else weighted_facts(models, first, log),
+        "ranking": ranking_facts(models, first, log) if log is not None and clicks else None,
         "versions": versions(),
-        "definitions": DEFINITIONS,
+        "definitions": definitions(first.feedback),
+        "feedback": first.feedback,
     }
     facts = as_json(gathered)
     return facts | {"headline": _headline(facts), "summary": _summary(facts)}
@@ -194,6 +200,9 @@ def comparison_page(facts: Facts) -> str:
 
 
 def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
+    say = words_of(facts["feedback"])
+    if facts["ranking"]:
+        return Section("metrics", "Metrics", ranking_tables(facts["ranking"], facts["test"], say))
     if not facts["metrics"]:
         return Section("metrics", "Metrics", ["There is no common test.", _fit_metrics(facts["runs"])])
     test = facts["test"]
@@ -202,7 +211,7 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
     blocks: list[Block] = [
         f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}. "
         f"In NDCG, precision, recall and F1, {EMPTY_USERS}."
-        + ("" if test["sample"] == "uniform" else f" {BIASED_TEST}"),
+        + ("" if test["sample"] == "uniform" else f" {biased_test(say)}"),
         Table("Metrics with 95% intervals over users", columns, rows),
     ]
     columns, differences = [Column("metric", term="difference")], [[metric_heading(row)] for row in facts["metrics"]]
@@ -213,7 +222,7 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
         for cells, row in zip(differences, shown, strict=True):
             cells += [with_interval(row["difference"]), row["verdict"]]
     if facts["weighted"]:
-        blocks += weighted_tables(facts["weighted"])
+        blocks += weighted_tables(facts["weighted"], say)
     return Section("metrics", "Metrics", [*blocks, Table(f"Differences from {runs[0]}", columns, differences)])
 
 

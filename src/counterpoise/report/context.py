@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from counterpoise.config import UnknownInTest
+from counterpoise.config import Feedback, UnknownInTest
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
-from counterpoise.evaluation.baselines import baseline_of
+from counterpoise.evaluation.baselines import baseline_of, baselines_for
 from counterpoise.imputation.base import NoImputation
 from counterpoise.models.base import as_backbone
 from counterpoise.models.exposure import ExposureCovariate
@@ -55,6 +55,12 @@ class ReportContext:
         """The epoch at which an incomplete fit was stopped, and the epochs it was to have."""
         found = self.manifest.get("stopped")
         return None if found is None else {name: int(found[name]) for name in ("epoch", "epochs")}
+
+    @property
+    def feedback(self) -> Feedback:
+        """What the rows of the log are."""
+        found: Feedback = self.model.log_facts_.get("feedback", "ratings")
+        return found
 
     @property
     def k(self) -> int:
@@ -163,6 +169,8 @@ def _load_dataset(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tupl
 
 def is_uncorrected(model: DebiasedRecommender) -> bool:
     """Whether a model ignores selection: uniform weights, no imputation, no exposure covariate."""
+    if model.feedback == "clicks":
+        return not model.is_corrected
     exposed = isinstance(as_backbone(model.backbone), ExposureCovariate)
     return isinstance(model.weights, Uniform) and isinstance(model.imputation, NoImputation) and not exposed
 
@@ -173,14 +181,17 @@ def with_baseline(context: ReportContext, baseline: str | Path | DebiasedRecomme
     A baseline that is fitted now takes the training and the backbone settings of the run. On a large log, where an
     epoch has several steps, it gets `BASELINE_STEPS` steps.
     """
-    if is_uncorrected(context.model):
+    if is_uncorrected(context.model) and context.feedback != "clicks":
         return context
     if baseline is not None:
         return replace(context, baseline=load_baseline(context.model, baseline))
     log = context.train
     if log is None:
         return context
-    model = baseline_of("mf", context.model, log, context.configuration.get("settings", {}))
+    name = baselines_for(log)[-1]
+    if name == context.configuration.get("method"):
+        return context
+    model = baseline_of(name, context.model, log, context.configuration.get("settings", {}))
     return replace(context, baseline=fit_streamed(model, log) if isinstance(log, StreamedLog) else model.fit(log))
 
 
@@ -189,7 +200,7 @@ def load_baseline(model: DebiasedRecommender, baseline: str | Path | DebiasedRec
     name = "the given model" if isinstance(baseline, DebiasedRecommender) else str(baseline)
     found = baseline if isinstance(baseline, DebiasedRecommender) else load_model(baseline)
     if not is_uncorrected(found):
-        rule = "must be a run without correction (counterpoise fit --method mf)"
+        rule = "must be a run without correction (counterpoise fit --method mf; of clicks wmf)"
         raise ConfigError(f"`baseline` {rule}, and {name} is debiased.")
     if (found.user_ids_, found.item_ids_) != (model.user_ids_, model.item_ids_):
         reason = f"users or items of {name} differ. Use the same files"

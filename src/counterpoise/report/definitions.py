@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
+from counterpoise.data.feedback import words_of
 
 GLOSSARY = f"""
 log: The observed ratings, the training data. Users and systems chose which pairs were rated, so the log is not a random
@@ -80,6 +81,11 @@ baseline: Matrix factorisation (MF) of the same log without correction for selec
     given.
 weighted estimate: An estimate of a metric over all pairs that were not trained on, from a biased test: its rows are
     weighted so that functions of user and item average as over these pairs. Naive: the mean over the rows as they are.
+full ranking: The rank z of each held-out positive among all items that its user has no training row of, tied items in
+    any order. Recall@k counts z <= k, DCG@k is 1 / log2(1 + z) up to k, MRR@k 1 / z up to k; means over positives.
+weighted by exposure: A held-out click counts 1 / P(exposed), so that the mean stands for all relevant pairs, seen or
+    not. P(exposed) is taken as the square root of the item's clicks over those of the most clicked item. Naive: each
+    click counts alike.
 sensitivity: The range of a weighted estimate, widened by its interval, if something that was not measured changed the
     odds of being observed by at most this odds ratio either way.
 calibration: Test rows in ten groups of equal size by prediction: mean prediction against the share of positives. On the
@@ -108,5 +114,27 @@ bias: (estimate − truth) / truth of the mean error over all pairs, which is kn
 seconds: Wall-clock time of the fit.
 seed: The seed of the probe, the initial parameters and the batches.
 """
+CLICK_GLOSSARY = """
+log: The clicks that were observed, the training data: each of a pair that the user saw and liked. A pair without a
+    click was not relevant, or not seen; the log does not say which.
+label: 1 for a click. A test of relevance has 0 for pairs that are not relevant.
+label rate: The share of relevant pairs.
+score: The probability of relevance, as the method models it. Methods that only rank give a score for ranking.
+baseline: Weighted matrix factorisation (WMF) of the same clicks, without correction for exposure. It is fitted for this
+    report unless a saved run is given.
+"""
+
+
 # One term per line, "term: definition"; indented lines continue the definition.
-DEFINITIONS = dict(line.split(": ", 1) for line in GLOSSARY.strip().replace("\n    ", " ").splitlines())
+def _terms(glossary: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in glossary.strip().replace("\n    ", " ").splitlines())
+
+
+DEFINITIONS, OF_CLICKS = _terms(GLOSSARY), _terms(CLICK_GLOSSARY)
+
+
+def definitions(feedback: str) -> dict[str, str]:
+    """The definitions in the words of a kind of feedback."""
+    say = words_of(feedback)
+    own = OF_CLICKS if feedback == "clicks" else {}
+    return {term: own.get(term, say(text)) for term, text in DEFINITIONS.items()}

@@ -20,19 +20,20 @@ from numpy.typing import ArrayLike, NDArray
 from counterpoise import __version__
 from counterpoise.balance.covariate_balance import feature_balance
 from counterpoise.balance.diagnostics import group_effective_sample_sizes, held_out_imbalance, weight_facts
-from counterpoise.balance.features import side_features, standardised
+from counterpoise.balance.features import side_features, side_names, standardised
 from counterpoise.balance.population import Pairs
+from counterpoise.data.feedback import words_of
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.splits import cold_counts
 from counterpoise.errors import CounterpoiseError
-from counterpoise.evaluation.baselines import fit_baselines, weighted_evaluations
+from counterpoise.evaluation.baselines import clicks_rankings, fit_baselines, weighted_evaluations
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
 from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
 from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.context import Floats, ReportContext, WeightedRows, seen_pairs
-from counterpoise.report.definitions import DEFINITIONS
+from counterpoise.report.definitions import definitions
 from counterpoise.report.path import path_of
 from counterpoise.report.summary import CUSTOM, headline, summary
 from counterpoise.training.summary import correction_sentences
@@ -53,12 +54,13 @@ PACKAGES = ("numpy", "scipy", "torch", "polars")
 
 def gather(context: ReportContext) -> dict[str, Any]:
     """Everything that the report of one run shows."""
-    rows, fit = context.weighted_rows(), context.model.facts_
+    rows, fit, encoders = context.weighted_rows(), context.model.facts_, context.model.side_encoders_.values()
     gathered: dict[str, Any] = {
         "format": "counterpoise-report",
+        "feedback": context.feedback,
         "version": __version__,
         "run": context.name,
-        "notes": list(context.notes),
+        "notes": [*context.notes, *(found.summary() for found in encoders if found is not None)],
         "stopped": context.stopped,
         "method": _method(context),
         "log": log_facts(context, rows),
@@ -69,7 +71,8 @@ def gather(context: ReportContext) -> dict[str, Any]:
         "configuration": configuration_facts(context),
     }
     facts = as_json(gathered)
-    return facts | {"headline": headline(facts), "summary": summary(facts), "definitions": DEFINITIONS}
+    written = {"headline": headline(facts), "summary": summary(facts), "definitions": definitions(facts["feedback"])}
+    return facts | written
 
 
 def as_json(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,8 +169,9 @@ def feature_tables(context: ReportContext, rows: WeightedRows) -> list[tuple[str
     found = []
     for side, (who, counts) in enumerate(zip(SIDES, _counts(rows.users, rows.items, context.shape), strict=True)):
         found.append((("user activity", "item popularity")[side], side, np.log1p(counts)))
-        given = np.zeros((len(counts), 0)) if context.train is None else side_features(context.train)[side]
-        found += [(f"{who} feature {column + 1}", side, given[:, column]) for column in range(given.shape[1])]
+        if context.train is not None:
+            names, given = side_names(context.train)[side], side_features(context.train)[side]
+            found += [(name, side, values) for name, values in zip(names, given.T, strict=True)]
         components = principal_components((context.baseline or context.model).embeddings()[side], PRINCIPAL_COMPONENTS)
         found += [(f"{who} embedding PC {place}", side, values) for place, values in enumerate(components.T, start=1)]
     return found
@@ -181,6 +185,8 @@ def principal_components(table: NDArray[Any], count: int) -> Floats:
     centred = np.asarray(table, np.float64) - np.mean(table, axis=0, dtype=np.float64)
     _, sizes, directions = np.linalg.svd(centred, full_matrices=False)
     kept = directions[:count][sizes[:count] > 1e-9 * max(sizes.max(initial=0), 1e-300)]
+    if not kept.size:
+        return np.empty((len(centred), 0))
     signs = np.sign(kept[np.arange(len(kept)), np.abs(kept).argmax(axis=1)])
     coordinates: Floats = centred @ (kept * signs[:, None]).T
     return coordinates
@@ -300,9 +306,10 @@ def _heaviest(
     """The rows with the largest weights."""
     top = np.argsort(-relative, kind="stable")[:HEAVIEST_ROWS]
     users, items = rows.users[top], rows.items[top]
+    names, ids = context.model.item_names_, context.model.item_ids_.decode(items)
     columns = {
         "user": map(str, context.model.user_ids_.decode(users)),
-        "item": map(str, context.model.item_ids_.decode(items)),
+        "item": map(str, ids) if names is None else names.of(ids),
         "label": [None] * len(top) if rows.labels is None else rows.labels[top].tolist(),
         "weight": relative[top].tolist(),
         "user_ratings": counts[0][users].tolist(),
@@ -365,8 +372,10 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     """Metrics of the model and of the baseline on the test, their paired differences, and calibration."""
     log = context.test
     if log is None:
-        kept = {"evaluation": context.manifest.get("evaluation"), "weighted": None}
+        kept = {"evaluation": context.manifest.get("evaluation"), "weighted": None, "ranking": None}
         return kept | {"metrics": [], "test": None, "calibration": {}}
+    if log.feedback == context.feedback == "clicks":
+        return _on_clicks(context, log)
     labels, found, calibration = binary_labels(log), {}, {}
     for which, model in _models(context).items():
         scores = model.predict_log(log, unknown_users="popular", unknown_items="popular").astype(np.float64)
@@ -384,7 +393,34 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
     test = {"name": context.test_name, "sample": log.sample, "rows": len(log), "users": evaluations["run"]["n_users"]}
     test |= cold_counts(log, context.model.cold_rows(log))
     facts = {"test": test, "evaluation": evaluations["run"], "metrics": metrics, "calibration": calibration}
-    return facts | {"weighted": weighted_facts(_models(context), context, log, ["popularity"])}
+    return facts | {"ranking": None} | {"weighted": weighted_facts(_models(context), context, log, ["popularity"])}
+
+
+def _on_clicks(context: ReportContext, log: FeedbackLog) -> dict[str, Any]:
+    """Where the clicks of a test rank among all items."""
+    test = {"name": context.test_name, "sample": log.sample, "rows": len(log), "users": len(np.unique(log.users))}
+    test |= cold_counts(log, context.model.cold_rows(log))
+    ranking = ranking_facts(_models(context), context, log, ["popularity"])
+    nothing: dict[str, Any] = {"evaluation": None, "metrics": [], "calibration": {}, "weighted": None}
+    return nothing | {"test": test, "ranking": ranking}
+
+
+def ranking_facts(
+    models: dict[str, DebiasedRecommender], context: ReportContext, log: FeedbackLog, baselines: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The full rankings of the clicks of a test by some models, or the reason why there are none.
+
+    `baselines`: the names of methods to fit to the log for comparison, unless the run is one of them.
+    """
+    settings, own = context.configuration.get("settings", {}), _method(context)["name"]
+    try:
+        train = context.train
+        wanted = [name for name in baselines if name != own]
+        fitted = {} if train is None else fit_baselines(context.model, train, settings, wanted)
+        found = clicks_rankings(models | fitted, log, context.k)
+    except CounterpoiseError as error:
+        return {"reason": str(error).rstrip("."), "models": {}}
+    return {"reason": None, "models": {name: evaluation.to_dict() for name, evaluation in found.items()}}
 
 
 def weighted_facts(
@@ -486,6 +522,9 @@ def _example(context: ReportContext, user: int, activity: Codes, popularity: Cod
         ratings = popularity[model.item_ids_.encode(frame["item_id"])].tolist()
         entries = zip(frame["item_id"], frame["score"], ratings, strict=True)
         found[which] = [{"item": str(i), "score": float(s), "ratings": n} for i, s, n in entries]
+        if context.model.item_names_ is not None:
+            for entry, title in zip(found[which], context.model.item_names_.of(frame["item_id"]), strict=True):
+                entry["name"] = title
     known = {entry["item"] for entry in found.get("baseline", [])}
     for entry in found["run"]:
         entry["new"] = bool(known) and entry["item"] not in known
@@ -533,7 +572,12 @@ def flat(configuration: Any, name: str = "") -> dict[str, Any]:
 def method_name(model: DebiasedRecommender) -> str:
     """The named method whose parts and choices a model has, whatever its numbers; `CUSTOM` where there is none."""
     choices = _choices(model.configuration_)
-    names = [name for name, method in METHODS.items() if _choices(method.build().to_config()) == choices]
+    kind = model.configuration_.get("feedback", "ratings")
+    learns = [name for name, method in METHODS.items() if kind in method.feedback]
+    names = [name for name in learns if _choices(METHODS[name].make(kind).to_config()) == choices]
+    if len(names) > 1:  # some methods differ in numbers alone
+        own = {part: model.configuration_[part] for part in ("weights", "imputation")}
+        names = [name for name in names if own.items() <= METHODS[name].make(kind).to_config().items()]
     return names[0] if len(names) == 1 else CUSTOM
 
 
@@ -549,5 +593,6 @@ def _method(context: ReportContext) -> dict[str, Any]:
     name = method_name(model) if asked is None else canonical_name(asked)
     known = METHODS.get(name)
     described = {key: getattr(known, key, "") for key in ("title", "about", "formula", "citation")}
+    described["about"] = words_of(context.feedback)(described["about"])
     parts = {"weights": type(model.weights).__name__, "imputation": type(model.imputation).__name__, "risk": model.risk}
     return {"name": name} | described | parts

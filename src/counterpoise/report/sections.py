@@ -7,12 +7,14 @@ from itertools import zip_longest
 from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
+from counterpoise.data.feedback import LEVEL_OF_CLICKS, Words, words_of
+from counterpoise.evaluation.full_ranking import MEASURES
 from counterpoise.evaluation.metrics import EMPTY_USERS
 from counterpoise.evaluation.weighted import WEIGHTED_NAMES
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
 from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
 from counterpoise.report.path import intercept_sentence
-from counterpoise.report.summary import BIASED_TEST, CUSTOM, NO_TEST
+from counterpoise.report.summary import CUSTOM, NO_TEST, biased_test
 
 MAX_FEATURES = 20  # rows of the love plot
 MAX_FUNCTIONS = 100  # bars of the chart of dual values
@@ -54,33 +56,34 @@ def report_page(facts: Facts) -> str:
 
 def log_section(facts: Facts) -> Section:
     """Concentration of ratings and label rates."""
-    log = facts["log"]
+    log, say = facts["log"], words_of(facts["feedback"])
     table = records(
-        "Ratings per user and item",
+        say("Ratings per user and item"),
         [{"of": "users"} | log["activity"], {"of": "items"} | log["popularity"]],
-        ("of", "ratings of"),
+        ("of", say("ratings of")),
         ("min", "min", "count"),
         ("median", "median", "count"),
         ("mean", "mean", "number"),
         ("max", "max", "count"),
-        ("zero", "without ratings", "count"),
+        ("zero", say("without ratings"), "count"),
         ("top_tenth_share", "share of the top tenth", "share", "top tenth"),
         ("gini", "Gini", "number", "Gini"),
     )
-    return Section("log", "Log", [_concentration(log), _label_rates(log["label_rates"]), table])
+    rates = [_label_rates(log["label_rates"])] if facts["feedback"] != "clicks" else []  # of clicks all are positive
+    return Section("log", "Log", [_concentration(log, say), *rates, table])
 
 
-def _concentration(log: Facts) -> Figure:
+def _concentration(log: Facts, say: Words) -> Figure:
     names = {"popularity": ("items", "after"), "activity": ("users", "before")}
     lines = []
     for key, (who, style) in names.items():
         curve = log[key]["curve"]
-        tips = [f"The top {share:.0%} of {who} have {held:.0%} of the ratings" for share, held in curve]
+        tips = [say(f"The top {share:.0%} of {who} have {held:.0%} of the ratings") for share, held in curve]
         lines.append(Line([(100 * share, 100 * held) for share, held in curve], tips, style))
-    alt = "Share of all ratings held by the most popular items and by the most active users"
-    svg = line_chart(lines, "top % of items or users", "% of all ratings", alt, diagonal=True)
-    caption = "Dashed line: ratings spread equally. The higher a curve, the more concentrated the ratings."
-    return Figure("Concentration of ratings", svg, caption, dict(names.values()), term="popularity")
+    alt = say("Share of all ratings held by the most popular items and by the most active users")
+    svg = line_chart(lines, "top % of items or users", say("% of all ratings"), alt, diagonal=True)
+    caption = say("Dashed line: ratings spread equally. The higher a curve, the more concentrated the ratings.")
+    return Figure(say("Concentration of ratings"), svg, caption, dict(names.values()), term="popularity")
 
 
 def _label_rates(rates: Sequence[Facts]) -> Figure:
@@ -254,7 +257,7 @@ def _dual_values(balance: Facts) -> list[Block]:
 
 def weights_section(facts: Facts) -> Section:
     """The distribution of the weights and the effective sample size."""
-    weights = facts["weights"]
+    weights, say = facts["weights"], words_of(facts["feedback"])
     if weights["uniform"]:
         return Section("weights", "Weights", [f"All {weights['rows']:,} rows have the same weight."])
     quantiles = [(name, name, "number", "weight") for name in weights["quantiles"]]
@@ -271,7 +274,7 @@ def weights_section(facts: Facts) -> Section:
         blocks.append("The log is not available, so weights cannot be assigned to users and items.")
         return Section("weights", "Weights", blocks)
     sides = {"by_popularity": ("item", "popularity"), "by_activity": ("user", "activity")}
-    blocks += [_weight_by_count(weights[key], *names) for key, names in sides.items() if len(weights[key]) > 1]
+    blocks += [_weight_by_count(weights[key], *names, say) for key, names in sides.items() if len(weights[key]) > 1]
     sizes, term = [], "effective sample size"
     for who in ("user", "item"):
         of = weights[f"per_{who}"]
@@ -282,10 +285,11 @@ def weights_section(facts: Facts) -> Section:
         blocks.append(Figure(f"Effective sample size per {who}", svg, caption, term=term))
         sizes += [{"of": f"per {who}", **of, **of["sizes"]}, {"of": f"per {who} / rows", **of, **of["shares"]}]
     columns = ("of", term, "text", term), ("groups", "groups", "count"), *(column[:3] for column in quantiles)
+    labelled = facts["feedback"] != "clicks"  # of which all have label 1
     label_columns = ("label", "label", "text", "label"), ROWS, ("mean", "mean weight", "number", "weight")
     blocks += [
         records("Effective sample sizes per user and item", sizes, *columns),
-        records("Weight by label", weights["by_label"], *label_columns, half=True),
+        *([records("Weight by label", weights["by_label"], *label_columns, half=True)] if labelled else []),
         records(
             "Rows with the largest weights",
             weights["heaviest"],
@@ -293,8 +297,8 @@ def weights_section(facts: Facts) -> Section:
             "item",
             ("label", "label", "number", "label"),
             ("weight", "weight", "number", "weight"),
-            ("user_ratings", "ratings of the user", "count", "activity"),
-            ("item_ratings", "ratings of the item", "count", "popularity"),
+            ("user_ratings", say("ratings of the user"), "count", "activity"),
+            ("item_ratings", say("ratings of the item"), "count", "popularity"),
         ),
     ]
     return Section("weights", "Weights", blocks)
@@ -304,14 +308,14 @@ def _bars(bins: Sequence[Facts], tip: str) -> list[Bar]:
     return [Bar(one["low"], one["high"], one["rows"], tip.format(**one)) for one in bins]
 
 
-def _weight_by_count(groups: Sequence[Facts], who: str, term: str) -> Figure:
+def _weight_by_count(groups: Sequence[Facts], who: str, term: str, say: Words) -> Figure:
     tip = (
-        f"{who}s with {{from:,}} to {{to:,}} ratings: mean weight {{mean:.2f}}, middle 80% from {{low:.2f}} to "
+        f"{who}s with {{from:,}} to {{to:,}} {say.row}s: mean weight {{mean:.2f}}, middle 80% from {{low:.2f}} to "
         "{high:.2f} ({rows:,} rows)"
     )
     points, band = [(g["ratings"], g["mean"]) for g in groups], [(g["low"], g["high"]) for g in groups]
     line = Line(points, [tip.format(**group) for group in groups], band=band)
-    axes, alt = (f"ratings of the {who}", "weight / mean weight"), f"Weight by the ratings of the {who}"
+    axes, alt = (say(f"ratings of the {who}"), "weight / mean weight"), say(f"Weight by the ratings of the {who}")
     svg = line_chart([line], *axes, alt, include_y=(0.0,), logarithmic_x=True, guide=1)
     caption = f"Rows in groups by the {term} of their {who}. Line: mean weight; band: middle 80% of the rows."
     return Figure(f"Weight by {term}", svg, caption, term=term)
@@ -319,23 +323,26 @@ def _weight_by_count(groups: Sequence[Facts], who: str, term: str) -> Figure:
 
 def model_section(facts: Facts) -> Section:
     """Metrics, calibration, learning curve, and the fitted parts of the method."""
-    model = facts["model"]
+    model, say = facts["model"], words_of(facts["feedback"])
     blocks: list[Block] = []
-    if model["metrics"]:
+    if model["ranking"]:
+        blocks += ranking_tables(model["ranking"], model["test"], say)
+    elif model["metrics"]:
         rule = model["evaluation"]
         evaluated = (
             f"Evaluated on {model['test']['name']}: {rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom "
-            f"{rule['n_empty_users']:,} have no positive label and {rule['n_short_users']:,} fewer than {rule['k']} "
+            f"{rule['n_empty_users']:,} have no {say.positive} and {rule['n_short_users']:,} fewer than {rule['k']} "
             f"rows. In NDCG, precision, recall and F1, {EMPTY_USERS}."
-            + ("" if model["test"]["sample"] == "uniform" else f" {BIASED_TEST}")
+            + ("" if model["test"]["sample"] == "uniform" else f" {biased_test(say)}")
+            + (f" {LEVEL_OF_CLICKS}" if facts["feedback"] == "clicks" else "")
         )
-        blocks += [evaluated, _metric_table(model["metrics"])]
+        blocks += [evaluated, _metric_table(model["metrics"], say)]
         if model["weighted"]:
-            blocks += weighted_tables(model["weighted"])
+            blocks += weighted_tables(model["weighted"], say)
         if any(row.get("difference") for row in model["metrics"]):
-            titles = "Difference from the MF baseline", "this run minus baseline"
+            titles = say("Difference from the MF baseline"), "this run minus baseline"
             blocks.append(difference_figure(model["metrics"], *titles))
-    elif model["evaluation"]:
+    elif model["evaluation"] and "auc" in model["evaluation"]:
         rows = []
         for name, term in METRIC_TERMS.items():
             interval = model["evaluation"]["intervals"].get(name) or (None, None)
@@ -346,18 +353,57 @@ def model_section(facts: Facts) -> Section:
     else:
         blocks.append(NO_TEST)
     if model["calibration"]:
-        blocks.append(_calibration(model["calibration"]))
+        blocks.append(_calibration(model["calibration"], say))
     return Section("model", "Model", [*blocks, _learning(model), *_fitted_parts(model), *_truth(model)])
 
 
-def weighted_tables(weighted: Facts) -> list[Block]:
+def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
+    """Where held-out clicks rank among all items, weighted by exposure and as they are; that of the first by thirds."""
+    if ranking["reason"] is not None:
+        return [f"The clicks of the test could not be ranked: {ranking['reason']}."]
+    first, run = next(iter(ranking["models"].items()))
+    columns, rows = [Column("metric", term="full ranking")], []
+    for model in ranking["models"]:
+        columns.append(Column(f"{_label(model, say)}, weighted", "metric", "weighted by exposure"))
+        columns.append(Column("naive", "metric", "weighted by exposure"))
+    for name, title in MEASURES.items():
+        cells: list[Any] = [f"{title}@{run['k']}"]
+        for found in ranking["models"].values():
+            cells += [with_interval({"value": found[name], "interval": found["intervals"].get(name)})]
+            cells += [found["naive"][name]]
+        rows.append(cells)
+    text = (
+        f"{run['n_positives']:,} clicks of {run['n_users']:,} users of {test['name']}, ranked among all items that the "
+        f"user has not clicked in training. Weighted, they count as {run['effective_sample_size']:,.0f}. "
+        f"{run['assumption']}"
+    )
+    thirds = records(
+        f"{_label(first, say)}: clicks by the popularity of their item",
+        run["by_popularity"],
+        ("group", "items"),
+        ("items", "number", "count"),
+        ("positives", "held-out clicks", "count"),
+        ("share", "share of the weight", "share"),
+        ("recall", f"recall@{run['k']}", "metric", "full ranking"),
+        ("dcg", f"DCG@{run['k']}", "metric", "full ranking"),
+        half=True,
+    )
+    return [text, Table("Full rankings of held-out clicks, with 95% intervals", columns, rows), thirds]
+
+
+def _label(which: str, say: Words) -> str:
+    """What a model is called, by its key in the facts; a run by its name."""
+    return say(MODELS[which]) if which in MODELS else which
+
+
+def weighted_tables(weighted: Facts, say: Words) -> list[Block]:
     """Estimates over all pairs from a biased test beside the naive metrics of its rows; sensitivity of the first."""
     if weighted["reason"] is not None:
         return [f"There are no weighted estimates over all pairs: {weighted['reason']}."]
     first, run = next(iter(weighted["models"].items()))
     columns = [Column("metric", term="AUC")]
     for model in weighted["models"]:
-        columns += [Column(f"{MODELS.get(model, model)}, weighted", "metric", "weighted estimate")]
+        columns += [Column(f"{_label(model, say)}, weighted", "metric", "weighted estimate")]
         columns += [Column("naive", "metric", "weighted estimate")]
     rows = []
     for name, title in WEIGHTED_NAMES.items():
@@ -381,7 +427,7 @@ def weighted_tables(weighted: Facts) -> list[Block]:
         text,
         Table("Estimates over all pairs from the biased test, with 95% intervals", columns, rows),
         Table(
-            f"Sensitivity of {MODELS.get(first, first)} to an unmeasured cause of selection",
+            f"Sensitivity of {_label(first, say)} to an unmeasured cause of selection",
             [Column("metric"), *ends],
             ranges,
         ),
@@ -393,12 +439,12 @@ def metric_heading(row: Facts) -> str:
     return str(row["name"]) + (" (lower is better)" if row["lower_is_better"] else "")
 
 
-def _metric_table(rows: Sequence[Facts]) -> Table:
+def _metric_table(rows: Sequence[Facts], say: Words) -> Table:
     """Every metric with its interval, that of the baseline, and the difference."""
     columns = [Column("metric", term="AUC"), Column(MODELS["run"], "metric", "interval")]
     cells = [[metric_heading(row), with_interval(row["run"])] for row in rows]
     if any("baseline" in row for row in rows):
-        columns += [Column(MODELS["baseline"], "metric", "baseline"), Column("difference", "signed", "difference")]
+        columns += [Column(say(MODELS["baseline"]), "metric", "baseline"), Column("difference", "signed", "difference")]
         columns += [Column("verdict", term="verdict")]
         for row, line in zip(rows, cells, strict=True):
             line += [with_interval(row["baseline"]), with_interval(row["difference"]), row["verdict"]]
@@ -427,20 +473,21 @@ def difference_figure(rows: Sequence[Facts], title: str, x_name: str) -> Figure:
     return Figure(title, svg, caption, {"better": "good", "worse": "warn", "not clear": "unclear"}, term="difference")
 
 
-def _calibration(found: Facts) -> Figure:
+def _calibration(found: Facts, say: Words) -> Figure:
     lines, rows = [], []
+    titles = {which: say(MODELS[which]) for which in found}
     tip = "{model}: predicted {predicted:.3f}, {observed:.1%} of {rows:,} rows are positive"
     for which, part in found.items():
-        bins = [{"model": MODELS[which], **one} for one in part["bins"]]
+        bins = [{"model": titles[which], **one} for one in part["bins"]]
         rows += bins
         points, band = [(b["predicted"], b["observed"]) for b in bins], [(b["low"], b["high"]) for b in bins]
         lines.append(Line(points, [tip.format(**one) for one in bins], STYLES[which], band, whiskers=True))
     svg = line_chart(lines, "mean prediction", "share of positives", "Calibration on the test", diagonal=True)
-    errors = ", ".join(f"{part['error']:.3f} ({MODELS[which]})" for which, part in found.items())
+    errors = ", ".join(f"{part['error']:.3f} ({titles[which]})" for which, part in found.items())
     caption = f"Dashed line: perfect calibration. Calibration error: {errors}."
     means = ("predicted", "predicted", "metric", "calibration"), ("observed", "positive", "metric", "label rate")
     numbers = records("Calibration", rows, "model", *means, *_interval_columns("metric"), ROWS)
-    legend = {MODELS[which]: STYLES[which] for which in found}
+    legend = {titles[which]: STYLES[which] for which in found}
     return Figure("Calibration", svg, caption, legend, numbers, term="calibration error")
 
 
@@ -523,12 +570,12 @@ def _truth(model: Facts) -> list[Block]:
 
 def lists_section(facts: Facts) -> Section:
     """Coverage and popularity of the recommended lists, and the lists of some users."""
-    lists = facts["lists"]
+    lists, say = facts["lists"], words_of(facts["feedback"])
     sides = [which for which in ("baseline", "run") if which in lists]
     overlaps = {"baseline": None, "run": lists["overlap"]}
     table = records(
         f"Top-{lists['k']} lists of {lists['sampled_users']:,} users",
-        [{"lists": MODELS[which], **lists[which], "overlap": overlaps[which]} for which in sides],
+        [{"lists": say(MODELS[which]), **lists[which], "overlap": overlaps[which]} for which in sides],
         "lists",
         ("items_shown", "items shown", "count", "items shown"),
         ("popularity_rank", "popularity rank", "metric", "popularity rank"),
@@ -538,22 +585,25 @@ def lists_section(facts: Facts) -> Section:
     marked = "• marks items that are not in the baseline's list." if "baseline" in sides else "No baseline."
     note = f"Some users, from the least to the most active. {marked}"
     return Section(
-        "lists", "Recommendations", [table, note, *(_user_table(u, sides) for u in lists["users"] if u["run"])]
+        "lists", "Recommendations", [table, note, *(_user_table(u, sides, say) for u in lists["users"] if u["run"])]
     )
 
 
-def _user_table(user: Facts, sides: Sequence[str]) -> Table:
+def _user_table(user: Facts, sides: Sequence[str], say: Words) -> Table:
     """One user's lists side by side."""
     columns = [Column("rank", "count")]
     rows: list[list[Any]] = [[place + 1] for place in range(max(len(user[side]) for side in sides))]
     for side in sides:
-        columns += [Column(MODELS[side]), Column("score", "probability", "score")]
-        columns += [Column("ratings", "count", "popularity")]
+        columns += [Column(say(MODELS[side])), Column("score", "probability", "score")]
+        columns += [Column(say("ratings"), "count", "popularity")]
         for row, entry in zip_longest(rows, user[side]):
             new = " •" if entry and entry.get("new") else ""
-            row += [f"{entry['item']}{new}", entry["score"], entry["ratings"]] if entry else [None, None, None]
-    count = f"{user['ratings']:,} rating{'' if user['ratings'] == 1 else 's'}"
-    return Table(f"User {user['user']}, {count}", columns, rows, half=True, sortable=False)
+            row += (
+                [f"{entry.get('name', entry['item'])}{new}", entry["score"], entry["ratings"]]
+                if entry
+                else [None, None, None]
+            )
+    return Table(f"User {user['user']}, {say.count(user['ratings'])}", columns, rows, half=True, sortable=False)
 
 
 def configuration_section(facts: Facts) -> Section:
@@ -563,7 +613,9 @@ def configuration_section(facts: Facts) -> Section:
     fit |= {"seed": found["seed"], "seconds of the fit": f"{found['fit_seconds']:.1f}"}
     fit["fitted with counterpoise"] = found["fit_version"]
     if found["baseline_seconds"] is not None:
-        fit["MF baseline"] = f"{found['baseline_epochs']} epochs in {found['baseline_seconds']:.1f} s"
+        fit[words_of(facts["feedback"])(MODELS["baseline"])] = (
+            f"{found['baseline_epochs']} epochs in {found['baseline_seconds']:.1f} s"
+        )
     folded = {"Options of the fit": "fit", "Settings of every part": "settings", "Data": "dataset"}
     blocks: list[Block] = [pairs("Fit", fit, sortable=False)]
     blocks += [pairs(caption, found[key], folded=True) for caption, key in folded.items() if found[key]]

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoise.balance.covariate_balance import BALANCED_SMD
+from counterpoise.data.feedback import WORDS, Words, words_of
+from counterpoise.evaluation.full_ranking import MEASURES
 from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.models.base import factor_sentence
 from counterpoise.report.path import intercept_sentence, path_sentence
 
 Facts = Mapping[str, Any]
 NO_TEST = "There is no test: hold out rows at the fit (--holdout 0.2), or give some with --test FILE."
-BIASED_TEST = "These ratings are of pairs that users chose, so the metrics are those of chosen pairs, not of all pairs."
 MODEL_NAMES = {"baseline": "the MF baseline"}
 HEADLINE_METRICS = ("auc", "ndcg", "log_loss")
 CUSTOM = "custom"  # the name of a method that is none of the named ones
@@ -24,27 +25,40 @@ WEIGHTS = {
     "NaiveBayes": "weights positive and negative ratings to the label rate of the probe",
     "Balancing": "weights the ratings so that functions of user and item have the same mean as over all pairs",
     "KnownPropensity": "weights each rating by its inverse known propensity",
+    "RelativeExposure": "weights each rating by its inverse exposure",
     "Popularity": "weights each rating by the inverse popularity of its item",
 } | dict.fromkeys(("Logistic", "Propensity", "BalancedPropensity", "StabilizedPropensity"), INVERSE_PROPENSITY)
 
 
+def biased_test(say: Words) -> str:
+    """What metrics of a biased test are."""
+    return f"These {say.tested} are of pairs {say.selected}, so the metrics are those of such pairs, not of all pairs."
+
+
 def summary(facts: Facts) -> list[dict[str, str]]:
     """Paragraphs, each with a title."""
+    say = words_of(facts["feedback"])
     parts = {
         "Incomplete fit": [] if facts["stopped"] is None else [stopped_note("This run", facts["stopped"])],
-        "Log": _log(facts["log"]),
-        "Selection bias": _selection_bias(facts["log"]),
-        "Method": [*_method(facts), *_balance(facts["balance"]), *_outcome(facts), *_corrections(facts["model"])],
-        "Results": _results(facts["model"]),
+        "Log": _log(facts["log"], say),
+        "Selection bias": _selection_bias(facts["log"], say),
+        "Method": [
+            *map(say, _method(facts)),
+            *_balance(facts["balance"]),
+            *_outcome(facts),
+            *_corrections(facts["model"]),
+        ],
+        "Results": _results(facts["model"], say),
     }
     return [{"title": title, "text": " ".join(sentences)} for title, sentences in parts.items() if sentences]
 
 
 def headline(facts: Facts) -> list[dict[str, str]]:
     """A few numbers for the top of the page: value, label, note, and the `term` that defines it."""
-    metrics = [row for row in facts["model"]["metrics"] if row["metric"] in HEADLINE_METRICS]
+    say = words_of(facts["feedback"])
+    metrics = [row for row in facts["model"]["metrics"] if row["metric"] in headline_metrics(say)]
     found = [
-        headline_metric(row, row["run"]["value"], _note(row)) for row in metrics if row["run"]["value"] is not None
+        headline_metric(row, row["run"]["value"], say(_note(row))) for row in metrics if row["run"]["value"] is not None
     ]
     weighted = (facts["model"]["weighted"] or {}).get("models", {}).get("run")
     if weighted is not None:
@@ -58,9 +72,10 @@ def headline(facts: Facts) -> list[dict[str, str]]:
             for row in metrics
             if weighted[name := row["metric"]] is not None and row["run"]["value"] is not None
         ]
+    found += _ranked(facts["model"]["ranking"])
     rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
     uniform = rates.get("test", rates.get("probe"))
-    if uniform is not None:
+    if uniform is not None and facts["feedback"] != "clicks":
         note, term = f"{uniform:.1%} in a uniform sample", "label rate"
         found.append({"value": f"{rates['log']:.1%}", "label": "positive in the log", "note": note, "term": term})
     weights = facts["weights"]
@@ -69,6 +84,24 @@ def headline(facts: Facts) -> list[dict[str, str]]:
         note = f"of {weights['rows']:,} rows ({size / weights['rows']:.0%})"
         found.append({"value": f"{size:,.0f}", "label": term, "note": note, "term": term})
     return found
+
+
+def _ranked(ranking: Facts | None) -> list[dict[str, str]]:
+    """Where held-out clicks rank, for the top of the page."""
+    run = (ranking or {}).get("models", {}).get("run")
+    if run is None:
+        return []
+    found = []
+    for name in ("dcg", "recall"):
+        note = f"weighted by exposure{_interval(run['intervals'].get(name))}; of the clicks as they are "
+        label = {"label": f"{MEASURES[name]}@{run['k']}", "note": f"{note}{run['naive'][name]:.3f}"}
+        found.append({"value": f"{run[name]:.3f}", "term": "full ranking"} | label)
+    return found
+
+
+def headline_metrics(say: Words) -> Sequence[str]:
+    """The metrics to show first: of clicks without the log loss, whose level is not known."""
+    return [name for name in HEADLINE_METRICS if name != "log_loss" or say is not WORDS["clicks"]]
 
 
 def headline_metric(row: Facts, value: float, note: str) -> dict[str, str]:
@@ -97,20 +130,22 @@ def _interval(interval: Sequence[float | None] | None) -> str:
     return f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval and None not in interval else ""
 
 
-def _log(log: Facts) -> list[str]:
+def _log(log: Facts, say: Words) -> list[str]:
     name = f"{log['name']}: " if log["name"] else ""
     return [
-        f"{name}{log['rows']:,} ratings of {log['items']:,} items by {log['users']:,} users, {log['density']:.2%} of "
-        f"all pairs. Median: {log['activity']['median']:,.0f} ratings per user, "
+        f"{name}{say.count(log['rows'])} of {log['items']:,} items by {log['users']:,} users, {log['density']:.2%} of "
+        f"all pairs. Median: {log['activity']['median']:,.0f} {say.row}s per user, "
         f"{log['popularity']['median']:,.0f} per item."
     ]
 
 
-def _selection_bias(log: Facts) -> list[str]:
-    tenth = (
+def _selection_bias(log: Facts, say: Words) -> list[str]:
+    tenth = say(
         f"The most popular tenth of the items has {log['popularity']['top_tenth_share']:.0%} of the ratings, the most "
         f"active tenth of the users {log['activity']['top_tenth_share']:.0%} (10% if all were equal)."
     )
+    if say is WORDS["clicks"]:
+        return [tenth]
     rates = {rate["sample"]: rate for rate in log["label_rates"]}
     uniform = next((rates[name] for name in ("probe", "test") if name in rates), None)
     if uniform is None:
@@ -118,7 +153,7 @@ def _selection_bias(log: Facts) -> list[str]:
     rate, (low, high) = rates["log"]["rate"], uniform["interval"]
     verdict = "no selection by label can be shown with this sample"
     if rate < low or rate > high:
-        verdict = f"{'positive' if rate > high else 'negative'} ratings are over-represented in the log"
+        verdict = f"{'positive' if rate > high else 'negative'} {say.row}s are over-represented in the log"
     return [
         tenth,
         f"In the log {rate:.1%} of the labels are positive, in the uniform {uniform['sample']} {uniform['rate']:.1%} "
@@ -130,6 +165,8 @@ def _method(facts: Facts) -> list[str]:
     method, weights = facts["method"], facts["weights"]
     name = "This custom method" if method["name"] == CUSTOM else f"The method {method['name']}"
     imputes = " and imputes the errors of unobserved pairs" if method["risk"] in ("dr", "direct") else ""
+    if facts["feedback"] == "clicks":
+        imputes = ", beside pairs without a click"
     how = SOFT_BALANCING if facts["balance"]["path"] else WEIGHTS.get(method["weights"], "weights the ratings")
     sentences = [f"{name} {how}{imputes}."]
     if weights["uniform"]:
@@ -140,7 +177,7 @@ def _method(facts: Facts) -> list[str]:
         f"({size / weights['rows']:.0%}); the largest weight is {weights['max_over_mean']:.1f} times the mean."
     )
     rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
-    if "log, weighted" in rates:
+    if "log, weighted" in rates and facts["feedback"] != "clicks":
         sentences.append(f"Label rate of the weighted log: {rates['log, weighted']:.1%}.")
     return sentences
 
@@ -192,23 +229,45 @@ def _corrections(model: Facts) -> list[str]:
     return sentences
 
 
-def _results(model: Facts) -> list[str]:
+def _results(model: Facts, say: Words) -> list[str]:
+    if model["ranking"]:
+        return _ranking(model["ranking"], model["test"], say)
     if not model["metrics"]:
-        if model["evaluation"]:
+        if model["evaluation"] and "auc" in model["evaluation"]:
             return [f"At the fit the AUC on the test was {model['evaluation']['auc']:.3f}."]
         return [NO_TEST]
     rows = {row["metric"]: row for row in model["metrics"]}
-    chosen = [rows[name] for name in HEADLINE_METRICS if rows[name]["run"]["value"] is not None]
+    chosen = [rows[name] for name in headline_metrics(say) if rows[name]["run"]["value"] is not None]
     listed = ", ".join(f"{row['name']} {row['run']['value']:.3f}{_interval(row['run']['interval'])}" for row in chosen)
     test = model["test"]
     how = "uniformly collected" if test["sample"] == "uniform" else "biased"
-    sentences = [f"On {test['rows']:,} {how} ratings of {test['users']:,} users: {listed}."]
+    sentences = [f"On {test['rows']:,} {how} {say.tested} of {test['users']:,} users: {listed}."]
     if how == "biased":
-        sentences += [BIASED_TEST, *_weighted(model["weighted"])]
+        sentences += [biased_test(say), *_weighted(model["weighted"])]
     verdicts = {row["name"]: row["verdict"] for row in model["metrics"] if row.get("verdict")}
     if verdicts:
-        sentences.append(f"Against the MF baseline (same log, no correction): {verdict_list(verdicts)}.")
+        sentences.append(say(f"Against the MF baseline (same log, no correction): {verdict_list(verdicts)}."))
     return sentences
+
+
+def _ranking(ranking: Facts, test: Facts, say: Words) -> list[str]:
+    """Where held-out clicks rank by the run, and by the baselines."""
+    if ranking["reason"] is not None:
+        return [f"The clicks of the test could not be ranked: {ranking['reason']}."]
+    run = ranking["models"]["run"]
+    names = {name: f"{MEASURES[name]}@{run['k']}" for name in ("dcg", "recall")}
+    listed = ", ".join(
+        f"{title} {run[name]:.3f}{_interval(run['intervals'].get(name))}" for name, title in names.items()
+    )
+    naive = ", ".join(f"{run['naive'][name]:.3f}" for name in names)
+    others = [
+        f"{say(MODEL_NAMES.get(n, n))} {found['dcg']:.3f}" for n, found in ranking["models"].items() if n != "run"
+    ]
+    beside = f" {names['dcg']} of {', '.join(others)}." if others else ""
+    return [
+        f"{test['rows']:,} held-out clicks of {test['users']:,} users, ranked among all items that the user has not "
+        f"clicked and weighted by exposure: {listed}. Of the clicks as they are: {naive}.{beside}"
+    ]
 
 
 def _weighted(weighted: Facts | None) -> list[str]:

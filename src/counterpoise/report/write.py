@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.config import Sample, UnknownInTest
-from counterpoise.data.log import Dataset, FeedbackLog
+from counterpoise.data.log import Dataset, as_log
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError
 from counterpoise.recommender import DebiasedRecommender
@@ -29,7 +29,7 @@ def write_report(
     dataset: Dataset | None = None,
     *,
     out: str | Path | None = None,
-    test: str | FeedbackLog | None = None,
+    test: Any = None,
     test_kind: Sample | None = None,
     unknown_users: UnknownInTest = "error",
     unknown_items: UnknownInTest = "error",
@@ -38,7 +38,8 @@ def write_report(
     """Write the report of a saved run, or of a fitted model and its dataset; returns the facts that it shows.
 
     `out`: the page, by default report.html in the folder of the run; the facts are written beside it as .json.
-    `test`: ratings to evaluate on (for a run a file or the name of a dataset); by default those of the dataset.
+    `test`: ratings to evaluate on: a log or a frame, for a run a file or the name of a dataset; by default those of
+    the dataset.
     `test_kind`: how the pairs of a file were collected, "uniform" or "biased", which is assumed.
     `unknown_users`, `unknown_items`: what to do with ratings of users or items that the model does not know: an
     "error", "drop" them, or score them as `predict` does ("popular").
@@ -46,15 +47,17 @@ def write_report(
     """
     if isinstance(source, DebiasedRecommender):
         context = ReportContext(source, dataset=dataset)
-        if isinstance(test, FeedbackLog):
+        if test is not None:
+            test = as_log("test", test, source)
             check_known(source, test, unknown_users, unknown_items)
             kept, cold = drop_cold(test, source.cold_rows(test), unknown_users, unknown_items)
             context = with_test(context, kept, "the given test", cold)
         elif dataset is not None:
             context = with_test(context, dataset.test, name_of_test(dataset), dataset.description)
         return write_report_of(context, out or REPORT, baseline)
-    if isinstance(test, FeedbackLog):
-        raise ConfigError("`test` must be a file or the name of a dataset for a saved run, got a FeedbackLog.")
+    if test is not None and not isinstance(test, str):
+        came = type(test).__name__
+        raise ConfigError(f"`test` must be a file or the name of a dataset for a saved run, got a {came}.")
     out = out or Path(source) / REPORT
     check_out(out)
     context = load_context(source, evaluation_data(test, test_kind, unknown_users, unknown_items))

@@ -100,6 +100,12 @@ async def recommend_many(request: Request, asked: schema.ManyUsers) -> Response:
     return await run_in_threadpool(_many, served(request), asked)
 
 
+@router.post("/recommend_for", response_model=schema.UserLists, responses=RANKING_ERRORS | errors(400))
+async def recommend_for(request: Request, asked: schema.NewUsers) -> Response:
+    """The best items of users whom the log does not have, from a few of their ratings."""
+    return await run_in_threadpool(_for_new, served(request), asked)
+
+
 @router.get(
     "/similar", response_model=schema.ItemList, responses=RANKING_ERRORS, openapi_extra=query_parameters(schema.OneItem)
 )
@@ -152,6 +158,12 @@ def _many(run: ServedRun, asked: schema.ManyUsers) -> Response:
     candidates, exclude = run.choice(asked.candidates), run.items.known(asked.exclude)
     lists = [run.recommend(user, asked.k, asked.filter_seen, candidates, exclude) for user in asked.users]
     return answer({"users": lists})
+
+
+def _for_new(run: ServedRun, asked: schema.NewUsers) -> Response:
+    candidates, exclude = run.choice(asked.candidates), run.items.known(asked.exclude)
+    rows = [(rating.user, rating.item, rating.rating) for rating in asked.ratings]
+    return answer({"users": run.recommend_for(rows, asked.k, asked.filter_seen, candidates, exclude)})
 
 
 async def _failure(request: Request, error: Exception) -> Response:

@@ -19,7 +19,7 @@ from scipy.special import expit
 from counterpoise.data.ids import Vocabulary, as_text
 from counterpoise.errors import DataError, short_repr
 from counterpoise.models.base import Scorer
-from counterpoise.recommender import DebiasedRecommender
+from counterpoise.recommender import FEATURES, MODEL, POPULARITY, SCORED_BY, DebiasedRecommender
 
 Id = int | str
 Scores = NDArray[np.float32]
@@ -76,9 +76,10 @@ class Lists:
     scorer: Scorer
     users: Scores | None  # (|U|, d); inner products with items (|I|, d) are the logits. None for other backbones
     items: Scores | None
-    directions: Scores  # (|I|, d') vectors of length 1: their inner products are similarities
+    directions: Scores  # (|I|, d') whose inner products are similarities
     unknown_user_logits: Scores  # (|I|,) log odds of each item's label rate
     popularity: NDArray[np.int64]  # (|I|,) number of ratings in the log
+    feature_columns: tuple[int, int]  # side features of users and items that the logits depend on
     seen_starts: list[int]
     seen_items: NDArray[np.int64]
 
@@ -87,19 +88,20 @@ class Lists:
         """The tables of a fitted model."""
         tables = model.scorer_.vectors()
         users, items = (None, None) if tables is None else (table.cpu().contiguous().numpy() for table in tables)
-        directions = torch.nn.functional.normalize(model.scorer_.embeddings()[1], dim=1).cpu().numpy()
         unknown_user_logits = torch.logit(model.item_rates_.cpu(), eps=1e-6).numpy()
-        tensors = [directions, unknown_user_logits, *(table for table in (users, items) if table is not None)]
-        if not all(np.isfinite(table).all() for table in tensors):
-            raise DataError("the model holds numbers that are not finite, so it cannot rank. Fit and save again.")
         starts, seen = model.seen_.starts.tolist(), model.seen_.items.numpy()
         n_users, n_items = len(model.user_ids_), len(model.item_ids_)
         inside = seen.size == 0 or (seen.min() >= 0 and seen.max() < n_items)
         ends = len(starts) == n_users + 1 and starts[0] == 0 and starts[-1] == len(seen) and starts == sorted(starts)
         if not (len(unknown_user_logits) == n_items and inside and ends):
             raise DataError("the model and its seen items do not fit together. Fit and save again.")
+        directions = model.item_directions().numpy()
+        tensors = [directions, unknown_user_logits, *(table for table in (users, items) if table is not None)]
+        if not all(np.isfinite(table).all() for table in tensors):
+            raise DataError("the model holds numbers that are not finite, so it cannot rank. Fit and save again.")
         popularity = np.bincount(seen, minlength=n_items)
-        return cls(model.scorer_, users, items, directions, unknown_user_logits, popularity, starts, seen)
+        columns = model.scorer_.feature_columns("user"), model.scorer_.feature_columns("item")
+        return cls(model.scorer_, users, items, directions, unknown_user_logits, popularity, columns, starts, seen)
 
     def recommend(
         self,
@@ -127,11 +129,20 @@ class Lists:
         return top_k(counts, k)
 
     def similar(self, item: int, k: int) -> tuple[Items, Scores]:
-        """The k other items whose vectors are nearest by cosine, and the cosines."""
-        cosines = self.directions @ self.directions[item]
-        cosines[item] = -np.inf
-        chosen = top_k(cosines, k)
-        return chosen, cosines[chosen]
+        """The k other items that are most similar, and their similarities."""
+        similarities = self.directions @ self.directions[item]
+        similarities[item] = -np.inf
+        chosen = top_k(similarities, k)
+        return chosen, similarities[chosen]
+
+    def scored_by(self, user: int | None, items: Items) -> list[str]:
+        """What the scores of a user's items rest on, as in `recommend`."""
+        own = MODEL
+        if user is None or self.seen_starts[user] == self.seen_starts[user + 1]:
+            own = POPULARITY if user is None or not self.feature_columns[0] else FEATURES
+        if not self.feature_columns[1] or own == POPULARITY:
+            return [SCORED_BY[own]] * len(items)
+        return [SCORED_BY[own if count else FEATURES] for count in self.popularity[items].tolist()]
 
     def scores(self, user: int | None) -> Scores:
         """The logit of every item, in an array of its own. (|I|,)"""

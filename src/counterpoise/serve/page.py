@@ -9,6 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from counterpoise import __version__
+from counterpoise.data.feedback import words_of
 from counterpoise.errors import ConfigError, CounterpoiseError
 from counterpoise.report.page import csp_hash, load_template
 from counterpoise.serve.lists import Items
@@ -32,6 +33,7 @@ def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
         lists=lists,
         error=error,
         max_k=MAX_K,
+        words=words_of(run.feedback),
         version=__version__,
         style=Markup(style()),  # a file of this package  # nosec B704
     )
@@ -42,20 +44,23 @@ def page_lists(run: ServedRun, user: str, k: int) -> list[dict[str, Any]]:
     """The list of the run, and beside it that of the baseline run or else the most rated items."""
     code = run.user(user)
     title = f"{'Debiased' if run.is_corrected else 'Not corrected'}: {run.method}"
-    unknown = "" if code is not None else " This user is unknown: the items with the best rates of positive labels."
+    words = words_of(run.feedback)
+    unknown = (
+        "" if code is not None else words(" This user is unknown: the items with the best rates of positive labels.")
+    )
     own = _page_list(run, title, f"Recommendations of this run.{unknown}", *run.lists.recommend(code, k))
     if run.baseline is not None:
-        note = "Matrix factorisation that takes the log as it is."
+        note = words.beside
         return [own, _page_list(run, "Baseline", note, *run.baseline.recommend(code, k))]
-    note = "No baseline run was given (serve --baseline RUN), so the most rated items are shown."
-    return [own, _page_list(run, "Most rated, not seen yet", note, run.lists.most_popular(code, k))]
+    note = words("No baseline run was given (serve --baseline RUN), so the most rated items are shown.")
+    return [own, _page_list(run, words("Most rated, not seen yet"), note, run.lists.most_popular(code, k))]
 
 
 def _page_list(run: ServedRun, title: str, note: str, items: Items, scores: Any = None) -> dict[str, Any]:
-    """A list on the page: rows of item, score (None where there is none) and number of ratings in the log."""
+    """A list on the page: rows of item (id and maybe name), score (None where there is none) and ratings in the log."""
     values = [None] * len(items) if scores is None else scores.tolist()
     ratings = run.lists.popularity[items].tolist()
-    names = [run.items.values[item] for item in items.tolist()]
+    names = [run.named(item) for item in items.tolist()]
     return {"title": title, "note": note, "rows": list(zip(names, values, ratings, strict=True))}
 
 

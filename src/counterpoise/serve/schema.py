@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
 
 MAX_K = 1000  # items in a list
 MAX_USERS = 1000  # in one request
 MAX_ROWS = 100_000  # users x k of one request
-MAX_ITEMS = 10_000  # candidates, or excluded items, of one request
+MAX_ITEMS = 10_000  # candidates, excluded items, or ratings, of one request
 MAX_BODY_BYTES = 1 << 20  # 1 MiB
 
 
@@ -70,12 +70,55 @@ class ManyUsers(BaseRequest):
         return self
 
 
+NAME = Field(description="The item's name; only there if the run has names.")
+
+
+class Rating(BaseRequest):
+    """A rating of a new user."""
+
+    user: Id = Field("new", description="What the user is called in the answer; need not be told for a single one.")
+    item: Id = Field(description="An item's id.")
+    rating: float = Field(allow_inf_nan=False, description="A rating on the scale of the log.")
+
+
+class NewUsers(BaseRequest):
+    """The lists of users whom the log does not have, from a few of their ratings."""
+
+    ratings: list[Rating] = Field(min_length=1, max_length=MAX_ITEMS, description="Of one user or of several.")
+    k: Annotated[StrictInt, LENGTH, BeforeValidator(_whole)] = 10
+    filter_seen: StrictBool = Field(True, description="Leave out the items of these ratings.")
+    candidates: list[Id] | None = Field(
+        None, min_length=1, max_length=MAX_ITEMS, description="Item ids to choose from; null for all."
+    )
+    exclude: list[Id] = Field([], max_length=MAX_ITEMS, description="Item ids to leave out; unknown ids are ignored.")
+
+    @model_validator(mode="after")
+    def _limit_rows(self) -> Self:
+        users = len({str(rating.user) for rating in self.ratings})
+        if users > MAX_USERS or users * self.k > MAX_ROWS:
+            limits = f"users must be at most {MAX_USERS:,}, and users x k at most {MAX_ROWS:,}"
+            raise ValueError(f"{limits}, got {users} x {self.k}")
+        return self
+
+
 class Ranked(BaseModel):
     """An item of a list."""
 
     item_id: Id
-    score: float = Field(description="Probability of a positive rating; between items the cosine of their vectors.")
+    item_name: Annotated[str | None, NAME] = None
+    score: float = Field(
+        description="Probability of a positive rating, of clicks of relevance; between items the cosine of vectors."
+    )
     rank: int = Field(ge=1)
+
+
+class Scored(Ranked):
+    """An item of a user's list."""
+
+    scored_by: Literal["model", "features", "fold-in", "popularity"] = Field(
+        description="What the score rests on: ratings of the user and the item in the log (model), side features where "
+        "there are none, the ratings of the request (fold-in), or the items' rates of positive labels."
+    )
 
 
 class UserList(BaseModel):
@@ -83,7 +126,7 @@ class UserList(BaseModel):
 
     user_id: Id
     known: bool = Field(description="Whether the log has the user; others get popular items, or are an error.")
-    items: list[Ranked]
+    items: list[Scored]
 
 
 class UserLists(BaseModel):
@@ -96,6 +139,7 @@ class ItemList(BaseModel):
     """The items most like one."""
 
     item_id: Id
+    item_name: Annotated[str | None, NAME] = None
     items: list[Ranked]
 
 

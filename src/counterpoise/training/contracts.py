@@ -21,7 +21,7 @@ from counterpoise.data.batches import Batch, Batches
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError
 from counterpoise.models.base import Backbone, Scorer
-from counterpoise.risks import error, exposure_cross_entropy
+from counterpoise.risks import ErrorOf, error, exposure_cross_entropy
 from counterpoise.training.loop import Training, train
 from counterpoise.training.optimizer import Adam, Rate
 
@@ -42,15 +42,27 @@ class FitContext:
     device: torch.device
     generator: torch.Generator
     wrap: Wrap = lambda learner, training: learner  # around every learner that is trained, such as CUDA graphs
+    error: ErrorOf = error  # of the predictor; first models have log loss
 
-    def batches(self, pairs: bool = False) -> Batches:
-        """Batches of the log, with pairs of D beside them where asked for."""
+    def batches(self, pairs: bool = False, own_users: bool = False) -> Batches:
+        """Batches of the log, with pairs of D beside them where asked for: uniform ones, or of the rows' own users."""
         size = self.training.rows_per_step(len(self.log))
-        pairs_per_row = self.training.pairs_per_row(self.log) if pairs else 0
-        return self.log.batches(size, self.device, self.generator, pairs_per_row)
+        pairs_per_row = self.training.pairs_per_row(self.log, own_users) if pairs else 0
+        return self.log.batches(size, self.device, self.generator, pairs_per_row, own_users)
+
+    @property
+    def unit(self) -> float:
+        """What a mean over D is divided by: the density for clicks, so that a loss is one for each click, else 1.
+
+        Information on a rare label is that of its positives. Without it the prior would grow with the unclicked pairs.
+        """
+        return self.log.density if self.log.feedback == "clicks" else 1.0
 
     def build(self, backbone: Backbone, rate: float | None = None) -> Scorer:
-        """A fresh scorer on the device; it starts near the probability `rate`, by default the mean label."""
+        """A fresh scorer on the device, which starts near the probability `rate`: by default the share of clicks in D,
+        or the mean label.
+        """
+        rate = self.log.density if rate is None and self.log.feedback == "clicks" else rate
         scorer = backbone.build(self.log, self.generator, rate).to(self.device)
         backbone.pretrain(scorer, self)
         return scorer
@@ -78,8 +90,8 @@ class FitContext:
             return
         order = torch.randperm(len(rows), generator=self.generator)
         for start in range(folds):
-            chosen = order[start::folds].sort()[0]
-            others = np.setdiff1d(rows.numpy(), chosen.numpy())
+            chosen, others = order[start::folds].sort()[0], np.ones(len(rows), dtype=bool)
+            others[chosen.numpy()] = False
             yield chosen.to(self.device), self.on(self.log.take(others))
 
     def need_probe(self, who: str, otherwise: str) -> FeedbackLog:
@@ -102,7 +114,7 @@ class FitContext:
     def short(self) -> FitContext:
         """The same fit with fewer epochs, for first models."""
         epochs = max(MIN_PRETRAINING_EPOCHS, math.ceil(PRETRAINING_STEPS / len(self.batches())))
-        return replace(self, training=replace(self.training, epochs=min(epochs, self.training.epochs)))
+        return replace(self, training=replace(self.training, epochs=min(epochs, self.training.epochs), steps=None))
 
     def fit_labels(self, backbone: Backbone) -> Scorer:
         """A first model of the labels: plain training on the observed rows."""
@@ -239,6 +251,7 @@ class FittedImputation:
     backbone: Backbone | None = None  # of the model that the predictor learns from, where there is one
     correction: float = 1.0  # the share of the correction that counts in the risk `dr`
     prior_scale: float = 1.0  # factor of the predictor's prior
+    floor: float = math.inf  # a term of the risk `pairwise` is at least minus this
     offset: float = (
         0.0  # the log odds ratio c of labels, log against all pairs: P(label | observed) = sigmoid(logit + c)
     )
@@ -284,6 +297,7 @@ class Imputation(Configurable):
     """The configuration of a `FittedImputation`."""
 
     imputes_errors: ClassVar[bool] = True  # whether it imputes errors, as the risk "direct" needs
+    any_error: ClassVar[bool] = False  # whether it imputes whatever error the predictor has, not log loss alone
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
         """Ready to be trained beside the weights of the same fit."""

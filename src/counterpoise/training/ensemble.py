@@ -136,24 +136,39 @@ class EnsembleScorer(Scorer):
         return torch.cat(users, 1), torch.cat(items, 1)
 
     def factors(self) -> tuple[Tensor, Tensor] | None:
-        return self._joined([scorer.factors() for scorer in self._scorers()])
+        known = [pair for scorer in self._scorers() if (pair := scorer.factors()) is not None]
+        if len(known) < len(self.members):
+            return None
+        users, items = zip(*known, strict=True)
+        return self._joined("user", users), self._joined("item", items)
 
     def vectors(self) -> tuple[Tensor, Tensor] | None:
         """The vectors of all members, those of users by slope and weight, and the intercept beside a column of ones."""
-        joined = self._joined([scorer.vectors() for scorer in self._scorers()])
-        if joined is None:
+        known = [pair for scorer in self._scorers() if (pair := scorer.vectors()) is not None]
+        if len(known) < len(self.members):
             return None
-        users, items = joined
-        ones = torch.ones_like(items[:, :1])
-        return torch.cat([users, self.intercept * torch.ones_like(users[:, :1])], 1), torch.cat([items, ones], 1)
+        users, items = zip(*known, strict=True)
+        return self.join("user", users), self.join("item", items)
 
-    def _joined(self, tables: Sequence[tuple[Tensor, Tensor] | None]) -> tuple[Tensor, Tensor] | None:
-        known = [pair for pair in tables if pair is not None]
-        if len(known) < len(tables):
-            return None
-        factors = [float(self.slope * weight) for weight in self.weights]
-        users = torch.cat([factor * users for factor, (users, _) in zip(factors, known, strict=True)], 1)
-        return users, torch.cat([items for _, items in known], 1)
+    def join(self, side: str, vectors: Sequence[Tensor]) -> Tensor:
+        """The vectors of some users (or items) from those that the members have of them."""
+        joined, ones = self._joined(side, vectors), torch.ones_like(vectors[0][:, :1])
+        return torch.cat([joined, self.intercept * ones if side == "user" else ones], 1)
+
+    def _joined(self, side: str, tables: Sequence[Tensor]) -> Tensor:
+        factors = [float(self.slope * weight) if side == "user" else 1.0 for weight in self.weights]
+        return torch.cat([factor * table for factor, table in zip(factors, tables, strict=True)], 1)
+
+    def unrated_vectors(self, side: str, count: int, features: Tensor | None = None) -> Tensor:
+        return self.join(side, [scorer.unrated_vectors(side, count, features) for scorer in self._scorers()])
+
+    def append_rows(self, side: str, count: int, features: Tensor | None = None) -> None:
+        for scorer in self._scorers():
+            scorer.append_rows(side, count, features)
+        self.n_users, self.n_items = self._scorers()[0].n_users, self._scorers()[0].n_items
+
+    def feature_columns(self, side: str) -> int:
+        return self._scorers()[0].feature_columns(side)
 
     @property
     def exposure_coefficients(self) -> Tensor | None:
@@ -176,7 +191,7 @@ class EnsembleLearner:
         self.members, self.main = list(members), members[-1]
         self.main.follows = len(members) > 1
         self.weights, self.imputation, self.ordinal = self.main.weights, self.main.imputation, self.main.ordinal
-        self.uses_pairs = self.main.uses_pairs
+        self.uses_pairs, self.batches = self.main.uses_pairs, self.main.batches
         self.scorer = EnsembleScorer([member.scorer for member in members], weights)
 
     def start_epoch(self, epoch: int) -> None:
@@ -214,6 +229,7 @@ class EnsembleLearner:
             found = self.main.finish()
             for member in self.members[:-1]:
                 member.scorer.shift(self.main.shifted)
+                member.shifted = self.main.shifted
             return found
         probe = FittedProbe.of(ProbeLabels(), context.probe, torch.zeros((), device=context.device), None)
         before = deepcopy(self.scorer.state_dict())

@@ -15,6 +15,7 @@ from counterpoise.balance.diagnostics import weight_facts
 from counterpoise.data.batches import Batch, Batches
 from counterpoise.errors import ConfigError, ConvergenceWarning
 from counterpoise.models.base import Scorer
+from counterpoise.risks import ErrorOf
 from counterpoise.training.contracts import (
     FitContext,
     FittedImputation,
@@ -57,11 +58,15 @@ class Learner:
     risk_name: str
     optimizer: Adam
     log: Batches  # the whole log as one batch, for the residuals of all rows
+    unit: float = 1.0  # see `FitContext.unit`
+    error_of: ErrorOf = risks.error
     ordinal: FittedOrdinal | None = None
     probe: FittedProbe | None = None
     prior_epochs: Container[int] = ()  # before which the prior is estimated
     follows: bool = False  # whether it takes precisions over that another learner estimates meanwhile
     prior_scaled_at: int = 0  # the epoch, counted from 1
+    centres: bool = False  # whether biases are centred at the start of an epoch, where steps are few
+    rated: dict[str, Tensor] | None = None  # 1 for users and items with rows
     shifted: float = 0.0  # what was added to all logits after training
 
     @classmethod
@@ -101,9 +106,11 @@ class Learner:
     ) -> Self:
         """From parts that are there, with a fresh optimiser."""
         optimizer = context.optimizer(*(model for model in (scorer, ordinal, probe) if model is not None))
-        labels_alone = risk not in risks.NEED_IMPUTATION and not imputation.needs_pairs  # a likelihood of labels
-        epochs = prior_epochs(context.training.epochs) if labels_alone else ()
-        return cls(scorer, weights, imputation, risk, optimizer, context.batches(), ordinal, probe, epochs)
+        labels_alone = risk not in risks.LOOK_AT_PAIRS and not imputation.needs_pairs  # a likelihood of labels
+        rows = len(context.log)
+        epochs = prior_epochs(context.training.planned_epochs(rows)) if labels_alone else ()
+        parts = scorer, weights, imputation, risk, optimizer, context.batches(), context.unit, context.error
+        return cls(*parts, ordinal, probe, epochs, centres=context.training.counts_steps(rows))
 
     def rebuilt(self, context: FitContext, probe: FittedProbe | None) -> Learner:
         """The same parts with other labels of a probe, or none, and a fresh optimiser."""
@@ -115,11 +122,15 @@ class Learner:
         """Whether a step looks at pairs of D."""
         return self.scores_pairs or self.weights.needs_pairs or self.imputation.needs_pairs
 
+    def batches(self, context: FitContext) -> Batches:
+        """What it learns from: batches of the log, and the pairs of D that it looks at."""
+        return context.batches(self.uses_pairs, own_users=self.risk_name == "pairwise")
+
     @property
     def scores_pairs(self) -> bool:
         """Whether the risk or the weights look at the predictor's logits there."""
         weights = self.weights
-        return self.risk_name in risks.NEED_IMPUTATION or (weights.needs_pairs and weights.needs_pair_logits)
+        return self.risk_name in risks.LOOK_AT_PAIRS or (weights.needs_pairs and weights.needs_pair_logits)
 
     @property
     def offset(self) -> Tensor | float:
@@ -128,6 +139,8 @@ class Learner:
 
     def start_epoch(self, epoch: int) -> None:
         """Let weights and imputation look at the whole log."""
+        if self.centres:
+            self._centre_biases()
         changed = self.weights.refresh(epoch, self._residuals)
         if self.probe is not None and (epoch == 1 or self.weights.changes):
             self.probe.scale(self.weights.ratio)
@@ -145,7 +158,8 @@ class Learner:
         `estimate`: take precisions that the scorer can estimate from what it has learned so far
         (`Scorer.estimated_precisions`).
         """
-        ratio, prior_scale = self.weights.ratio.double().cpu(), self.imputation.prior_scale
+        ratio, prior_scale = self.weights.ratio.double().cpu() / self.unit, self.imputation.prior_scale
+        ratio = torch.ones_like(ratio) if self.risk_name == "exposed" else ratio  # where every click counts as one
         if self.risk_name == "snips":  # where weights count by their share of the sum
             ratio = ratio / ratio.mean()
         sizes = {"user": self.scorer.n_users, "item": self.scorer.n_items}
@@ -172,6 +186,22 @@ class Learner:
             if place in self.optimizer.row_precisions or bool((scale != 1).any()):
                 scales[place] = scale
         self.optimizer.scale_precisions(scales)
+
+    @torch.no_grad()
+    def _centre_biases(self) -> None:
+        """`Scorer.centre_biases` by the prior precisions of users and items with rows."""
+        if self.rated is None:
+            self.rated = {"user": torch.zeros(self.scorer.n_users), "item": torch.zeros(self.scorer.n_items)}
+            for codes in self.log.codes():
+                for known, of_rows in zip(self.rated.values(), codes, strict=True):
+                    known[of_rows.cpu().long()] = 1.0
+        found = {}
+        for place, (name, parameter) in enumerate(self.scorer.named_parameters()):
+            side, own = self.scorer.side(name), self.optimizer.row_precisions.get(place)
+            if side is not None and name.endswith(f"{side}_bias.weight"):
+                precision = torch.ones(len(parameter)).to(parameter) if own is None else own[:, 0]
+                found[f"{side}_bias.weight"] = precision * self.rated[side].to(parameter)
+        self.scorer.base().centre_biases(found)
 
     def _scale_of_shift(self, prior_scale: float) -> dict[int, Tensor]:
         """The factor of the precision of the probe's shift, by its place, which is the last; {} where it is fixed."""
@@ -207,16 +237,16 @@ class Learner:
         logits = self._logits(batch)
         errors = self._errors(batch, logits.rows)
         inputs = StepInputs(batch, logits.rows.detach(), logits.pairs.detach(), errors.detach())
-        self.imputation.step(inputs, self.weights.ratio[batch.rows], rate)
+        self.imputation.step(inputs, self.weights.ratio.index_select(0, batch.rows), rate)
         imputed, imputed_on_pairs = self._imputed(batch, logits, errors)
         self.weights.step(inputs, imputed.detach(), imputed_on_pairs.detach(), rate)
-        ratio = self.weights.ratio[batch.rows]
+        ratio = self.weights.ratio.index_select(0, batch.rows)
         extras = (
             self.weights.extra_loss(batch, logits.rows, logits.pairs),
             self.imputation.extra_loss(batch, logits.base_rows, logits.base_pairs),
             self._ordinal_loss(batch, logits, ratio),
         )
-        risk = self._risk(batch, errors, ratio, imputed, imputed_on_pairs)
+        risk = self._risk(batch, logits, errors, self.weights.ratio, imputed, imputed_on_pairs)
         loss = sum((extra for extra in extras if extra is not None), risk)
         if self.probe is not None:
             loss = loss + self.probe.share * self.probe.mean_error(self.scorer, self.ordinal)
@@ -233,10 +263,11 @@ class Learner:
         logits = self._logits(batch)
         errors = self._errors(batch, logits.rows)
         ratio = self.weights.at(batch.users, batch.items, batch.labels)
-        ratio = ratio / ratio.mean()
+        if self.unit == 1:  # of clicks the scale of weights is that of relevance
+            ratio = ratio / ratio.mean()
         if self.risk_name == "direct":
             return risks.snips(errors, ratio)
-        return self._risk(batch, errors, ratio, *self._imputed(batch, logits, errors))
+        return self._risk(batch, logits, errors, ratio, *self._imputed(batch, logits, errors))
 
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""
@@ -259,9 +290,8 @@ class Learner:
         for block in log:
             logits = self._logits(block)
             errors = self._errors(block, logits.rows)
-            ratio, imputed = self.weights.ratio[block.rows], self._imputed(block, logits, errors)
-            size = len(block.rows)
-            risk += size * float(self._risk(block, errors, ratio, *imputed))
+            imputed, size = self._imputed(block, logits, errors), len(block.rows)
+            risk += size * float(self._risk(block, logits, errors, self.weights.ratio, *imputed))
             rows, error = rows + size, error + size * float(errors.mean())
         if self.probe is not None:
             facts["probe"] = self.probe.facts() | ({"alone": True} if self.risk_name == "probe" else {})
@@ -297,18 +327,29 @@ class Learner:
 
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:
         """The errors of the rows, whose labels are those given that they were observed."""
-        return risks.error(self.imputation.targets(batch), logits + self.offset)
+        return self.error_of(self.imputation.targets(batch), logits + self.offset)
 
     def _imputed(self, batch: Batch, logits: Logits, errors: Tensor) -> tuple[Tensor, Tensor]:
         """The imputed errors of the rows, and of the pairs of D where they are scored."""
         scored = batch if self.scores_pairs else batch.without_pairs()
         return self.imputation.errors(scored, logits.rows, logits.pairs, errors)
 
-    def _risk(self, batch: Batch, errors: Tensor, ratio: Tensor, imputed: Tensor, imputed_on_pairs: Tensor) -> Tensor:
+    def _risk(
+        self, batch: Batch, logits: Logits, errors: Tensor, of_log: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+    ) -> Tensor:
+        """The risk on a batch; `of_log`: the ratios of all rows of the log that the batch is of."""
+        ratio = of_log[batch.rows]
         if self.risk_name == "dr":
-            return risks.dr(errors, ratio, imputed, imputed_on_pairs, self.imputation.correction)
+            return risks.dr(errors, ratio, imputed, imputed_on_pairs, self.imputation.correction) / self.unit
+        if self.risk_name == "exposed":
+            exposure = self.unit / self.weights.at(batch.pair_users, batch.pair_items)
+            return risks.exposed(errors, imputed, imputed_on_pairs, exposure, self.unit) / self.unit
         if self.risk_name == "direct":
             return risks.direct(imputed_on_pairs)
+        if self.risk_name == "pairwise":
+            assert batch.pair_rows is not None
+            on_pairs = torch.where(batch.pair_rows >= 0, of_log[batch.pair_rows], 0.0) / self.unit
+            return risks.pairwise(logits.rows, logits.pairs, ratio / self.unit, on_pairs, self.imputation.floor)
         if self.risk_name == "probe":
             return 0.0 * errors.sum()
         return self._weighted_mean(batch, errors, ratio)
@@ -360,7 +401,10 @@ def _row_scales(ratio: Tensor, log: Batches, sizes: dict[str, int]) -> dict[str,
         for total, codes in zip(sums.values(), block, strict=True):
             total.index_add_(1, codes.cpu().long(), torch.stack([part, part.square()]))
         start += len(part)
-    return {
-        side: torch.where(first > 0, second / first.clamp(min=1e-12), 1.0).clamp(max=1.0)
-        for side, (first, second) in sums.items()
-    }
+    return {side: share_of_prior(both) for side, both in sums.items()}
+
+
+def share_of_prior(sums: Tensor) -> Tensor:
+    """min(1, sum w^2 / sum w) of each user or item, from its sums of w and w^2 (2, size); 1 for one without rows."""
+    first, second = sums
+    return torch.where(first > 0, second / first.clamp(min=1e-12), 1.0).clamp(max=1.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from counterpoise.data.feedback import words_of
 from counterpoise.models.exposure import MIN_COEFFICIENT
 
 Facts = Mapping[str, Any]
@@ -13,6 +14,8 @@ MIN_CHANGE = 0.005  # of a factor: smaller ones print as 1
 
 def is_corrected(facts: Facts) -> bool:
     """Whether anything was done about selection: weights, imputation, exposure, or a probe."""
+    if facts.get("feedback") == "clicks":  # where all methods impute: the label 0 corrects nothing
+        return _is_weighted(facts) or bool(set(facts["imputation"]) - {"label"})
     imputed = bool(facts["imputation"]) and facts["imputation"].get("log_odds_ratio") != 0
     judged = bool(facts.get("probe", {}).get("learned")) or "ensemble" in facts
     return _is_weighted(facts) or imputed or bool(facts.get("imputed")) or _exposure_counts(facts) or judged
@@ -22,6 +25,9 @@ def correction_sentences(facts: Facts, rows: int) -> list[str]:
     """What was done about selection, and what was not; `rows`: of the log."""
     if facts.get("probe", {}).get("alone"):
         return [f"Probe: {_rows(facts)}; the model learned from nothing else."]
+    if facts.get("feedback") == "clicks":
+        unused = ["The probe is not used: no method for clicks learns from one."] if "probe" in facts else []
+        return [words_of("clicks").unknown_pairs, *unused, _weights(facts, rows), *_clicked(facts)]
     return [
         _probe(facts),
         _weights(facts, rows),
@@ -40,7 +46,7 @@ def _rows(facts: Facts) -> str:
 def _probe(facts: Facts) -> str:
     probe = facts.get("probe")
     if probe is None:
-        return "No probe: nothing is known of pairs that were not rated but what the log shows."
+        return words_of(facts.get("feedback")).unknown_pairs
     if not probe["learned"]:
         rate = "ratio_of_positive" in facts["weights"] or {"log_odds_ratio", "label"} & set(facts["imputation"])
         judged = "it judged the predictors, and its labels were not learned" if "ensemble" in facts else ""
@@ -65,8 +71,23 @@ def _weights(facts: Facts, rows: int) -> str:
     return f"Rows of the log are weighted{how}: effective sample size {size}."
 
 
+def _clicked(facts: Facts) -> list[str]:
+    """How exposure, the chance that a pair was seen, was told from relevance."""
+    if "exposure" in facts["weights"]:
+        mean = facts["weights"]["exposure"]["mean"]
+        return [
+            f"Exposure, the chance of being seen, is {mean:.2f} for a clicked pair on average, if that of the most "
+            "exposed is 1: a part of popularity is taken for exposure, the rest for relevance."
+        ]
+    if "exposure" in facts["imputation"]:
+        mean = facts["imputation"]["exposure"]["mean"]
+        return [f"Exposure, the chance of being seen, was learned beside the prediction: {mean:.2f} on average."]
+    return [] if is_corrected(facts) else ["Nothing was done about exposure: often seen items are favoured."]
+
+
 def _imputed(facts: Facts) -> list[str]:
-    return ["Errors of pairs that were not rated were imputed."] if facts.get("imputed") else []
+    words = words_of(facts.get("feedback"))
+    return [words("Errors of pairs that were not rated were imputed.")] if facts.get("imputed") else []
 
 
 def _exposure_counts(facts: Facts) -> bool:

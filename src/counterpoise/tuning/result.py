@@ -7,6 +7,11 @@ from dataclasses import asdict, dataclass
 from statistics import NormalDist
 from typing import Any
 
+import polars as pl
+
+from counterpoise.config import Feedback
+from counterpoise.data.frames import POLARS, to_kind
+from counterpoise.data.notebook import notebook_html
 from counterpoise.errors import DataError
 from counterpoise.evaluation.estimates import Estimate
 from counterpoise.methods import make
@@ -40,6 +45,8 @@ class Tuning:
     best_risk: Estimate
     gain: Estimate | None  # default risk - best risk, paired row by row
     validation: dict[str, Any]  # the held-out rows and their effective sample size
+    frame_kind: str = POLARS  # of `to_frame`
+    feedback: Feedback = "ratings"  # of the log
 
     @property
     def best(self) -> Trial:
@@ -73,7 +80,7 @@ class Tuning:
 
     def make(self) -> DebiasedRecommender:
         """A fresh recommender with the best settings."""
-        return make(self.method, **{"seed": self.seed, **self.settings})
+        return make(self.method, feedback=self.feedback, **{"seed": self.seed, **self.settings})
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -88,6 +95,21 @@ class Tuning:
             "validation": self.validation,
             "trials": [asdict(trial) for trial in self.trials],
         }
+
+    def to_frame(self) -> Any:
+        """The trials: number, state, risk, whether they are the defaults, and a column for each setting."""
+        names = dict.fromkeys(name for trial in self.trials for name in trial.settings)
+        facts = ("number", "state", "risk", "default", "seconds")
+        columns = {name: [getattr(trial, name) for trial in self.trials] for name in facts}
+        settings = {name: [trial.settings.get(name) for trial in self.trials] for name in names}
+        return to_kind(pl.DataFrame(columns | settings, strict=False), self.frame_kind)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the outcome, and the trials from the least risk."""
+        ranked = sorted(self.trials, key=lambda trial: (trial.state != "complete", trial.risk is None, trial.risk or 0))
+        rows = [[t.number, t.state, t.risk, _settings(t)] for t in ranked]
+        title = f"Tuning of {self.method}: {len(rows)} trials"
+        return notebook_html(title, self.summary(), [["trial", "state", "risk", "settings"], *rows])
 
     def summary(self) -> str:
         """The outcome in a few lines."""
@@ -115,6 +137,10 @@ def best_trial(trials: tuple[Trial, ...]) -> Trial:
         reason = trials[-1].reason if trials else "none was finished yet."
         raise DataError(f"none of {len(trials)} trials is complete: {reason}")
     return min(complete, key=lambda trial: (trial.risk, trial.number))
+
+
+def _settings(trial: Trial) -> str:
+    return "the defaults" if trial.default else ", ".join(f"{name}={value}" for name, value in trial.settings.items())
 
 
 def _with_error(estimate: Estimate) -> str:

@@ -20,6 +20,7 @@ NOT_SEARCHED = ("seed", "device")
 BASELINES_OWN = (
     *("weights__clip", "weights__observation", "weights__labels", "weights__balance", "weights__stability"),
     *("imputation__mix", "imputation__ridge", "imputation__threshold"),
+    *("closed_form__confidence", "closed_form__exposure", "closed_form__precision"),
 )
 # The paper's grid of C: 1e-6, 5e-6, 1e-5, ..., 0.5, 1.
 PAPER_TOLERANCES = (*(round(digit * 10.0**power, 6) for power in range(-6, 0) for digit in (1, 5)), 1.0)
@@ -81,6 +82,11 @@ def _fixed(**range_or_choices: Any) -> Callable[[Any], Dimension]:
     return lambda default: Dimension("", **range_or_choices)
 
 
+def _priors(*numbers: float) -> Callable[[Any], Dimension]:
+    """These precisions, and "auto" where that is the default: not all backbones estimate theirs."""
+    return lambda default: Dimension("", choices=(*(["auto"] if default == "auto" else []), *numbers))
+
+
 # Full name of a setting -> its dimension, given its default. Settings that a method does not have are skipped; those of
 # a wrapped backbone go by the names that they have unwrapped.
 DEFAULT_SPACE: dict[str, Callable[[Any], Dimension]] = {
@@ -88,8 +94,8 @@ DEFAULT_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "training__epochs": _around(3, 2, integer=True),
     "backbone__dim": _around(8, 2, integer=True),
     "backbone__l2": _around(16, 16),
-    "backbone__l2_biases": _fixed(choices=("auto", 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)),
-    "backbone__l2_exposure": _fixed(choices=("auto", 0.1, 1.0, 10.0)),
+    "backbone__l2_biases": _priors(0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0),
+    "backbone__l2_exposure": _priors(0.1, 1.0, 10.0),
     "imputation__strength": _around(4, 2),
     "weights__tolerance": _fixed(choices=(None, 0.0, 0.01, 0.03, 0.1)),
     "weights__kept": _fixed(choices=(None, 0.999, 0.99, 0.97, 0.9, 0.7)),
@@ -108,6 +114,13 @@ DEFAULT_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "weights__imputed_strength": _around(10, 10),
     "weights__look_ahead": _around(10, 10),
     "weights__meta_rate": _around(10, 10),
+    # of methods for clicks
+    "weights__power": _fixed(low=0.0, high=1.0),
+    "closed_form__confidence": _around(10, 10),
+    "closed_form__exposure": _around(10, 2),
+    "closed_form__precision": _around(10, 10),
+    "imputation__floor": _fixed(choices=(0.0, 0.01, 0.1, 1.0)),
+    "imputation__start": _fixed(low=0.1, high=0.9),
 }
 PAPER_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "training__learning_rate": _fixed(choices=(0.01, 0.03, 0.05, 0.1)),
@@ -147,6 +160,8 @@ def search_space(
         taken |= {"weights__tolerance", "weights__functions__n"}  # it has no tolerance and uses all candidates
     if (params.get("weights__strength"), params.get("weights__solver")) != ("auto", "dual"):
         taken.add("weights__kept")
+    if model.closed_form is not None:
+        taken |= {"training__learning_rate", "backbone__l2_biases"}  # it takes no steps, and learns no biases
     if getattr(model.imputation, "weighting", None) != "mse":
         taken.add("imputation__mix")  # which no other weighting looks at
     # settings that can be searched: {name, as if a wrapped backbone stood alone: full name}

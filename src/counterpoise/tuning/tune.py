@@ -8,10 +8,11 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from counterpoise import __version__
-from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
+from counterpoise.config import takes_options
+from counterpoise.data.log import DEFAULTS, Dataset, LogOptions, as_logs, hash_logs
 from counterpoise.errors import CounterpoiseError, DataError, check_number
 from counterpoise.evaluation.estimates import (
     Errors,
@@ -23,10 +24,11 @@ from counterpoise.evaluation.estimates import (
     held_out_errors,
     pooled,
 )
-from counterpoise.methods import make
+from counterpoise.methods import DEFAULT_METHOD, make
 from counterpoise.parallel import fit_models
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.training.loop import DivergenceError, Progress
+from counterpoise.training.events import Progress, by_epoch
+from counterpoise.training.loop import DivergenceError
 from counterpoise.tuning.result import Trial, Tuning, best_trial
 from counterpoise.tuning.search_space import default_values, search_space
 from counterpoise.tuning.study import Candidate, Study, load_optuna
@@ -35,12 +37,13 @@ MAX_DEFICIT = 2.0  # standard errors of the paired difference by which a trial m
 STEPS_PER_FIT = 100  # of the reported progress
 
 
+@takes_options(LogOptions, DEFAULTS)
 def tune(
-    data: FeedbackLog | Dataset,
-    method: str = "counterpoise",
+    data: Any,
+    method: str | None = None,
     trials: int = 20,
     *,
-    probe: FeedbackLog | None = None,
+    probe: Any = None,
     settings: Mapping[str, Any] | None = None,
     space: str = "default",
     search: Mapping[str, Any] | None = None,
@@ -56,9 +59,12 @@ def tune(
     parallel_map: ParallelMap | None = None,
     hold_out_probe: bool = True,
     build: Callable[..., DebiasedRecommender] = make,
+    **options: Unpack[LogOptions],
 ) -> Tuning:
     """Search the settings of a method, `trials` configurations in all; the first one is the method's defaults.
 
+    `data`: a log, a `Dataset`, or a frame with `options` as in `FeedbackLog.from_frame`, as may be the `probe`.
+    `method`: by default that for the log's kind of feedback. Trials of clicks are judged by the ranks of held-out ones.
     The keywords are those of the command. `settings` stay fixed; for `space` and `search`
     (`{"l2": "1:64:log", "dim": [8, 16]}`) see `search_space`. The log is cut into `folds`, and the first `eval_folds`
     of them are held out, one at a time (default: all).
@@ -76,18 +82,22 @@ def tune(
     """
     check_number("trials", trials, at_least=1, integer=True)
     check_number("parallel_trials", parallel_trials, at_least=1, integer=True)
-    log, fixed = data.train if isinstance(data, Dataset) else data, dict(settings or {})
-    if not isinstance(log, FeedbackLog):
-        raise DataError(f"`data` must be a FeedbackLog or a Dataset, got {type(data).__name__}.")
+    fixed = dict(settings or {})
+    if isinstance(data, Dataset):
+        data, probe = data.train, data.probe if probe is None else probe
+    log, probe = as_logs({"data": data, "probe": probe}, **options)
     if not log.in_memory:
         raise DataError(
             f"a search needs a log in memory, got one of {len(log):,} rows that is streamed. "
             "Tune on some of its files, or raise `memory` in the file of --config."
         )
+    method = DEFAULT_METHOD[log.feedback] if method is None else method
+    if build is make:
+        build = partial(make, feedback=log.feedback)
     dimensions = search_space(method, fixed, len(log), space, search, build)
     load_optuna()  # an error now, not after the weights
     validation = replace(
-        Validation.of(data, probe, folds=folds, eval_folds=eval_folds, seed=seed, hold_out_probe=hold_out_probe),
+        Validation.of(log, probe, folds=folds, eval_folds=eval_folds, seed=seed, hold_out_probe=hold_out_probe),
         parallel_map=parallel_map,
     )
     problem = {
@@ -107,7 +117,9 @@ def tune(
         running.next_trials(parallel_trials, trials, progress)
         if callback is not None:
             callback(study.trials())
-    return Tuning(method, seed, fixed, study.trials(), *running.risks(), validation.facts())
+    return Tuning(
+        method, seed, fixed, study.trials(), *running.risks(), validation.facts(), log.frame_kind, log.feedback
+    )
 
 
 @dataclass(eq=False)
@@ -165,7 +177,7 @@ class _Search:
                 return [_result_or_error(partial(held_out_errors, fold, model)) for model in models]
 
         def fit(candidate: Candidate) -> Errors:
-            model = self.make(candidate.settings).fit(fold.log, fold.probe, progress=progress)
+            model = self.make(candidate.settings).fit(fold.log, fold.probe, callback=by_epoch(progress))
             return held_out_errors(fold, model)
 
         return [_result_or_error(partial(fit, candidate)) for candidate in candidates]

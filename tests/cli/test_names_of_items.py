@@ -1,0 +1,103 @@
+"""Names of items from the files of a fit to lists, the report, the served page and the API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import polars as pl
+import pytest
+from command_line import one_line, run
+
+NAME = '<script>alert("it\'s")</script>'
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("named")
+    rows = [(u, 10 * i, 1 + (u * i) % 5) for u in range(30) for i in range(20) if (u + i) % 3]
+    pl.DataFrame(rows, ["who", "what", "rating"], orient="row").write_csv(folder / "log.csv")
+    names = {"what": [10 * i for i in range(19)], "title": [f"{NAME} {i}" for i in range(19)], "year": [1990] * 19}
+    pl.DataFrame(names).write_csv(folder / "movies.csv")
+    return folder
+
+
+def fit(files: Path, *words: object, out: str = "run") -> tuple[int, str, str]:
+    columns = ("--user-col", "who", "--item-col", "what", "--threshold", 3, "--method", "mf", "--epochs", 3)
+    return run("fit", files / "log.csv", *columns, "--out", files / out, *words)
+
+
+@pytest.fixture(scope="module")
+def fitted(files: Path) -> Path:
+    code, out, _ = fit(files, "--item-names", files / "movies.csv", "--report")
+    assert code == 0
+    assert f"Names: 19 of 20 items by column 'title' of {files / 'movies.csv'}." in " ".join(out.split())
+    return files / "run"
+
+
+def test_recommend_prints_and_writes_names(fitted: Path) -> None:
+    code, out, _ = run("recommend", fitted, "--users", "1", "--k", "20", "--json")
+    assert code == 0
+    names = {row["item_id"]: row["item_name"] for row in json.loads(out)}
+    assert names.items() <= ({10 * i: f"{NAME} {i}" for i in range(19)} | {190: "190"}).items()
+    assert run("recommend", fitted, "--out", fitted.parent / "lists.csv", "--quiet")[0] == 0
+    assert pl.read_csv(fitted.parent / "lists.csv").columns[:5] == ["user_id", "item_id", "item_name", "score", "rank"]
+
+
+def test_the_report_shows_names_as_text(fitted: Path) -> None:
+    page = (fitted / "report.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(&#34;it&#39;s&#34;)" in page
+    assert "<script>alert" not in page
+    facts = json.loads((fitted / "report.json").read_text(encoding="utf-8"))
+    listed = [entry for user in facts["lists"]["users"] for entry in user["run"]]
+    assert {entry["name"] for entry in listed} <= {*(f"{NAME} {i}" for i in range(19)), "190"}
+
+
+def test_the_server_answers_with_names(fitted: Path) -> None:
+    testing = pytest.importorskip("starlette.testclient", reason="serving is not installed")
+    from counterpoise.serve.app import make_app
+    from counterpoise.serve.model import ServedRun
+
+    served = ServedRun.load(fitted)
+    with testing.TestClient(make_app(lambda: served)) as client:
+        entries = client.get("/recommend", params={"user": "1", "k": 20}).json()["items"]
+        assert all(entry["item_name"] in (f"{NAME} {entry['item_id'] // 10}", "190") for entry in entries)
+        similar = client.get("/similar", params={"item": "30", "k": 2}).json()
+        assert similar["item_name"] == f"{NAME} 3"
+        assert {"item_id", "item_name", "score", "rank"} == set(similar["items"][0])
+        page = client.get("/", params={"user": "1"}).text
+        assert "&lt;script&gt;alert" in page
+        assert "<script" not in page
+        schemas = client.get("/openapi.json").json()["components"]["schemas"]
+        assert "item_name" not in schemas["Ranked"]["required"]
+
+
+def test_a_column_of_the_table_of_items_has_the_names(files: Path) -> None:
+    rows = {"what": [10 * i for i in range(20)], "label": [f"item {i}" for i in range(20)], "kind": ["a", "b"] * 10}
+    pl.DataFrame(rows).write_csv(files / "items.csv")
+    code, _, _ = fit(files, "--items", files / "items.csv", "--item-name-col", "label", "--quiet", out="by-label")
+    assert code == 0
+    _, out, _ = run("recommend", files / "by-label", "--users", "1", "--k", "1", "--json")
+    (row,) = json.loads(out)
+    assert row["item_name"] == f"item {row['item_id'] // 10}"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--item-names", "movies.csv", "--item-name-col", "titel"], "Did you mean 'title'?"),
+        (["--item-name-col", "title"], "`--item-name-col` names a column of `--item-names`"),
+        (["--item-names", "none.csv"], "none.csv: there is no such file"),
+        (["--item-names", "others.csv"], "others.csv: no item of the log has a name"),
+    ],
+)
+def test_wrong_names_are_one_line(
+    files: Path, words: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    pl.DataFrame({"what": ["x"], "title": ["y"]}).write_csv("others.csv")
+    code, _, err = fit(files, *words, out="wrong")
+    assert code == 2
+    assert one_line(err)
+    assert expected in err
+    assert not (files / "wrong").exists()

@@ -1,0 +1,201 @@
+"""Frames of pandas, polars and pyarrow in the place of logs, and results in the kind that came in."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import narwhals as nw
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import counterpoise as cp
+from counterpoise import ConfigError, DataError, DebiasedRecommender, FeedbackLog
+from counterpoise.data.log import as_log, as_logs
+
+NAMES = {"user_col": "who", "item_col": "what", "rating_col": "stars"}
+KINDS: dict[str, tuple[Callable[[pd.DataFrame], Any], type]] = {
+    "pandas": (lambda frame: frame, pd.DataFrame),
+    "polars": (lambda frame: pl.DataFrame(frame.to_dict("list")), pl.DataFrame),
+    "lazy": (lambda frame: pl.LazyFrame(frame.to_dict("list")), pl.DataFrame),
+    "pyarrow": (lambda frame: pa.table(frame.to_dict("list")), pa.Table),
+}
+
+
+def frames() -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows to learn from, and others of the same users and items."""
+    data = cp.simulate(n_users=40, n_items=30, density=0.3, seed=1).dataset
+    table = pd.DataFrame(data.train.to_frame().rename({"user_id": "who", "item_id": "what"}).to_dict(as_series=False))
+    table = table.assign(stars=table.pop("rating") * 3 + 2).drop(columns="propensity", errors="ignore")
+    held_out = np.random.default_rng(0).random(len(table)) < 0.3
+    return table[~held_out], table[held_out]
+
+
+def small(**settings: Any) -> DebiasedRecommender:
+    return cp.make("mf", epochs=3, dim=2, **settings)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[DebiasedRecommender, pd.DataFrame]:
+    train, test = frames()
+    return small().fit(train, threshold=4, **NAMES), test
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_frame_is_fitted_and_evaluated_as_its_log(kind: str) -> None:
+    train, test = frames()
+    convert, _ = KINDS[kind]
+    model = small().fit(convert(train), threshold=4, **NAMES)
+    log, holdout = as_logs({"log": train, "holdout": test}, threshold=4, **NAMES)
+    expected = small().fit(log)
+    assert cp.evaluate(model, convert(test)).auc == cp.evaluate(expected, holdout).auc
+    assert cp.evaluate_ranking(model, convert(test)).recall == cp.evaluate_ranking(expected, holdout).recall
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_results_are_of_the_kind_that_came_in(kind: str) -> None:
+    train, test = frames()
+    convert, result = KINDS[kind]
+    model = small().fit(convert(train), threshold=4, **NAMES)
+    found = [
+        model.recommend(k=2),
+        model.recommend(convert(test)),
+        model.similar_items([1]),
+        cp.evaluate(model, convert(test)).to_frame(),
+        cp.evaluate_ranking(model, convert(test)).to_frame(),
+        cp.split(convert(train), threshold=4, **NAMES).train.to_frame(),
+    ]
+    assert {type(frame) for frame in found} == {result}
+    assert len(model.predict(convert(test))) == len(test)
+
+
+def test_predictions_of_a_pandas_frame_have_its_index(fitted: tuple[DebiasedRecommender, pd.DataFrame]) -> None:
+    model, test = fitted
+    scores = model.predict(test)
+    assert isinstance(scores, pd.Series)
+    assert scores.index.equals(test.index)
+    assert np.array_equal(scores.to_numpy(), model.predict(test["who"], test["what"]))
+    repeated = test.set_axis([0] * len(test))
+    assert np.array_equal(model.predict(repeated), scores)
+
+
+def test_a_frame_of_users_gives_one_list_for_each(fitted: tuple[DebiasedRecommender, pd.DataFrame]) -> None:
+    model, test = fitted
+    lists = model.recommend(test, k=1)
+    assert lists["user_id"].tolist() == test["who"].drop_duplicates().tolist()
+    among = model.recommend([int(test["who"].iloc[0])], candidates=test.head(5), filter_seen=False)
+    assert set(among["item_id"]) == set(test["what"].head(5))
+
+
+def test_a_loaded_model_remembers_columns_and_gives_polars(
+    fitted: tuple[DebiasedRecommender, pd.DataFrame], tmp_path: Any
+) -> None:
+    model, test = fitted
+    model.save(tmp_path / "run")
+    loaded = cp.load_model(tmp_path / "run")
+    assert isinstance(loaded.recommend(), pl.DataFrame)
+    assert isinstance(loaded.recommend(test), pd.DataFrame)
+    assert cp.evaluate(loaded, test).to_dict() == cp.evaluate(model, test).to_dict()
+
+
+def test_frames_given_together_share_users_and_items() -> None:
+    first = pd.DataFrame({"user_id": [1, 2], "item_id": ["a", "b"], "rating": [1, 0]})
+    second = pd.DataFrame({"user_id": ["3", "1"], "item_id": ["c", "a"], "rating": [1, 1]})
+    log, other = as_logs({"log": first, "probe": second})
+    assert log.user_ids is other.user_ids
+    assert log.shape == (3, 3)
+    assert other.to_frame()["user_id"].tolist() == ["3", "1"]
+    assert np.isin(log.users, other.users).tolist() == [True, False]
+
+
+def test_a_frame_beside_a_log_is_read_as_that_log() -> None:
+    train, test = frames()
+    log, _ = as_logs({"log": train, "holdout": test}, threshold=4, **NAMES)
+    probe = as_logs({"log": log, "probe": test})[1]
+    assert (probe.threshold, probe.user_ids is log.user_ids) == (4, True)
+
+
+def test_sample_and_named_columns_are_of_the_first_frame() -> None:
+    first = pl.DataFrame({"user_id": [1], "item_id": [1], "rating": [1], "when": [5]})
+    log, other = as_logs({"log": first, "probe": first.drop("when")}, sample="biased", timestamp_col="when")
+    assert (log.sample, other.sample) == ("biased", None)
+    assert (log.timestamps.tolist(), other.timestamps) == ([5], None)
+    with pytest.raises(DataError, match="`log`: there is no column 'when'"):
+        as_logs({"log": first.drop("when"), "probe": first}, timestamp_col="when")
+
+
+def test_models_without_a_memory_take_options() -> None:
+    train, test = frames()
+    options: dict[str, Any] = {"threshold": 4, **NAMES}
+    assert cp.evaluate(np.arange(len(test)), test, **options).n_rows == len(test)
+    weights = cp.weigh_holdout(test, train, **options)
+    assert len(weights.values) == len(test)
+    found = cp.evaluate(lambda users, items: 0.01 * items, test, weights=weights, train=train, **options)
+    assert found.method == "balanced"
+    assert isinstance(found.to_frame(), pd.DataFrame)
+    lists = small().fit(train, **options).recommend(k=30)
+    assert cp.evaluate_lists(lists, test, **options).recall > 0
+    assert cp.evaluate_lists(pa.table(lists.to_dict("list")), test, **options).recall > 0
+
+
+def test_tune_and_fit_many_take_frames() -> None:
+    train, _ = frames()
+    pytest.importorskip("optuna")
+    found = cp.tune(train, "mf", trials=1, folds=2, settings={"epochs": 2}, threshold=4, **NAMES)
+    assert isinstance(found.to_frame(), pd.DataFrame)
+    assert len(cp.fit_many(small(), train, seeds=[0, 1], jobs=1, threshold=4, **NAMES)) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda frame: frame.rename(columns={"who": "whom"}), "there is no column 'who'.* mean 'whom'.*`user_col`"),
+        (lambda frame: frame.assign(stars="many"), "`log`: column 'stars', row 0: expected a finite number"),
+        (lambda frame: frame.assign(what=None), "`log`: column 'what', row 0: the id is missing"),
+        (lambda frame: frame.head(0), "`log`: a log needs at least one row"),
+        (lambda frame: frame.to_dict(), "`log` must be a FeedbackLog or a frame .*, got dict"),
+        (lambda frame: frame["who"], "got Series"),
+    ],
+)
+def test_a_wrong_frame_is_an_error_in_one_line(change: Callable[[pd.DataFrame], Any], words: str) -> None:
+    with pytest.raises(DataError, match=words) as error:
+        small().fit(change(frames()[0]), threshold=4, **NAMES)
+    assert "\n" not in str(error.value)
+
+
+def test_columns_may_have_numbers_as_names() -> None:
+    frame = pd.DataFrame([[1, 2, 1.0], [2, 1, 0.0]])
+    assert FeedbackLog.from_frame(frame, user_col=0, item_col=1, rating_col=2).ratings.tolist() == [1, 0]
+    with pytest.raises(DataError, match="the columns are 0, 1, 2"):
+        as_log("log", frame)
+
+
+def test_options_of_frames_do_not_go_with_logs(fitted: tuple[DebiasedRecommender, pd.DataFrame]) -> None:
+    log = as_log("log", frames()[0], threshold=4, **NAMES)
+    with pytest.raises(ConfigError, match="`threshold`: such options are for frames"):
+        small().fit(log, threshold=4)
+    with pytest.raises(DataError, match="`items` must be given"):
+        fitted[0].predict([1])
+
+
+@pytest.mark.parametrize("function", [cp.read_log, cp.evaluate, cp.split, cp.tune, DebiasedRecommender.fit])
+def test_options_are_in_the_signature_and_misspelt_ones_are_named(function: Callable[..., Any]) -> None:
+    assert {"user_col", "threshold"} <= set(inspect.signature(function).parameters)
+    with pytest.raises(ConfigError, match=r"no argument `treshold`\. Did you mean 'threshold'"):
+        function(None, None, treshold=4)
+
+
+def test_make_shows_common_settings_and_takes_others() -> None:
+    assert {"epochs", "dim", "seed", "settings"} <= set(inspect.signature(cp.make).parameters)
+    assert cp.make("mf", training__epochs=7).training.epochs == 7
+
+
+def test_a_pandas_frame_of_a_log_needs_no_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pl.DataFrame, "to_arrow", None)
+    monkeypatch.setattr(pl.DataFrame, "to_pandas", None)
+    log = FeedbackLog.from_frame(pd.DataFrame({"user_id": ["a"], "item_id": [(1, 2)], "rating": [1]}))
+    assert nw.from_native(log.to_frame()).rows() == [("a", (1, 2), 1.0)]
