@@ -126,7 +126,7 @@ def ingested(rows: int, options: argparse.Namespace) -> dict[str, object]:
     """A folder of Parquet files, a million rows each, scanned into shards: time and memory."""
     import polars as pl
 
-    from counterpoise.out_of_core.shards import shard_log
+    from counterpoise.out_of_core.encoding import shard_log
 
     place = options.folder / f"{rows}-parquet"
     if not place.exists():

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from counterpoise.models.matrix_factorization import MatrixFactorization
     from counterpoise.models.neural_cf import NeuralCF
     from counterpoise.out_of_core.balancing import balance_log, balance_shards
+    from counterpoise.out_of_core.encoding import shard_log
     from counterpoise.out_of_core.engines import make_engine
-    from counterpoise.out_of_core.shards import shard_log
     from counterpoise.parallel import fit_many
     from counterpoise.recommender import DebiasedRecommender, load_model
     from counterpoise.report.write import write_report
@@ -155,7 +155,7 @@ _HOMES = {
         "balance_shards",
     ),
     "out_of_core.engines": ("make_engine",),
-    "out_of_core.shards": ("shard_log",),
+    "out_of_core.encoding": ("shard_log",),
     "parallel": ("fit_many",),
     "recommender": (
         "DebiasedRecommender",

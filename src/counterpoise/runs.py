@@ -43,6 +43,7 @@ from counterpoise.weights.balancing import Balancing
 
 if TYPE_CHECKING:
     from counterpoise.balance.covariate_balance import Imbalance
+    from counterpoise.out_of_core.engines import Engine
     from counterpoise.out_of_core.log import StreamedLog
     from counterpoise.training.checkpoint import Checkpoint
 
@@ -393,8 +394,11 @@ def with_item_names(dataset: Dataset, configuration: FitConfig) -> Dataset:
     return replace(dataset, item_names=names.table, description=dataset.description | {"item_names": told})
 
 
-def load_data(configuration: FitConfig) -> Dataset:
-    """The data that a configuration names; files of one's own may be larger than memory."""
+def load_data(configuration: FitConfig, *, reader: Engine | None = None) -> Dataset:
+    """The data that a configuration names; files of one's own may be larger than memory.
+
+    `reader`: where the files of a streamed log are read, by default by the engine of the configuration.
+    """
     names = ["path", "protocol", "seed", "probe_fraction", "threshold", "test", "probe", "users", "items"]
     names += ["test_kind", "holdout", "by", "unknown_users", "unknown_items"]
     options = {name: getattr(configuration, name) for name in names} | configuration.read_options()
@@ -406,8 +410,8 @@ def load_data(configuration: FitConfig) -> Dataset:
     from counterpoise.out_of_core.engines import make_engine
 
     engine = make_engine(configuration.engine, configuration.workers, configuration.address)
-    memory, cache = configuration.memory, configuration.cache
-    return load_dataset_out_of_core(configuration.data, memory=memory, engine=engine, cache=cache, **options)
+    options |= {"memory": configuration.memory, "cache": configuration.cache, "reader": reader}
+    return load_dataset_out_of_core(configuration.data, engine=engine, **options)
 
 
 def _truth(configuration: FitConfig, model: DebiasedRecommender) -> dict[str, float]:

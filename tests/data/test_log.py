@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from counterpoise.data.ids import Vocabulary, as_column
+from counterpoise.data.ids import TABLE_TYPES, Vocabulary, as_column, distinct_values
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.splits import apply_protocol
 from counterpoise.errors import ConfigError, DataError, RowError
@@ -40,6 +40,27 @@ plain_ids = st.one_of(
     st.lists(st.frozensets(st.integers(0, 3)), min_size=1),
     st.lists(st.one_of(st.integers(2, 5), st.text("2345", max_size=2)), min_size=1),
 )
+
+
+@pytest.mark.parametrize("dtype", [*TABLE_TYPES, pl.UInt64, pl.Float64, pl.String])
+@pytest.mark.parametrize("values", [[], [5], [0, 127, 3, 127], [1, None, 1], [100, 101, 100, 102]])
+def test_distinct_values_keep_their_type(values: list[Any], dtype: Any) -> None:
+    column = pl.Series("id", values).cast(dtype)
+    assert distinct_values(column).sort().equals(column.unique().sort())
+
+
+def test_distinct_values_of_a_whole_type_do_not_overflow() -> None:
+    for dtype, low in ((pl.Int8, -(2**7)), (pl.Int64, -(2**63))):
+        column = pl.Series([low, -1 - low] * 2, dtype=dtype)
+        assert distinct_values(column).sort().to_list() == [low, -1 - low]
+
+
+def test_integers_beyond_the_table_of_codes_are_unknown() -> None:
+    vocabulary = Vocabulary([-3, 4, 0])
+    far = [2**63 - 1, -(2**63), 5, -4, 1, None, 0, -3]
+    assert vocabulary.encode(pl.Series(far, dtype=pl.Int64)).tolist() == [-1, -1, -1, -1, -1, -1, 2, 0]
+    lowest = Vocabulary([-(2**63), 1 - 2**63])
+    assert lowest.encode(pl.Series([None, 2**63 - 1, 1 - 2**63], dtype=pl.Int64)).tolist() == [-1, -1, 1]
 
 
 @settings(deadline=None)

@@ -25,12 +25,13 @@ from counterpoise.cli.main import main
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core import process_group
 from counterpoise.out_of_core.distributed import WorkerTask, move, run_worker, train_on_ray
+from counterpoise.out_of_core.encoding import shard_log
 from counterpoise.out_of_core.engines import RayEngine, ThreadEngine, connected
 from counterpoise.out_of_core.fitting import ShardedBalancing, fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
 from counterpoise.out_of_core.process_group import AveragedGradients, BatchShard, ProcessGroup, ProcessGroupLearner
 from counterpoise.out_of_core.progress_actor import ProgressActor
-from counterpoise.out_of_core.shards import ShardedLog, shard_log
+from counterpoise.out_of_core.shards import ShardedLog
 from counterpoise.runs import FitConfig, load_data
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.events import by_epoch
@@ -317,7 +318,7 @@ def test_the_report_of_a_run_trained_on_ray_needs_none(
     dataset.train.to_frame().write_csv(tmp_path / "log.csv")
     cache = str(tmp_path / "cache")
     there = FitConfig(data=str(tmp_path / "log.csv"), engine="ray", workers=2, address="10.0.0.1:6379", cache=cache)
-    log = load_data(there).train
+    log = load_data(there, reader=ThreadEngine()).train
     assert isinstance(log, StreamedLog)
     assert log.engine == RayEngine(2, "10.0.0.1:6379")
     settings: dict[str, Any] = {"epochs": 2, "dim": 4, "prior": "uniform", "features": "activity"}

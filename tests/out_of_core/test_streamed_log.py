@@ -19,10 +19,11 @@ from counterpoise.cli.main import main
 from counterpoise.data.datasets import load_dataset
 from counterpoise.data.files import title_of
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError
+from counterpoise.out_of_core.encoding import shard_log
 from counterpoise.out_of_core.engines import ThreadEngine
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedBatches, StreamedLog
-from counterpoise.out_of_core.shards import permuted, shard_log
+from counterpoise.out_of_core.shards import permuted
 from counterpoise.report.context import load_context
 from counterpoise.training.events import by_epoch
 

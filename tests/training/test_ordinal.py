@@ -18,9 +18,9 @@ from scipy.special import expit
 
 import counterpoise as cp
 from counterpoise import Dataset, FeedbackLog
+from counterpoise.out_of_core.encoding import shard_log
 from counterpoise.out_of_core.fitting import fit_streamed
 from counterpoise.out_of_core.log import StreamedLog
-from counterpoise.out_of_core.shards import shard_log
 from counterpoise.risks import error
 from counterpoise.training.ordinal import (
     FittedOrdinal,

@@ -10,16 +10,22 @@ rows (`layout_of`), and a `ReadingWarning` says what was guessed.
 A few kilobytes may unpack to more than memory holds. So the unpacked size of a compressed file is found first, in small
 pieces (`check_unpacked`). Logs of ratings shrink to a tenth or a twentieth of their size; what shrinks to less than a
 hundredth was made to do harm.
+
+A long text file is read in parts (`text_parts`), each of whole rows and below the file's first row, by which its fields
+are counted and named.
 """
 
 from __future__ import annotations
 
 import csv
 import glob
+import gzip
 import hashlib
+import io
 import json
 import mmap
 import re
+import shutil
 import tempfile
 import warnings
 import zlib
@@ -60,7 +66,17 @@ NUMBER = re.compile(r"\s*[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s
 WHOLE, DATE = re.compile(r"[0-9]+"), re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 GZIP, ZSTANDARD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+UNPARSED: dict[str, Any] = {  # how polars reads lines
+    "has_header": False,
+    "infer_schema": False,
+    "separator": "\0",
+    "quote_char": None,
+    "truncate_ragged_lines": True,
+    "glob": False,
+}
 ZSTANDARD_BLOCK = 1 << 17  # the most bytes that one block holds
+TEXT_PART = 1 << 22  # bytes of a text file that are read together
+MAX_TEXT_ROW = 1 << 26  # bytes; where no quote is closed for longer, one is wrong
 
 
 def check_unpacked(file: Path) -> None:
@@ -306,11 +322,11 @@ def read_table(
     if kind in PARQUET:
         frame = _read_parquet(file, columns, nested)
     elif kind in JSON_LINES:
-        frame = _read_json_lines(file, columns)
+        frame = _read_json_lines(_Text(file, file), columns)
     else:
         layout = layout_of(file, columns.values(), separator, header)
         warn_of_guess(file, layout, told)
-        frame = _read_text(file, columns, layout)
+        frame = _read_text(_Text(file, file), columns, layout)
     if frame.is_empty() and not empty:
         raise DataError(f"{file}: there are no rows of data.")
     return frame
@@ -415,15 +431,17 @@ def broken_parquet(file: Path, error: BaseException) -> DataError:
     return DataError(f"{file}: not a whole Parquet file ({_first_line(error)}). Write or copy it again.")
 
 
-def _read_json_lines(file: Path, columns: Mapping[str, str]) -> pl.DataFrame:
+def _read_json_lines(text: _Text, columns: Mapping[str, str]) -> pl.DataFrame:
     """The columns of records, one in each line, as text; what a record does not have is null."""
     names = dict.fromkeys(columns.values())
     try:
-        with file.open("rb") as stream:  # its name would be taken for a pattern
+        with text.opened() as stream:  # its name would be taken for a pattern
             frame = pl.scan_ndjson(stream, schema=dict.fromkeys(names, pl.String)).collect()
     except FAILURES as error:
-        raise _broken_json(file, error) from None
-    check_columns(file, columns, list(dict.fromkeys([*_json_names(file), *(n for n in names if frame[n].count())])))
+        raise _broken_json(text, error) from None
+    if not text.is_part:
+        found = [name for name in names if frame[name].count()]
+        check_columns(text.file, columns, list(dict.fromkeys([*_json_names(text.file), *found])))
     return frame.select(pl.col(name).alias(role) for role, name in columns.items())
 
 
@@ -444,38 +462,167 @@ def _record(line: str | None) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
-def _broken_json(file: Path, error: BaseException) -> DataError:
+def _broken_json(text: _Text, error: BaseException) -> DataError:
     """The error of JSON lines that polars cannot read, which names the first line that is no record."""
     try:
-        lines = _lines(file)
+        lines = _lines(text.content)
     except FAILURES as again:
-        return DataError(f"{file}: cannot be read ({_first_line(again)}). Is the file whole?")
+        return DataError(f"{text.file}: cannot be read ({_first_line(again)}). Is the file whole?")
     if not lines.is_not_null().any():
-        return DataError(f"{file}: the file is empty.")
+        return DataError(f"{text.file}: the file is empty.")
     for row, line in enumerate(lines):
         if line is not None and "\ufffd" in line:
-            return DataError(f"{file}: row {row + 1}: {NOT_UTF8}")
+            return DataError(f"{text.located(row)}{NOT_UTF8}")
         if _record(line) is None:
             expected = f'expected a record such as {{"user_id": 1}}, got {short_repr(line)}'
-            return DataError(f"{file}: row {row + 1}: {expected}. Correct or drop the row.")
-    return DataError(f"{file}: cannot be read as JSON lines ({_first_line(error)}). Is the file whole?")
+            return DataError(f"{text.located(row)}{expected}. Correct or drop the row.")
+    return DataError(f"{text.file}: cannot be read as JSON lines ({_first_line(error)}). Is the file whole?")
 
 
-def _read_text(file: Path, columns: Mapping[str, str], layout: Layout) -> pl.DataFrame:
+@dataclass(frozen=True)
+class _Text:
+    """Text to read: a file, or the rows of a part of it below its first row."""
+
+    file: Path  # that messages name
+    content: Path | bytes
+    skipped: int = 0  # rows of the file between its first row and those of the part
+    is_last: bool = True
+
+    @property
+    def is_part(self) -> bool:
+        return isinstance(self.content, bytes)
+
+    def opened(self) -> IO[bytes]:
+        return io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb")
+
+    def located(self, row: int) -> str:
+        """The beginning of a message about a row, counted from 0."""
+        return f"{self.file}: row {row + self.skipped + 1}: "
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """Some rows of a text file, the bytes from `start` to `stop`."""
+
+    file: Path  # that messages name
+    place: Path  # where the text is: this file, or what was unpacked from it
+    layout: Layout
+    head: int  # bytes up to the end of the first row
+    start: int
+    stop: int
+    is_last: bool
+
+    @property
+    def repeats_data(self) -> bool:
+        """Whether `content` begins with a row of data that belongs to the first part."""
+        return self.start > 0 and self.head > 0 and self.layout.header is not None
+
+    def content(self) -> bytes:
+        """The file's first row and the rows of the part."""
+        with self.place.open("rb") as stream:
+            first = stream.read(self.head) if self.start else b""
+            stream.seek(self.start)
+            return first + stream.read(self.stop - self.start)
+
+
+def text_parts(file: Path, layout: Layout, place: Path | None = None) -> list[TextPart]:
+    """A text file in parts of `TEXT_PART` bytes, each up to the end of a row. `place`: what was unpacked from it."""
+    place, is_json = place or file, kind_of(file) in JSON_LINES
+    with place.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        quoted = not is_json and len(layout.separator.encode()) == 1 and content.find(b'"') >= 0
+        first = 0
+        while not is_json and content[first : first + 1] in (b"\n", b"\r"):  # blank lines above the first row
+            first += 1
+        filled = len(content)
+        while content[filled - 1 : filled] in (b"\n", b"\r"):  # blank lines at the end
+            filled -= 1
+        head = 0 if is_json else _row_end(content, first, first, quoted)
+        stops = [_row_end(content, 0, max(head, TEXT_PART), quoted)]
+        while stops[-1] < filled:
+            stops.append(_row_end(content, stops[-1], stops[-1] + TEXT_PART, quoted))
+        return [
+            TextPart(file, place, layout, head, start, stop, stop == stops[-1])
+            for start, stop in zip([0, *stops], stops, strict=False)
+        ]
+
+
+def _row_end(content: mmap.mmap, start: int, least: int, quoted: bool) -> int:
+    """The end of the first row that ends at `least` or behind it; rows begin at `start`.
+
+    A line end is that of a row where the quotes before it are even in number.
+    """
+    end = content.find(b"\n", least) + 1 or len(content)
+    if not quoted:
+        return end
+    odd = content[start:end].count(b'"') % 2
+    while odd and end < len(content) and end - start < MAX_TEXT_ROW:
+        quote = content.find(b'"', end)
+        if quote < 0:
+            break
+        before, end = end, content.find(b"\n", quote) + 1 or len(content)
+        odd = (odd + content[before:end].count(b'"')) % 2
+    return end
+
+
+def read_text_part(part: TextPart, columns: Mapping[str, str]) -> pl.DataFrame:
+    """Some columns of a part, as text, named by their role; rows in messages are those of the file."""
+    try:
+        return _read_part(part, columns, 0)
+    except DataError:
+        if not part.start:
+            raise
+    earlier = [other for other in text_parts(part.file, part.layout, part.place) if other.start < part.start]
+    rows = sum(len(read_text_part(other, columns)) for other in earlier)
+    return _read_part(part, columns, rows - part.repeats_data)
+
+
+def _read_part(part: TextPart, columns: Mapping[str, str], skipped: int) -> pl.DataFrame:
+    text = _Text(part.file, part.content(), skipped, part.is_last)
+    is_json = kind_of(part.file) in JSON_LINES
+    frame = _read_json_lines(text, columns) if is_json else _read_text(text, columns, part.layout)
+    return frame[int(part.repeats_data) :]
+
+
+def unpacked(file: Path, folder: Path, number: int) -> Path:
+    """The file itself if its text is not compressed, else a file in the folder with what is unpacked from it."""
+    with file.open("rb") as stream:
+        start = stream.read(4)
+    place = folder / f"unpacked-{number:06d}"
+    try:
+        if start == ZSTANDARD:
+            pl.scan_csv(file, **UNPARSED).sink_csv(place, include_header=False, quote_style="never")
+        elif start[:2] == GZIP:
+            with gzip.open(file) as packed, place.open("wb") as stream:
+                shutil.copyfileobj(packed, stream, CHUNK)
+        elif start[:2] in ZLIB:
+            with file.open("rb") as packed, place.open("wb") as stream:
+                unpacker = zlib.decompressobj()
+                while held := packed.read(CHUNK):
+                    stream.write(unpacker.decompress(held))
+        else:
+            return file
+    except (*FAILURES, EOFError, zlib.error) as error:
+        if "utf-8" in str(error):
+            raise _explain(_Text(file, file), ",", error) from None
+        raise DataError(f"{file}: cannot be read ({_first_line(error)}). Is the file whole?") from None
+    return place
+
+
+def _read_text(text: _Text, columns: Mapping[str, str], layout: Layout) -> pl.DataFrame:
     """The columns as text, after a look for what polars forgives.
 
     It overlooks fields in excess where it may skip columns: here all columns take part in the query. It fills missing
     fields with nulls: where the last column has one, the fields of every row are counted. A quote inside a field
     swallows the lines up to the next such quote: where a row spans lines, Python's reader must agree.
     """
-    separator, header = layout.separator, layout.header
+    file, separator, header = text.file, layout.separator, layout.header
     if len(separator.encode()) > 1:
-        return read_split_text(file, columns, layout)
+        return _read_split_text(text, columns, layout)
     try:
-        scan = _scan_text(file, separator, header)
+        scan = _scan_text(text, separator, header)
         present = scan.collect_schema().names()
         check_columns(file, columns, present)
-        breaks = pl.all().str.count_matches("\n", literal=True) if _may_hold_quotes(file) else pl.lit(0)
+        breaks = pl.all().str.count_matches("\n", literal=True) if _may_hold_quotes(text) else pl.lit(0)
         frame = scan.select(
             *(pl.col(name).alias(role) for role, name in columns.items()),
             pl.all_horizontal(pl.all().is_null()).alias(BLANK),
@@ -485,34 +632,40 @@ def _read_text(file: Path, columns: Mapping[str, str], layout: Layout) -> pl.Dat
     except pl.exceptions.NoDataError:
         raise DataError(f"{file}: the file is empty.") from None
     except FAILURES as error:
-        raise _explain(file, separator, error) from None
-    filled = frame[BLANK].not_()
-    frame = frame.head(len(frame) - int(filled.reverse().arg_max() or 0) if filled.any() else 0)  # blank at the end
+        raise _explain(text, separator, error) from None
+    if text.is_last:
+        filled = frame[BLANK].not_()
+        frame = frame.head(len(frame) - int(filled.reverse().arg_max() or 0) if filled.any() else 0)  # blank at the end
     spans_lines = bool((frame[BREAKS] > 0).any())
     if spans_lines or frame[SHORT].any():
         above = [] if header is not None else ["".join(present).count("\n")]
-        wrong = _first_ragged(_lines(file), separator, above + frame[BREAKS].to_list() if spans_lines else [])
+        wrong = _first_ragged(_lines(text.content), separator, above + frame[BREAKS].to_list() if spans_lines else [])
         if wrong is not None:
-            raise DataError(f"{file}: {wrong}")
+            raise DataError(text.located(wrong[0]) + wrong[1])
     return frame.drop(BLANK, SHORT, BREAKS)
 
 
-def _scan_text(file: Path, separator: str, header: Sequence[str] | None) -> pl.LazyFrame:
+def _scan_text(text: _Text, separator: str, header: Sequence[str] | None) -> pl.LazyFrame:
     """All columns as text, by the names in the first row or by those given."""
-    scan = pl.scan_csv(file, separator=separator, has_header=header is None, infer_schema=False, glob=False)
+    scan = pl.scan_csv(text.content, separator=separator, has_header=header is None, infer_schema=False, glob=False)
     if header is None:
         return scan
     present = scan.collect_schema().names()
-    _check_width(file, present, header)
+    _check_width(text.file, present, header)
     return scan.rename(dict(zip(present, header, strict=False)))
 
 
-def read_split_text(
-    file: Path, columns: Mapping[str, str], layout: Layout, encoding: str = "utf8-lossy"
+def read_split_text(file: Path, columns: Mapping[str, str], layout: Layout, encoding: str) -> pl.DataFrame:
+    """The columns of a text file without quotes, cut line by line; the separator may be longer than a byte."""
+    return _read_split_text(_Text(file, file), columns, layout, encoding)
+
+
+def _read_split_text(
+    text: _Text, columns: Mapping[str, str], layout: Layout, encoding: str = "utf8-lossy"
 ) -> pl.DataFrame:
-    """The columns of text without quotes, cut line by line; the separator may be longer than a byte."""
+    file = text.file
     try:
-        lines = _lines(file, encoding=encoding)
+        lines = _lines(text.content, encoding=encoding)
     except FAILURES as error:
         raise DataError(f"{file}: cannot be read ({_first_line(error)}). Is the file whole?") from None
     filled = lines.is_not_null().arg_true()
@@ -521,14 +674,14 @@ def read_split_text(
     lines = lines[: filled[-1] + 1]
     wrong = lines.str.contains("\ufffd", literal=True).fill_null(False)
     if wrong.any():
-        raise DataError(f"{file}: row {int(wrong.arg_max() or 0) + 1}: {NOT_UTF8}")
+        raise DataError(text.located(int(wrong.arg_max() or 0)) + NOT_UTF8)
     ragged = _first_ragged(lines, layout.separator, quotes=False)
     first = lines[filled[0]].split(layout.separator)
     present = list(layout.header or first)
     _check_width(file, first, present)
     check_columns(file, columns, present)
     if ragged is not None:
-        raise DataError(f"{file}: {ragged}")
+        raise DataError(text.located(ragged[0]) + ragged[1])
     data = lines[filled[0] + (layout.header is None) :]
     fields = data.str.split_exact(layout.separator, len(first) - 1).struct
     return pl.DataFrame({role: fields.field(f"field_{present.index(name)}") for role, name in columns.items()})
@@ -540,13 +693,15 @@ def _check_width(file: Path, first: Sequence[str], header: Sequence[str]) -> Non
         raise DataError(f"{file}: row 1: expected {len(header)} fields, got {len(first)}.")
 
 
-def _may_hold_quotes(file: Path) -> bool:
-    """Whether there is a quote in the file; True for a compressed one, which is not looked into."""
-    with file.open("rb") as stream:
+def _may_hold_quotes(text: _Text) -> bool:
+    """Whether there is a quote in the text; True for a compressed file, which is not looked into."""
+    with text.opened() as stream:
         start = stream.read(4)
     if start == ZSTANDARD or start[:2] == GZIP or start[:2] in ZLIB:
         return True
-    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    if isinstance(text.content, bytes):
+        return b'"' in text.content
+    with text.content.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(b'"') >= 0
 
 
@@ -568,33 +723,33 @@ def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]
             raise DataError(f"{file}: there is no column {name!r}; the columns are {listed}.{hint} {way_out}")
 
 
-def _lines(file: Path, limit: int | None = None, encoding: str = "utf8-lossy") -> pl.Series:
+def _lines(content: Path | bytes, limit: int | None = None, encoding: str = "utf8-lossy") -> pl.Series:
     """All lines, unparsed; null where a line is blank. Bytes that are no UTF-8 become U+FFFD."""
-    unparsed: dict[str, Any] = {"has_header": False, "infer_schema": False, "separator": "\0", "quote_char": None}
-    frame = pl.read_csv(file, **unparsed, encoding=encoding, truncate_ragged_lines=True, glob=False, n_rows=limit)
-    return frame.to_series()
+    return pl.read_csv(content, **UNPARSED, encoding=encoding, n_rows=limit).to_series()
 
 
-def _explain(file: Path, separator: str, error: BaseException) -> DataError:
-    """The error of a file that polars cannot read: the cause, found line by line."""
+def _explain(text: _Text, separator: str, error: BaseException) -> DataError:
+    """The error of a text that polars cannot read: the cause, found line by line."""
     try:
-        lines = _lines(file)
+        lines = _lines(text.content)
     except FAILURES as again:
-        return DataError(f"{file}: cannot be read ({_first_line(again)}). Is the file whole?")
+        return DataError(f"{text.file}: cannot be read ({_first_line(again)}). Is the file whole?")
     wrong = lines.str.contains("\ufffd", literal=True).fill_null(False)
     if "utf-8" in str(error) and wrong.any():
-        return DataError(f"{file}: row {int(wrong.arg_max() or 0) + 1}: {NOT_UTF8}")
+        return DataError(text.located(int(wrong.arg_max() or 0)) + NOT_UTF8)
     ragged = _first_ragged(lines, separator)
     if ragged is not None:
-        return DataError(f"{file}: {ragged}")
+        return DataError(text.located(ragged[0]) + ragged[1])
     odd = lines.str.count_matches('"', literal=True).fill_null(0) % 2 == 1
     if odd.any():
-        return DataError(f"{file}: row {int(odd.arg_max() or 0) + 1}: {BAD_QUOTE}")
-    return DataError(f"{file}: cannot be read ({_first_line(error)}). Is the file whole?")
+        return DataError(text.located(int(odd.arg_max() or 0)) + BAD_QUOTE)
+    return DataError(f"{text.file}: cannot be read ({_first_line(error)}). Is the file whole?")
 
 
-def _first_ragged(lines: pl.Series, separator: str, breaks: Sequence[int] = (), *, quotes: bool = True) -> str | None:
-    """A message about the first row whose number of fields differs from that of the first row; None without one."""
+def _first_ragged(
+    lines: pl.Series, separator: str, breaks: Sequence[int] = (), *, quotes: bool = True
+) -> tuple[int, str] | None:
+    """(row, what is wrong) of the first row with more or fewer fields than the first row; None without one."""
     filled = lines.is_not_null().arg_true()
     start = filled[0]
     lines = lines[start : filled[-1] + 1]
@@ -603,10 +758,10 @@ def _first_ragged(lines: pl.Series, separator: str, breaks: Sequence[int] = (), 
     counts = lines.str.count_matches(separator, literal=True).cast(pl.Int64).fill_null(-1) + 1
     differs = counts != counts[0]
     row = int(differs.arg_max() or 0)
-    return _ragged(row + start, counts[0], counts[row]) if differs.any() else None
+    return (row + start, _ragged(counts[0], counts[row])) if differs.any() else None
 
 
-def _first_ragged_quoted(lines: pl.Series, separator: str, start: int, breaks: Sequence[int]) -> str | None:
+def _first_ragged_quoted(lines: pl.Series, separator: str, start: int, breaks: Sequence[int]) -> tuple[int, str] | None:
     """The same for text with quotes, where a row may span lines; `breaks`: how many line ends polars saw in each."""
     width, row = 0, -1
     try:
@@ -614,17 +769,17 @@ def _first_ragged_quoted(lines: pl.Series, separator: str, start: int, breaks: S
         for row, fields in enumerate(reader):
             width = width or len(fields)
             if len(fields) != width:
-                return _ragged(row + start, width, len(fields))
+                return row + start, _ragged(width, len(fields))
             if row < len(breaks) and breaks[row] != sum(value.count("\n") for value in fields):
-                return f"row {row + start + 1}: {BAD_QUOTE}"
+                return row + start, BAD_QUOTE
     except csv.Error:
-        return f"row {row + start + 2}: {BAD_QUOTE}"
+        return row + start + 1, BAD_QUOTE
     return None
 
 
-def _ragged(row: int, expected: int, found: int) -> str:
+def _ragged(expected: int, found: int) -> str:
     what = f"expected {expected} fields as in the first row, got {found}" if found else "the row is blank"
-    return f"row {row + 1}: {what}. Correct or drop the row."
+    return f"{what}. Correct or drop the row."
 
 
 def _first_line(error: Any) -> str:

@@ -191,10 +191,13 @@ def read_part(
     if empty and file.stat().st_size == 0:
         return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
     frame = read_table(file, columns, separator, header, empty=empty, told=told)
-    if kind_of(file) in PARQUET:
-        return frame
-    typed = {"user": _parse_ids, "item": _parse_ids, "timestamp": _parse_times}
-    return frame.with_columns(typed[role](frame[role]) for role in columns if role in typed)
+    return frame if kind_of(file) in PARQUET else typed(frame)
+
+
+def typed(frame: pl.DataFrame) -> pl.DataFrame:
+    """Text as the types of its roles: see `read_columns`."""
+    parsers = {"user": _parse_ids, "item": _parse_ids, "timestamp": _parse_times}
+    return frame.with_columns(parsers[role](frame[role]) for role in frame.columns if role in parsers)
 
 
 def read_pairs(

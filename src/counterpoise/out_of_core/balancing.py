@@ -40,9 +40,10 @@ from counterpoise.data.frames import is_frame
 from counterpoise.data.reading import AnyPath, read_all_columns, read_part, read_side_table
 from counterpoise.data.side_tables import as_polars, check_names
 from counterpoise.errors import ConfigError, DataError
+from counterpoise.out_of_core.encoding import batches, shard_log
 from counterpoise.out_of_core.engines import Engine, ThreadEngine
 from counterpoise.out_of_core.family import ShardedRows
-from counterpoise.out_of_core.shards import Shard, ShardColumn, Shards, as_bytes, batches, shard_log
+from counterpoise.out_of_core.shards import Shard, ShardColumn, Shards, as_bytes
 from counterpoise.storage import write_table
 from counterpoise.threads import one_thread
 
@@ -287,7 +288,7 @@ def balance_log(
     for file in files_of(log):
         if file.stat().st_size and "weight" in column_names(file, **layout, columns=(user_col, item_col)):
             raise DataError(f"{file}: the column 'weight' has the name of the result. Rename it.")
-    sharded = shard_log(log, **columns, **ids, memory=memory, cache=cache)  # type: ignore[arg-type]
+    sharded = shard_log(log, **columns, **ids, memory=memory, cache=cache, engine=engine)  # type: ignore[arg-type]
     pairs = Pairs(*(torch.from_numpy(standardised(table)) for _, table in encoded))
     result = balance_shards(sharded.shards, pairs, functions, engine=engine, memory=memory, **options)
     try:
@@ -322,7 +323,7 @@ def _frames(
     """All columns of all files, in parts, without those that are empty; `columns` are there."""
     for file in files:
         if kind_of(file) in PARQUET:
-            yield from (frame for _, frame in batches(file, {name: name for name in column_names(file)}))
+            yield from batches(file, {name: name for name in column_names(file)})
         elif file.stat().st_size:  # else there is not even a header
             layout = layout_of(file, columns, separator, header)
             first = column_names(file, layout.separator, layout.header, columns)[0]

@@ -10,21 +10,28 @@ from counterpoise.data.files import count_rows, files_of, is_many
 from counterpoise.data.log import DEFAULT_NAMES, Dataset, FeedbackLog
 from counterpoise.data.reading import AnyPath, read_logs, read_logs_with_features
 from counterpoise.errors import ConfigError
+from counterpoise.out_of_core.encoding import shard_log
 from counterpoise.out_of_core.engines import Engine, RayEngine
 from counterpoise.out_of_core.log import StreamedLog, way_out
-from counterpoise.out_of_core.shards import as_bytes, shard_log
+from counterpoise.out_of_core.shards import as_bytes
 
 IN_MEMORY_ROW = 160  # bytes of a row while files become a log in memory
 STREAMED_ROW = 40  # bytes of a row that a fit needs at most at a time: its weight, and that its pair was seen
 
 
 def load_dataset_out_of_core(
-    name: AnyPath, *, memory: str | float, engine: Engine | None = None, cache: AnyPath | None = None, **options: Any
+    name: AnyPath,
+    *,
+    memory: str | float,
+    engine: Engine | None = None,
+    cache: AnyPath | None = None,
+    reader: Engine | None = None,
+    **options: Any,
 ) -> Dataset:
     """As `load_dataset`, whose options these are, with a `StreamedLog` where the log would take more than `memory`.
 
     Only a log in a folder or a glob can be that large. With a `RayEngine` the log is always streamed, also a single
-    file. `cache`: where the shards are kept.
+    file. `cache`: where the shards are kept. `reader`: where files become shards, by default the engine.
     """
     over_ray = isinstance(engine, RayEngine)
     if over_ray and str(name) in SOURCES:
@@ -39,7 +46,7 @@ def load_dataset_out_of_core(
             raise ConfigError(
                 "`users` and `items` do not go with a log that is streamed. Raise `memory`, or leave Ray out."
             )
-        return _read_streamed(files, memory, cache, engine, **reading)
+        return _read_streamed(files, memory, cache, engine, reader or engine, **reading)
 
     return load_dataset(name, read=read, **options)
 
@@ -51,7 +58,13 @@ def too_long(path: AnyPath, memory: str | float) -> bool:
 
 
 def _read_streamed(
-    paths: Mapping[str, AnyPath], memory: str | float, cache: Any, engine: Any, threshold: Any = None, **options: Any
+    paths: Mapping[str, AnyPath],
+    memory: str | float,
+    cache: Any,
+    engine: Any,
+    reader: Any,
+    threshold: Any = None,
+    **options: Any,
 ) -> dict[str, FeedbackLog]:
     """As `read_logs`, with the first log streamed and the others in memory."""
     read = ("user_col", "item_col", "rating_col", "separator", "header")
@@ -62,7 +75,8 @@ def _read_streamed(
             f"and every row counts. To read it into memory, {way_out(engine)}."
         )
     (name, first), *others = paths.items()
-    sharded = shard_log(first, **columns, beside=[path for _, path in others], memory=memory, cache=cache)
+    beside = [path for _, path in others]
+    sharded = shard_log(first, **columns, beside=beside, memory=memory, cache=cache, engine=reader)
     names = {role: columns.get(f"{role}_col", DEFAULT_NAMES[role]) for role in ("user", "item", "rating")}
     log = StreamedLog(sharded, threshold, engine, as_bytes(memory), names)
     if len(log) * STREAMED_ROW > log.memory:

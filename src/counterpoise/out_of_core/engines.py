@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,12 +21,10 @@ import torch
 
 from counterpoise.config import EngineName
 from counterpoise.errors import ConfigError, CounterpoiseError, check_choice, check_number
-from counterpoise.out_of_core.shards import Shard, Shards
+from counterpoise.out_of_core.shards import Shards
 from counterpoise.threads import one_thread
 
-Each = Callable[..., list[Any]]
 Source = TypeVar("Source")
-ShardBatch = Sequence[Shard]  # the shards of one call of a worker
 CONNECT_TIMEOUT = 5.0  # seconds in which a cluster must answer
 UNLIMITED = -1  # restarts of a worker that dies, and retries of the call that it was at
 MAX_SHARDS_PER_CALL = 16  # a call costs the driver a millisecond; a worker that dies repeats no more than these shards
@@ -33,11 +32,44 @@ MIN_CALLS_PER_WORKER = 8  # in a pass, where there are so many shards: faster wo
 CALLS_IN_FLIGHT = 2  # of each worker, so that it need not wait for the driver
 
 
-class Engine(Protocol):
-    """Works on all shards of a log."""
+class Unit(Protocol):
+    """What a worker works on at a time, such as a shard."""
 
-    def over(self, shards: Shards, make: Callable[[], Source]) -> AbstractContextManager[tuple[Each, Source]]:
-        """(`each`, `source`): `each(work, *arguments)` gives `[work(source, shard, *arguments) for shard in shards]`.
+    @property
+    def number(self) -> int:
+        """Its place among all units."""
+
+
+AnyUnit = TypeVar("AnyUnit", bound=Unit)
+UnitBatch = Sequence[Unit]  # the units of one call of a worker
+
+
+@dataclass(frozen=True)
+class Each:
+    """Calls of `work(source, unit, *arguments)` for all units, where the workers are."""
+
+    units: Sequence[Unit]
+    run: Callable[[Callable[..., Any], Sequence[Unit], tuple[Any, ...]], Iterator[tuple[Unit, Any]]]
+
+    def __call__(self, work: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """All results, in the order of units."""
+        pairs = self.run(work, self.units, arguments)
+        return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
+
+    def stream(
+        self, work: Callable[..., Any], units: Sequence[AnyUnit], *arguments: Any
+    ) -> Iterator[tuple[AnyUnit, Any]]:
+        """(unit, result) of these units as they come, so that few are in memory."""
+        return self.run(work, units, arguments)  # type: ignore[return-value]
+
+
+class Engine(Protocol):
+    """Works on all shards of a log, or on other units."""
+
+    def over(
+        self, units: Sequence[Unit] | Shards, make: Callable[[], Source]
+    ) -> AbstractContextManager[tuple[Each, Source]]:
+        """(`each`, `source`): `each(work, *arguments)` gives `[work(source, unit, *arguments) for unit in units]`.
 
         `work` is a function of a module. `source` is what every worker keeps meanwhile; `make` makes it, here.
         """
@@ -50,15 +82,24 @@ class ThreadEngine:
     threads: int | None = None
 
     @contextmanager
-    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
-        """Results come in the order of shards, whichever thread is first."""
+    def over(self, units: Sequence[Unit] | Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
+        """Results come in the order of units, whichever thread is first."""
         source, threads = make(), self.threads or torch.get_num_threads()
         with one_thread(), ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
 
-            def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
-                return list(pool.map(lambda shard: work(source, shard, *arguments), shards))
+            def run(
+                work: Callable[..., Any], units: Sequence[Unit], arguments: tuple[Any, ...]
+            ) -> Iterator[tuple[Unit, Any]]:
+                running: deque[tuple[Unit, Any]] = deque()
+                for unit in units:
+                    running.append((unit, pool.submit(work, source, unit, *arguments)))
+                    if len(running) > CALLS_IN_FLIGHT * threads:
+                        first, call = running.popleft()
+                        yield first, call.result()
+                for unit, call in running:
+                    yield unit, call.result()
 
-            yield each, source
+            yield Each(list(units), run), source
 
 
 class _Worker:
@@ -66,12 +107,12 @@ class _Worker:
 
     source: Any = None
 
-    def run(self, work: Callable[..., Any], shards: ShardBatch, arguments: Sequence[Any], kept: list[Any]) -> list[Any]:
-        """Work on some shards; the source is fetched with the first call, also after a restart."""
+    def run(self, work: Callable[..., Any], units: UnitBatch, arguments: Sequence[Any], kept: list[Any]) -> list[Any]:
+        """Work on some units; the source is fetched with the first call, also after a restart."""
         if self.source is None:
             self.source = import_ray().get(kept[0])  # in a list: a reference, not its content, comes with the call
         with one_thread():  # a worker has one core, whatever the environment says
-            return [work(self.source, shard, *arguments) for shard in shards]
+            return [work(self.source, unit, *arguments) for unit in units]
 
 
 @dataclass(frozen=True)
@@ -85,6 +126,10 @@ class RayEngine:
     workers: int | None = None
     address: str | None = None
 
+    def runs_already(self) -> bool:
+        """Whether there is a Ray to connect to, so that none would be started."""
+        return self.address is not None or ("ray" in sys.modules and bool(import_ray().is_initialized()))
+
     def count(self, ray: Any) -> int:
         """How many workers; Ray would wait forever for more than there are cores."""
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -93,44 +138,44 @@ class RayEngine:
         return self.workers or cores
 
     @contextmanager
-    def over(self, shards: Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
-        """Shard k is with worker k modulo their number unless another is idle; results come in the order of shards."""
+    def over(self, units: Sequence[Unit] | Shards, make: Callable[[], Source]) -> Iterator[tuple[Each, Source]]:
+        """Unit k is with worker k modulo their number unless another is idle."""
         with one_thread(), connected(self.address, self.workers) as ray:
             count = self.count(ray)
             actor = ray.remote(max_restarts=UNLIMITED, max_task_retries=UNLIMITED, num_cpus=1)(_Worker)
-            actors = [actor.remote() for _ in range(min(count, max(1, len(shards))))]
-            queues = batches_of(list(shards), len(actors))
+            actors = [actor.remote() for _ in range(min(count, max(1, len(units))))]
             source = make()  # while the workers start
             kept = [ray.put(source)]
 
-            def each(work: Callable[..., Any], *arguments: Any) -> list[Any]:
+            def run(
+                work: Callable[..., Any], units: Sequence[Unit], arguments: tuple[Any, ...]
+            ) -> Iterator[tuple[Unit, Any]]:
                 sent = ray.put(arguments)
 
-                def call(worker: int, batch: ShardBatch) -> Any:
+                def call(worker: int, batch: UnitBatch) -> Any:
                     return actors[worker].run.remote(work, batch, sent, kept)
 
-                found = dispatch(ray, call, queues)
-                pairs = [pair for batch, values in found for pair in zip(batch, values, strict=True)]
-                return [value for _, value in sorted(pairs, key=lambda pair: pair[0].number)]
+                for batch, values in dispatch(ray, call, batches_of(units, len(actors))):
+                    yield from zip(batch, values, strict=True)
 
             try:
-                yield each, source
+                yield Each(list(units), run), source
             finally:
                 for worker in actors:
                     ray.kill(worker)
 
 
-def batches_of(shards: Sequence[Shard], workers: int) -> list[list[ShardBatch]]:
-    """For each worker its calls: worker k of n has the shards k, k + n, k + 2n, ..., in batches."""
-    size = min(max(1, len(shards) // (workers * MIN_CALLS_PER_WORKER)), MAX_SHARDS_PER_CALL)
-    owned = [shards[at::workers] for at in range(workers)]
+def batches_of(units: Sequence[Unit], workers: int) -> list[list[UnitBatch]]:
+    """For each worker its calls: worker k of n has the units k, k + n, k + 2n, ..., in batches."""
+    size = min(max(1, len(units) // (workers * MIN_CALLS_PER_WORKER)), MAX_SHARDS_PER_CALL)
+    owned = [units[at::workers] for at in range(workers)]
     return [[own[start : start + size] for start in range(0, len(own), size)] for own in owned]
 
 
 def dispatch(
-    ray: Any, call: Callable[[int, ShardBatch], Any], queues: Sequence[Sequence[ShardBatch]]
-) -> Iterator[tuple[ShardBatch, list[Any]]]:
-    """(a batch, the results of `call(worker, batch)` for its shards) for all batches, as they come.
+    ray: Any, call: Callable[[int, UnitBatch], Any], queues: Sequence[Sequence[UnitBatch]]
+) -> Iterator[tuple[UnitBatch, list[Any]]]:
+    """(a batch, the results of `call(worker, batch)` for its units) for all batches, as they come.
 
     Workers take from their own queue, and from the end of the longest one when theirs is empty.
     """

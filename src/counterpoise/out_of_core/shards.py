@@ -1,50 +1,27 @@
 """Shards: the columns of a log that does not fit in memory, as numpy files of a fixed number of rows each.
 
-`shard_log` scans the files of a log once for its ids and once for its rows, and keeps codes and ratings. The borders of
-shards do not depend on these files, so neither does anything computed shard by shard. `permuted` gives a random order
-of rows that takes no memory.
+Codes and ratings are kept. The borders of shards do not depend on the files of the log (`encoding.py` reads them), so
+neither does anything computed shard by shard. `permuted` gives a random order of rows that takes no memory.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
-from counterpoise.data.columns import finite_numbers, whole_ids
-from counterpoise.data.files import (
-    FAILURES,
-    PARQUET,
-    Header,
-    Layout,
-    broken_parquet,
-    check_columns,
-    check_plain_types,
-    column_names,
-    files_of,
-    fingerprint,
-    first_row,
-    kind_of,
-    layout_of,
-    names_of,
-    warn_of_guess,
-)
 from counterpoise.data.hashing import splitmix64
-from counterpoise.data.ids import Vocabulary, as_plain_ids, same_type
-from counterpoise.data.reading import AnyPath, read_part
-from counterpoise.errors import ConfigError, DataError, RowError
+from counterpoise.data.ids import Vocabulary
+from counterpoise.errors import ConfigError, DataError
 
 SHARD_ROWS = 2**20  # 16 MB of codes and ratings
 MANIFEST = "shards.json"
@@ -52,8 +29,6 @@ FORMAT_VERSION = 1
 COLUMNS = {"users": np.int32, "items": np.int32, "ratings": np.float64}
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 MIN_MEMORY = 2**26  # bytes
-PARQUET_BATCH_ROWS = 2**18  # rows of a Parquet file that are read together
-TEXT_MEMORY_FACTOR = 6  # memory that reading a text file takes, as a multiple of its size (measured)
 FEISTEL_ROUNDS = 6  # four are enough for a pseudo-random permutation (Luby and Rackoff 1988)
 Integers = NDArray[np.uint64]
 
@@ -203,28 +178,55 @@ class ShardColumn:
             shard.path(self.name).unlink(missing_ok=True)
 
 
-class ShardWriter:
-    """Writes columns of any length as shards of `shard_rows` rows; the folder appears when all is written.
+class NewShards:
+    """A folder of shards that appears when all is written.
 
     Use it in a `with` block and call `finish` at its end: without that, or after an error, nothing is left behind.
     """
 
     def __init__(self, folder: str | Path, shard_rows: int = SHARD_ROWS) -> None:
         self.folder, self.shard_rows = Path(folder), shard_rows
-        self.n_rows = self.waiting = 0
-        self._waiting: dict[str, list[NDArray[Any]]] = {name: [] for name in COLUMNS}
 
-    def __enter__(self) -> ShardWriter:
+    def __enter__(self) -> Self:
         try:
             self.folder.parent.mkdir(parents=True, exist_ok=True)
             prefix = f".{self.folder.name}."
-            self._place = Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=self.folder.parent))
+            self.place = Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=self.folder.parent))
         except OSError as error:
             raise DataError(f"{self.folder} cannot be written: {error.strerror}. Choose another --cache.") from None
         return self
 
     def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self._place, ignore_errors=True)
+        shutil.rmtree(self.place, ignore_errors=True)
+
+    def unwritten(self, rows: int, shape: tuple[int, int]) -> Shards:
+        """So many rows, whose columns are to be written."""
+        return Shards(self.place, rows, shape, self.shard_rows)
+
+    def finish(self, rows: int, shape: tuple[int, int], facts: Mapping[str, Any] | None = None) -> Shards:
+        """Write the facts and give the folder its name."""
+        own = {"format_version": FORMAT_VERSION, "rows": rows, "shard_rows": self.shard_rows}
+        text = json.dumps({**own, "users": shape[0], "items": shape[1], **(facts or {})}, indent=2)
+        (self.place / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        if not (self.folder / MANIFEST).exists():  # else another process was quicker, with the same content
+            self.place.rename(self.folder)
+        return Shards.open(self.folder)
+
+
+class ShardWriter:
+    """Writes columns of any length as `NewShards`."""
+
+    def __init__(self, folder: str | Path, shard_rows: int = SHARD_ROWS) -> None:
+        self.new, self.shard_rows = NewShards(folder, shard_rows), shard_rows
+        self.n_rows = self.waiting = 0
+        self._waiting: dict[str, list[NDArray[Any]]] = {name: [] for name in COLUMNS}
+
+    def __enter__(self) -> Self:
+        self.new.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.new.__exit__(*error)
 
     def append(self, **columns: NDArray[Any]) -> None:
         """Some rows: `users` and `items` (codes) and `ratings`."""
@@ -235,25 +237,18 @@ class ShardWriter:
             self._write(self.shard_rows)
 
     def _write(self, rows: int) -> None:
-        shard = Shard(self._place, self.n_rows // self.shard_rows, self.n_rows, rows)
+        shard = Shard(self.new.place, self.n_rows // self.shard_rows, self.n_rows, rows)
         for name, parts in self._waiting.items():
             values = np.concatenate(parts)
             np.save(shard.path(name), values[:rows], allow_pickle=False)
             self._waiting[name] = [values[rows:].copy()]
         self.n_rows, self.waiting = self.n_rows + rows, self.waiting - rows
 
-    def finish(self, shape: tuple[int, int], facts: Mapping[str, Any] | None = None, **files: bytes) -> Shards:
-        """Write what is left, the facts and further files, and give the folder its name."""
+    def finish(self, shape: tuple[int, int]) -> Shards:
+        """Write what is left, and the facts."""
         if self.waiting:
             self._write(self.waiting)
-        own = {"format_version": FORMAT_VERSION, "rows": self.n_rows, "shard_rows": self.shard_rows}
-        text = json.dumps({**own, "users": shape[0], "items": shape[1], **(facts or {})}, indent=2)
-        for name, content in files.items():
-            (self._place / f"{name}.parquet").write_bytes(content)
-        (self._place / MANIFEST).write_text(text + "\n", encoding="utf-8")
-        if not (self.folder / MANIFEST).exists():  # else another process was quicker, with the same content
-            self._place.rename(self.folder)
-        return Shards.open(self.folder)
+        return self.new.finish(self.n_rows, shape)
 
 
 @dataclass(frozen=True)
@@ -274,120 +269,3 @@ class ShardedLog:
     def __repr__(self) -> str:
         users, items = self.shape
         return f"<ShardedLog: {len(self):,} rows, {users:,} users x {items:,} items, {len(self.shards)} shards>"
-
-
-def shard_log(
-    path: AnyPath,
-    *,
-    user_col: str = "user_id",
-    item_col: str = "item_id",
-    rating_col: str | None = "rating",
-    separator: str | None = None,
-    header: Header | None = None,
-    user_ids: Vocabulary | None = None,
-    item_ids: Vocabulary | None = None,
-    beside: Sequence[AnyPath] = (),
-    memory: str | float = "4GB",
-    cache: AnyPath | None = None,
-    shard_rows: int = SHARD_ROWS,
-) -> ShardedLog:
-    """The log in a file, a folder of files or a glob, as shards in a folder of `cache`, which a second start reuses.
-
-    The files may have any schema as long as the named columns are there; without a `rating_col` every rating is 1.
-    `separator`, `header`: as in `read_logs`. Every row counts: a pair that occurs twice was observed twice. `user_ids`,
-    `item_ids`: all ids, by default those that occur here and in the files `beside` it. `memory`: Parquet files are
-    scanned in parts that fit; a text file is read whole, so that each must be well below it.
-    """
-    names = {"user": user_col, "item": item_col} | ({} if rating_col is None else {"rating": rating_col})
-    files, budget = files_of(path), as_bytes(memory)
-    others = [file for place in beside for file in files_of(place)]
-    given = {role: ids.to_parquet() for role, ids in (("user", user_ids), ("item", item_ids)) if ids is not None}
-    hashes = {role: hashlib.sha256(content).hexdigest() for role, content in given.items()}
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "counterpoise" / "shards"
-    place = Path(home if cache is None else cache).expanduser().absolute()
-    folder = place / fingerprint(files + others, len(files), names, separator, names_of(header), shard_rows, hashes)
-    if (folder / MANIFEST).exists():
-        shards = Shards.open(folder)
-        ids = [Vocabulary.from_parquet((folder / f"{role}_ids.parquet").read_bytes()) for role in ("user", "item")]
-        return ShardedLog(shards, *ids)
-    files = [file for file in files if file.stat().st_size]  # a file without a header has no rows either
-    layouts: dict[Path, Layout] = {}
-    told: set[str] = set()
-    for file in files + others:
-        layouts[file] = layout_of(file, names.values(), separator, header)
-        warn_of_guess(file, layouts[file], told)
-        _check_schema(file, names, layouts[file], budget)
-    users = user_ids or _vocabulary(layouts, "user", names["user"])
-    items = item_ids or _vocabulary(layouts, "item", names["item"])
-    with ShardWriter(folder, shard_rows) as writer:
-        for file in files:
-            for first, frame in batches(file, names, layouts[file]):
-                try:
-                    writer.append(**_coded(frame, names, users, items))
-                except RowError as error:
-                    raise error.located(str(file), first_row(file, layouts[file]) + first) from None
-                except DataError as error:
-                    raise DataError(f"{file}: {error}") from None
-        if not writer.n_rows + writer.waiting:
-            raise DataError(f"{path}: there are no rows of data in any of the {len(files)} files.")
-        facts = {"files": [str(file) for file in files], "columns": names}
-        content = {"user_ids": users.to_parquet(), "item_ids": items.to_parquet()}
-        return ShardedLog(writer.finish((len(users), len(items)), facts, **content), users, items)
-
-
-def batches(file: Path, columns: Mapping[str, str], layout: Layout | None = None) -> Iterator[tuple[int, pl.DataFrame]]:
-    """(the number of its first row, some rows) of a file, in order: Parquet in parts, text at once."""
-    if kind_of(file) not in PARQUET:
-        yield 0, _read_at_once(file, columns, layout or Layout())
-        return
-    scan = pl.scan_parquet(file, glob=False)
-    chosen = scan.select(pl.col(name).alias(role) for role, name in columns.items())
-    for first in range(0, _collected(file, scan.select(pl.len())).item(), PARQUET_BATCH_ROWS):
-        yield first, _collected(file, chosen.slice(first, PARQUET_BATCH_ROWS))
-
-
-def _read_at_once(file: Path, columns: Mapping[str, str], layout: Layout) -> pl.DataFrame:
-    return read_part(file, columns, layout.separator, layout.header)
-
-
-def _check_schema(file: Path, names: Mapping[str, str], layout: Layout, memory: int) -> None:
-    """Raise `DataError` for a file that cannot be part of this log, before anything is written."""
-    check_columns(file, names, column_names(file, layout.separator, layout.header, names.values()))
-    if kind_of(file) in PARQUET:
-        check_plain_types(file, names, pl.read_parquet_schema(file))
-    elif file.stat().st_size * TEXT_MEMORY_FACTOR > memory:
-        size = file.stat().st_size * TEXT_MEMORY_FACTOR
-        raise DataError(
-            f"{file}: a text file of this size takes about {size / 1e9:.1f} GB to read, more than the `memory` of "
-            f"{memory / 1e9:.1f} GB. Split it, convert it to Parquet, or raise --memory."
-        )
-
-
-def _vocabulary(layouts: Mapping[Path, Layout], role: str, name: str) -> Vocabulary:
-    """The distinct ids of all files, in one type."""
-    found = []
-    for file, layout in layouts.items():
-        if kind_of(file) in PARQUET:
-            ids = _collected(file, pl.scan_parquet(file, glob=False).select(pl.col(name).unique())).to_series()
-        else:
-            ids = _read_at_once(file, {role: name}, layout)[role].unique()
-        found.append(ids.drop_nulls())
-    parts = same_type([ids for ids in found if len(ids)])
-    return Vocabulary.of(*parts) if parts else Vocabulary([])
-
-
-def _collected(file: Path, query: pl.LazyFrame) -> pl.DataFrame:
-    try:
-        return query.collect(engine="streaming")
-    except FAILURES as error:
-        raise broken_parquet(file, error) from None
-
-
-def _coded(frame: pl.DataFrame, names: Mapping[str, str], users: Vocabulary, items: Vocabulary) -> dict[str, Any]:
-    """Codes and ratings of some rows, checked."""
-    ratings = finite_numbers(frame["rating"], names["rating"]) if "rating" in names else np.ones(len(frame))
-    codes = {
-        f"{role}s": ids.require(as_plain_ids(whole_ids(frame[role], names[role])), role)
-        for role, ids in (("user", users), ("item", items))
-    }
-    return {**codes, "ratings": ratings}

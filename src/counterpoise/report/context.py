@@ -153,7 +153,7 @@ def _load_dataset(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tupl
     if not fitted:
         return None, ("The run does not name its data: what needs the log is left out.",)
     try:
-        dataset = load_data(FitConfig(**fitted))
+        dataset = load_data(FitConfig(**fitted), reader=ThreadEngine())
     except (CounterpoiseError, OSError, ValueError):  # the error's text could quote a file that is not this log
         named = short_repr(fitted.get("data"))
         return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
