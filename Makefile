@@ -47,7 +47,7 @@ pictures: $(VENV)/docs
 	$(BIN)/python docs/pictures.py
 
 notebook: $(VENV)/notebook
-	$(BIN)/jupyter-execute --inplace examples/tour.ipynb
+	$(BIN)/jupyter-execute --inplace docs/notebooks/*.ipynb
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/run.py

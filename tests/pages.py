@@ -2,7 +2,7 @@
 
 Blocks of a page run in order, in one namespace and one folder; `counterpoise` commands run through the command line.
 `<!-- not run: REASON -->` on the line above a block leaves it out. Commands that would train for long are run with two
-epochs, one seed and two trials, but on pages that show what they print.
+epochs, one seed and two trials.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from counterpoise.data.datasets import available
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = ("python", "sh")
-WHOLE = ("own-data.md",)  # pages whose commands are run as they stand
 SHORT = {"--seeds": "1", "--trials": "2", "--jobs": "1", "--folds": "2"}
 BLOCK = re.compile(
     r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n)?^```(?P<kind>\w*)[^\n]*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
@@ -55,7 +54,7 @@ def run_page(page: Path) -> dict[str, Any]:
             exec(compile(block.text, f"{page.name}: {block.text[:40]!r}", "exec", dont_inherit=True), names)
         elif block.runs:
             for line in commands(block.text):
-                run_command(line, page.name not in WHOLE)
+                run_command(line)
     return names
 
 
@@ -67,11 +66,11 @@ def commands(text: str) -> Iterator[str]:
             yield words
 
 
-def run_command(line: str, short: bool) -> None:
+def run_command(line: str) -> None:
     """Run a command of ours; check that what others need is there."""
     words = shlex.split(line)
     if words[0] == "counterpoise":
-        code = main(shortened(words[1:]) if short else words[1:])
+        code = main(shortened(words[1:]))
         assert code == expected(line), (line, code)
     elif words[0] == "make":
         targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)

@@ -1,4 +1,4 @@
-"""The examples run as they stand and are short; the notebook too, and holds what it printed."""
+"""The examples run as they stand and are short; the notebooks too, and hold what they printed."""
 
 from __future__ import annotations
 
@@ -36,22 +36,29 @@ def test_an_example_runs(
     assert len(script.read_text(encoding="utf-8").splitlines()) <= 60
 
 
-def cells() -> list[dict[str, Any]]:
-    notebook = json.loads((FOLDER / "tour.ipynb").read_text(encoding="utf-8"))
-    return [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+NOTEBOOKS = sorted((FOLDER.parent / "docs" / "notebooks").glob("*.ipynb"))
 
 
-def test_the_notebook_was_run_from_top_to_bottom_and_is_small() -> None:
-    assert [cell["execution_count"] for cell in cells()] == list(range(1, len(cells()) + 1))
-    kinds = [kind for cell in cells() for output in cell["outputs"] for kind in output.get("data", {})]
-    assert kinds.count("image/png") == 3
-    assert not any(output["output_type"] == "error" for cell in cells() for output in cell["outputs"])
-    assert (FOLDER / "tour.ipynb").stat().st_size < 200_000
+def cells(notebook: Path) -> list[dict[str, Any]]:
+    found = json.loads(notebook.read_text(encoding="utf-8"))
+    return [cell for cell in found["cells"] if cell["cell_type"] == "code"]
 
 
-def test_the_cells_of_the_notebook_run_and_print_what_it_holds() -> None:
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_was_run_from_top_to_bottom_and_is_small(notebook: Path) -> None:
+    code = cells(notebook)
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    kinds = [kind for cell in code for output in cell["outputs"] for kind in output.get("data", {})]
+    assert "image/png" in kinds
+    assert "text/html" in kinds
+    assert not any(output["output_type"] == "error" for cell in code for output in cell["outputs"])
+    assert notebook.stat().st_size < 200_000
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_cells_of_a_notebook_run_and_print_what_it_holds(notebook: Path) -> None:
     names: dict[str, object] = {}
-    for cell in cells():
+    for cell in cells(notebook):
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             exec("".join(cell["source"]), names)
