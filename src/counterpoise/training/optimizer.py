@@ -51,7 +51,8 @@ class Adam:
         self._places: dict[float, list[int]] = {}  # of the parameters of each precision
         whole = [0.0 if place in self.row_precisions else value for place, value in enumerate(self.precisions)]
         for place, precision in enumerate(whole):
-            self._places.setdefault(precision, []).append(place)
+            if self.parameters[place].numel():  # CUDA's fused kernel refuses tables without columns
+                self._places.setdefault(precision, []).append(place)
         self._halves = self.first[0].new_tensor(whole) / 2
 
     def scale_precisions(self, scales: Mapping[int, Tensor]) -> None:
