@@ -1,79 +1,278 @@
-"""Everything that docs/results.md and docs/bias.md show, from fits to tables and figures: `make results`.
+"""Make every number of README.md and docs/results.md again, from nothing, and say which differ: `make reproduce`.
 
-    python benchmarks/results.py [--jobs 2] [--out results]
+    python benchmarks/results.py [--jobs 2] [--out results] [--only coat probes] [--quick]
 
-Runs the commands below, which resume where they were stopped and repeat no fit, and puts
-what they wrote between the marks of those pages. The text between the tables is written by hand: read it again when
-numbers change.
+Each experiment is a command; what it finds is kept in the folder OUT, so that a run that was stopped goes on. The
+tables of the pages are then read, and each number is compared with what was measured, as it is printed;
+OUT/differences.md lists those that differ. Numbers in sentences are for people to compare: they rest on the files that
+are named beside the commands. Speeds depend on the machine and are not made again.
+
+`--quick`: three methods on one simulated log. The commands and the comparison run, the numbers are others.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import re
 import shlex
-import shutil
+import subprocess
 import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from counterpoise.cli.main import main as counterpoise
+from counterpoise.data.datasets import available
+from counterpoise.methods import canonical_name
 
-DOCS = Path(__file__).parents[1] / "docs"
-PUBLISHED = "table --datasets coat --protocol paper"  # the test of the published numbers
-SWEPT = ("n_functions", "strength", "tolerance", "bandwidth")
-COMMANDS = (
-    "table --datasets coat --methods all --seeds 10",
-    f"{PUBLISHED} --methods all --seeds 10 --preset both --name published",
-    "table --datasets coat --methods all --seeds 10 --tune 20 --name tuned",
-    f"{PUBLISHED} --methods all --seeds 10 --preset paper --tune 20 --name published-tuned",
-    "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
-    "bias",
-    "bias --data coat --methods none",
-    *(f"sweep --parameter {name} --datasets coat --seeds 3" for name in SWEPT),
-    *(f"sweep --parameter {name} --datasets coat --seeds 3 --preset paper --name sweep-{name}-paper" for name in SWEPT),
-)
-FIGURES = tuple(f"sweep-{name}{preset}.png" for name in SWEPT for preset in ("", "-paper"))
-MARK = re.compile(r"(<!-- (?P<file>\S+\.md)(?: (?P<heading>[^>]+?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+ROOT = Path(__file__).parents[1]
+COAT = "--datasets coat --seeds"
+EXPERIMENTS = {  # by the name of what they write to OUT
+    "coat": f"bench table {COAT} 10 --methods all --name coat",
+    "ablation": "python benchmarks/ablation.py --only coat",
+    "ablation-paper": "python benchmarks/ablation.py --only coat --protocol paper",
+    "published": f"bench table {COAT} 10 --methods all --protocol paper --preset both --name published",
+    "tuned": f"bench table {COAT} 10 --methods mf mr tdr tdr-jl --tune 20 --name tuned",
+    "protocol": f"bench protocol {COAT} 10 --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise",
+    "sweep-n_functions": f"bench sweep --parameter n_functions {COAT} 3",
+    "sweep-strength": f"bench sweep --parameter strength {COAT} 3",
+    "bias": "bench bias",
+    "probes": "python benchmarks/probes.py",
+    "kinds": "python benchmarks/kinds.py",
+    "kinds-dr": "python benchmarks/kinds.py --against dr",
+}
+QUICK = {"coat": "bench table --datasets coat-like --seeds 1 --methods popularity mf wkb-dr --set epochs=3 --name coat"}
+ONE_PROCESS = ("ablation", "ablation-paper", "bias")
+BEST = "best baseline"  # of the paper's table, by each metric
+METRICS = {"AUC": "auc", "NDCG@5": "ndcg", "F1@5": "f1"}
+PAPER_METRICS = ("auc", "ndcg_one", "f1_one")
+PARTS = {  # rows of the page's ablation and of the script's
+    "`mf`": "mf",
+    "+ missingness model (`mnar`)": "mf + missingness model (mnar)",
+    "+ exposure covariate": "mf + exposure",
+    "+ both, as an ensemble": "mf + exposure + missingness model, ensemble",
+    "+ side features alone": "mf + side features",
+    "`counterpoise` without a probe": "counterpoise without a probe",
+    "... without the ordinal loss": "counterpoise without the ordinal loss",
+    "... without the labels of the probe": "counterpoise without the labels of the probe",
+    "... with equal weights": "counterpoise with equal weights",
+    "`counterpoise`": "counterpoise",
+}
+PROBED = {  # rows of the page's simulated logs and titles of the script's tables
+    "`counterpoise` - `mf`, no probe": "counterpoise - mf, 0 probe rows",
+    "the same with 200 rows of probe": "counterpoise - mf, 200 probe rows",
+    "the same with 3,000 rows": "counterpoise - mf, 3,000 probe rows",
+    "- `mf` on log and probe, 3,000 rows": "counterpoise - mf-with-probe, 3,000 probe rows",
+}
+NUMBER = re.compile(r"[+-]?(?:\d+\.\d+|\.\d+|\d+)")
+Cells = dict[tuple[str, str], list[float]]  # by row and column: one value for each number, or for each method
+Text = dict[tuple[str, str], str]
 
 
-def filled(page: str, results: Path) -> str:
-    """The page with the content that its marks name: a file, or the section of a file below a heading."""
+class Difference(NamedTuple):
+    """A cell of a page whose number is another, or was not measured."""
 
-    def content(mark: re.Match[str]) -> str:
-        text = (results / mark["file"]).read_text(encoding="utf-8")
-        if mark["heading"]:
-            text = section(text, mark["heading"])
-        return f"{mark[1]}\n{text.strip()}\n\n{mark[4]}"
-
-    return MARK.sub(content, page)
+    where: str
+    row: str
+    column: str
+    printed: str
+    measured: str | None  # None: not at all
 
 
-def section(text: str, heading: str) -> str:
-    """The text below a heading, up to the next."""
-    for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
-        title, _, body = part.partition("\n")
-        if title.replace("\\", "") == heading:
-            return body
-    raise SystemExit(f"there is no section {heading!r}")
+# What is printed
 
 
-def main() -> None:
-    """Run the commands, then fill the pages."""
+def tables(text: str) -> Iterator[tuple[str, Text]]:
+    """(the text above, the cells) of every table of a page in Markdown."""
+    blocks = re.split(r"\n\s*\n", text)
+    for above, block in zip(["", *blocks], blocks, strict=False):
+        lines = [split(line) for line in block.splitlines()]
+        if len(lines) > 2 and set("".join(lines[1])) == {"-"}:
+            columns = lines[0][1:]
+            pairs = [
+                ((row[0], column), cell) for row in lines[2:] for column, cell in zip(columns, row[1:], strict=True)
+            ]
+            yield above.strip(), dict(pairs)
+
+
+def split(line: str) -> list[str]:
+    """The cells of a line of a table."""
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
+
+
+def table_of(text: str, mark: str) -> Text:
+    """The first table below a mark."""
+    return next(tables(text[text.index(mark) :]))[1]
+
+
+# What was measured
+
+
+def means(file: Path) -> dict[tuple[str, str], dict[str, float]]:
+    """(preset, method) -> metric -> mean, of `bench table`; the best baseline by each metric has a name of its own."""
+    found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    if not file.is_file():
+        return found
+    with file.open(encoding="utf-8", newline="") as lines:
+        for row in csv.DictReader(lines):
+            if row["mean"]:
+                value, best = float(row["mean"]), found[row["preset"], BEST]
+                found[row["preset"], row["method"]][row["metric"]] = value
+                if row["group"] == "baseline" and row["block"] in ("IPS", "DR"):
+                    best[row["metric"]] = max(value, best.get(row["metric"], value))
+    return found
+
+
+def first_numbers(cells: Text) -> Cells:
+    """The first number of each cell."""
+    return {place: [float(match[0])] for place, cell in cells.items() if (match := NUMBER.match(cell))}
+
+
+def ablation(file: Path) -> Cells:
+    """The rows of `ablation.py`, named as on the page."""
+    if not file.is_file():
+        return {}
+    measured = first_numbers(table_of(file.read_text(encoding="utf-8"), "## coat"))
+    own = {theirs: ours for ours, theirs in PARTS.items()}
+    return {(own[row], column): values for (row, column), values in measured.items() if row in own}
+
+
+def probed(file: Path) -> Cells:
+    """The means of `probes.py`, and how many of its cells are marked as better and as worse."""
+    found: Cells = {}
+    measured = dict(tables(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+    for row, title in PROBED.items():
+        cells = measured.get(title, {})
+        found |= {(row, column): values for (kind, column), values in first_numbers(cells).items() if kind == "mean"}
+        if cells:
+            marks = [cell[-1:] for cell in cells.values()]
+            found[row, "better, worse"] = [marks.count("+"), marks.count("-")]
+    return found
+
+
+def of_methods(labels: Iterable[str], fits: dict[tuple[str, str], dict[str, float]]) -> Cells:
+    """Rows that name methods: a value for each, under the defaults."""
+    found: Cells = {}
+    for label in labels:
+        names = [canonical_name(name) for name in re.findall(r"`([\w-]+)`", label)]
+        names = names or [BEST] * label.startswith(BEST)
+        for column, metric in METRICS.items():
+            values = [fits[key][metric] for name in names if metric in fits.get(key := ("default", name), {})]
+            if values and len(values) == len(names):
+                found[label, column] = values
+    return found
+
+
+def of_presets(labels: Iterable[str], fits: dict[tuple[str, str], dict[str, float]]) -> Cells:
+    """Rows of methods, under the defaults and under the paper's settings: three metrics in a cell."""
+    found: Cells = {}
+    for label in labels:
+        for column, preset in {"our defaults": "default", "the paper's settings": "paper"}.items():
+            metrics = fits.get((preset, canonical_name(label.strip("`"))), {})
+            if all(metric in metrics for metric in PAPER_METRICS):
+                found[label, column] = [metrics[metric] for metric in PAPER_METRICS]
+    return found
+
+
+# Both
+
+
+def differing(where: str, printed: Text, measured: Cells) -> list[Difference]:
+    """The cells with numbers whose values, rounded as they are printed, are others."""
+    found = []
+    for (row, column), cell in printed.items():
+        numbers, values = NUMBER.findall(cell), measured.get((row, column))
+        if not numbers or column == "published":
+            continue
+        if values is None:
+            found.append(Difference(where, row, column, cell, None))
+            continue
+        if " to " in cell:
+            pairs = [(numbers[0], min(values)), (numbers[1], max(values))]
+        else:
+            pairs = [
+                (number, value) for number, value in zip(numbers * (len(values) // len(numbers)), values, strict=True)
+            ]
+        if not all(agree(number, value) for number, value in pairs):
+            found.append(Difference(where, row, column, cell, ", ".join(f"{value:.5g}" for _, value in pairs)))
+    return found
+
+
+def agree(printed: str, value: float) -> bool:
+    """Whether a value is printed like this."""
+    digits = len(printed.partition(".")[2])
+    return abs(float(printed) - value) <= 0.5 * 10**-digits + 1e-9
+
+
+def compare(out: Path) -> tuple[int, list[Difference]]:
+    """(how many cells of the pages have numbers to compare, those that differ)."""
+    readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md"))
+    coat, parts = means(out / "coat.csv"), ablation(out / "ablation.md")
+    front = table_of(readme, "On Coat's uniform test")
+    flagship = {"`counterpoise`, without a uniform sample": "`counterpoise` without a probe"}
+    flagship["`counterpoise`, with 232 uniform ratings"] = "`counterpoise`"
+    of_front = of_methods((row for row, _ in front if row not in flagship), coat)
+    of_front |= {
+        (row, name): parts[part, name] for row, part in flagship.items() for name in METRICS if (part, name) in parts
+    }
+    every = table_of(page, "## All methods on Coat")
+    beside = table_of(page, "## Beside the published numbers")
+    pairs = {
+        "README.md": (front, of_front),
+        "All methods on Coat": (every, of_methods((row for row, _ in every), coat)),
+        "What each part brings": (table_of(page, "## What each part of"), parts),
+        "Simulated logs": (table_of(page, "## Simulated logs"), probed(out / "probes.md")),
+        "Beside the published numbers": (beside, of_presets((row for row, _ in beside), means(out / "published.csv"))),
+    }
+    count = sum(
+        bool(NUMBER.search(cell)) and column != "published"
+        for text, _ in pairs.values()
+        for (_, column), cell in text.items()
+    )
+    return count, [one for where, (text, measured) in pairs.items() for one in differing(where, text, measured)]
+
+
+def run(name: str, command: str, jobs: int, out: Path) -> None:
+    """Run an experiment, unless what it writes is there. `bench` itself repeats no fit."""
+    words = shlex.split(command) + ([] if name in ONE_PROCESS else ["--jobs", str(jobs)])
+    print(f"{shlex.join(words)}  -> {out / name}.md", flush=True)
+    if words[0] == "bench":
+        code = counterpoise([*words, "--out", str(out), "--quiet"])
+        if code:
+            sys.exit(code)
+        return
+    file = out / f"{name}.md"
+    if not file.is_file():
+        printed = subprocess.run([sys.executable, *words[1:]], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+        file.write_text(printed.stdout, encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the experiments, then compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("results"))
-    arguments = parser.parse_args()
-    for command in COMMANDS:
-        print(f"counterpoise bench {command}", flush=True)
-        jobs = [] if command.startswith("bias") else ["--jobs", str(arguments.jobs)]
-        code = counterpoise(["bench", *shlex.split(command), *jobs, "--out", str(arguments.out), "--quiet"])
-        if code:
-            sys.exit(code)
-    for page in (DOCS / "results.md", DOCS / "bias.md"):
-        page.write_text(filled(page.read_text(encoding="utf-8"), arguments.out), encoding="utf-8")
-    (DOCS / "figures").mkdir(exist_ok=True)
-    for name in FIGURES:
-        shutil.copy(arguments.out / name, DOCS / "figures" / name)
+    parser.add_argument("--only", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args(arguments)
+    chosen = QUICK if options.quick else {name: EXPERIMENTS[name] for name in options.only}
+    coat = next(row for row in available() if row["name"] == "coat")
+    if not options.quick and not coat["ready"]:
+        way = "name the folder above `coat` in COUNTERPOISE_DATA"
+        sys.exit(f"the numbers of the pages need the Coat ratings. {coat['obtain']}, and {way}.")
+    options.out.mkdir(parents=True, exist_ok=True)
+    for name, command in chosen.items():
+        run(name, command, options.jobs, options.out)
+    count, found = compare(options.out)
+    other = [one for one in found if one.measured is not None]
+    lines = [f"Of {count} cells with numbers {count - len(found)} are as printed, {len(other)} are others.", ""]
+    lines += [f"- {one.where}, {one.row}, {one.column}: printed {one.printed}, now {one.measured}" for one in other]
+    absent = Counter(one.where for one in found if one.measured is None)
+    lines += [f"- {where}: {cells} cells were not measured" for where, cells in absent.items()]
+    (options.out / "differences.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

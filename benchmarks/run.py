@@ -1,4 +1,4 @@
-"""All benchmarks, one after the other: `make bench`. Name some to run only those. (`make results` is its own.)"""
+"""All benchmarks, one after the other: `make bench`. Name some to run only those. (`make reproduce` is its own.)"""
 
 from __future__ import annotations
 
