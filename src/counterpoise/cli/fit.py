@@ -17,6 +17,7 @@ from counterpoise.cli.options import (
     OutputOptions,
     ScaleOptions,
     fit_config,
+    flag,
     option,
     with_options,
 )
@@ -28,21 +29,36 @@ class TrainingOptions(OptionGroup):
     """Settings that have an option of their own beside --set."""
 
     panel = "Method"
-    epochs: Annotated[int | None, option("Passes over the log.")] = None
-    batch_size: Annotated[str | None, option("Rows in a training step: a number, full or auto.", shown="auto")] = None
-    learning_rate: Annotated[float | None, option("Learning rate of Adam.")] = None
-    patience: Annotated[int | None, option("Stop after this many epochs without a better validation risk.")] = None
-    device: Annotated[str | None, option("Device to train on: auto, cpu or cuda.", shown="auto")] = None
-    backbone: Annotated[str | None, option("Model that predicts: mf, ncf or popularity.", shown="mf")] = None
+    epochs: Annotated[int | None, option("Pass over the log this many times.", metavar="NUMBER", shown="by method")] = (
+        None
+    )
+    batch_size: Annotated[
+        str | None, option("Train on this many rows in a step: a number, full or auto.", metavar="ROWS", shown="auto")
+    ] = None
+    learning_rate: Annotated[
+        float | None, option("Train with this learning rate of Adam.", metavar="RATE", shown="by method")
+    ] = None
+    patience: Annotated[
+        int | None,
+        option("Stop after this many epochs without a lower risk on rows held out.", metavar="NUMBER", shown="never"),
+    ] = None
+    device: Annotated[
+        str | None, option("Train on this device: auto, cpu or cuda.", metavar="DEVICE", shown="auto")
+    ] = None
+    backbone: Annotated[
+        str | None, option("Predict with this model: mf, ncf or popularity.", metavar="NAME", shown="mf")
+    ] = None
 
 
 @dataclass(frozen=True)
 class FitOutput(OutputOptions):
     """Where the run is written."""
 
-    out: Annotated[Path | None, option("Folder to save the run in.", shown="runs/DATA-METHOD")] = None
-    report: Annotated[bool, option("Also write a report, OUT/report.html.", "--report")] = False
-    resume: Annotated[bool, option("Continue a long fit that was stopped.", "--resume")] = False
+    out: Annotated[Path | None, option("Save the run in this folder.", metavar="FOLDER", shown="runs/DATA-METHOD")] = (
+        None
+    )
+    report: Annotated[bool, flag("Write a report too, OUT/report.html.", "--report")] = False
+    resume: Annotated[bool, flag("Continue a long fit that was stopped.", "--resume")] = False
 
 
 @with_options
@@ -56,7 +72,13 @@ def fit(
     output: FitOutput,
     scale: ScaleOptions,
 ) -> None:
-    """Train a recommender on a biased log, evaluate it on a test or on rows held out, and save it."""
+    """Train a recommender on a biased log, evaluate it on a test or on rows held out, and save it.
+
+    For example:
+        counterpoise fit ratings.csv --threshold 4 --holdout 0.2 --report
+        counterpoise fit ratings.csv --threshold 4 --probe uniform.csv --out runs/mine
+        counterpoise fit clicks.csv --feedback clicks --holdout 0.2 --by leave-last
+    """
     words = [f"{name}={value}" for name, value in training.given().items()]
     configuration = fit_config(method, data, columns, holdout, evaluation, scale, settings=words)
 
