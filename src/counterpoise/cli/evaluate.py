@@ -88,7 +88,7 @@ def evaluate(
         counterpoise evaluate runs/mine uniform.csv --test-kind uniform --k 10
         counterpoise evaluate runs/mine later.csv --unknown-users drop
     """
-    from counterpoise.cli.describe import evaluation_title
+    from counterpoise.cli.describe import evaluation_title, wrapped
     from counterpoise.data.feedback import words_of
     from counterpoise.runs import EvaluationData, cold_sentences, evaluate_run
     from counterpoise.storage import write_text
@@ -113,4 +113,4 @@ def evaluate(
         )
     if known["unweighted"] is not None:
         lines.append(f"No weighted estimates: {known['unweighted']}")
-    output.show({"run": str(run), "test": test, **facts}, "\n".join(lines))
+    output.show({"run": str(run), "test": test, **facts}, wrapped("\n".join(lines)))

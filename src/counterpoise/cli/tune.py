@@ -153,8 +153,9 @@ def judged_by(validation: Mapping[str, Any]) -> str:
     if validation["measure"] != "log loss":
         by = f"Judged by where {rows:,} held-out clicks rank among all items, weighted by 1 / P(exposed) (worth {size} "
         return f"{by}clicks of equal weight): the risk is {validation['measure']}. The test was not looked at."
-    probe = f"{validation['probe_rows']:,} of the probe"
-    return f"Judged by {rows:,} held-out rows, worth {size} uniform ones, and {probe}; the test was not looked at."
+    probe = f" and {validation['probe_rows']:,} of the probe" if validation["probe_rows"] else ""
+    judged = f"Judged by {rows:,} held-out rows{probe}, weighted to stand for all pairs ({size} of equal weight)"
+    return f"{judged}; the test was not looked at."
 
 
 @contextmanager
