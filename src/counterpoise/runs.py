@@ -32,8 +32,18 @@ from counterpoise.errors import (
     short_repr,
 )
 from counterpoise.evaluation.baselines import baselines_for, clicks_rankings, fit_baselines, weighted_evaluations
-from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate, unseen_rows
+from counterpoise.evaluation.evaluate import (
+    Difference,
+    Evaluation,
+    binary_labels,
+    difference_facts,
+    evaluate,
+    paired_differences,
+    resampled_evaluation,
+    unseen_rows,
+)
 from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_ranking
+from counterpoise.evaluation.weighted import weighted_differences
 from counterpoise.methods import DEFAULT_METHOD, canonical_name, make
 from counterpoise.recommender import UNKNOWN_ADVICE, DebiasedRecommender, load_model
 from counterpoise.storage import CHECKPOINT, read_manifest, remove_folder
@@ -193,7 +203,9 @@ class Fitted:
     model: DebiasedRecommender
     evaluation: Evaluation | RankingEvaluation | None  # None without a test; weighted on a biased one
     seconds: float
-    baselines: dict[str, Evaluation] | dict[str, RankingEvaluation] = field(default_factory=dict)  # on a biased test
+    baselines: dict[str, Evaluation] | dict[str, RankingEvaluation] = field(default_factory=dict)
+    differences: dict[str, dict[str, Difference]] = field(default_factory=dict)  # from each baseline, paired
+    baseline_models: dict[str, DebiasedRecommender] = field(default_factory=dict)
     unweighted: str | None = None  # why there are no weighted estimates on a biased test
     truth: dict[str, float] | None = None  # of simulated data, where propensities and labels are known
 
@@ -216,6 +228,10 @@ class Fitted:
             "dataset": {"name": self.dataset.name, **self.dataset.description},
             "evaluation": None if self.evaluation is None else self.evaluation.to_dict(),
             "baselines": {name: found.to_dict() for name, found in self.baselines.items()},
+            "differences": {
+                name: {metric: difference_facts(metric, found) for metric, found in differences.items()}
+                for name, differences in self.differences.items()
+            },
             "unweighted": self.unweighted,
             "seconds": round(self.seconds, 3),
             "truth": self.truth,
@@ -267,14 +283,10 @@ def fit_and_evaluate(
     fitted = Fitted(configuration, dataset, model, None, seconds, truth=truth)
     if dataset.test is None:
         return fitted
-    by_pairs = dataset.test.sample == "uniform" or configuration.protocol == "paper"
-    if by_pairs and not dataset.ranked:
-        found = evaluate(model, dataset.test, configuration.k, configuration.protocol, weights=None)
-        return replace(fitted, evaluation=found)
     if folder is not None:
         model.save(folder, **fitted.facts())
     try:
-        return replace(fitted, **_weighted_evaluations(configuration, model, dataset))
+        return replace(fitted, **_evaluations(configuration, model, dataset))
     except KeyboardInterrupt:
         if folder is None:
             raise
@@ -284,20 +296,32 @@ def fit_and_evaluate(
         ) from None
 
 
-def _weighted_evaluations(configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset) -> dict[str, Any]:
-    """The evaluation of a fitted model on a biased test: weighted, where that can be, beside baselines."""
-    log, k = dataset.test, configuration.k
+def _evaluations(configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset) -> dict[str, Any]:
+    """The evaluation of a fitted model beside baselines, weighted where a biased test can be; fields of `Fitted`."""
+    log, k, protocol = dataset.test, configuration.k, configuration.protocol
     assert log is not None
     names = [name for name in baselines_for(dataset.train) if name != canonical_name(str(configuration.method))]
-    clicks = dataset.ranked
+    fitted = fit_baselines(model, dataset.train, configuration.settings, names)
+    models: dict[str, DebiasedRecommender] = {"": model, **fitted}
+    if not dataset.ranked and (log.sample == "uniform" or protocol == "paper"):
+        log, n_seen = unseen_rows(model, log, protocol)
+        resampled = {name: resampled_evaluation(one, log, k, protocol) for name, one in models.items()}
+        own = resampled.pop("")
+        return {
+            "evaluation": replace(own.evaluation, n_seen=n_seen),
+            "baselines": {name: one.evaluation for name, one in resampled.items()},
+            "differences": {name: paired_differences(own, one) for name, one in resampled.items()},
+            "baseline_models": fitted,
+        }
     try:
-        models = {"": model, **fit_baselines(model, dataset.train, configuration.settings, names)}
-        found = clicks_rankings(models, log, k) if clicks else weighted_evaluations(models, dataset, k)
+        found: dict[str, Any]
+        found = clicks_rankings(models, log, k) if dataset.ranked else weighted_evaluations(models, dataset, k)
     except CounterpoiseError as error:  # the fitted model must not be lost with it
-        if clicks:
-            return {"evaluation": None, "unweighted": str(error)}
-        return {"evaluation": evaluate(model, log, k, weights=None), "unweighted": str(error)}
-    return {"evaluation": found.pop(""), "baselines": found}
+        evaluation = None if dataset.ranked else evaluate(model, log, k, weights=None)
+        return {"evaluation": evaluation, "unweighted": str(error), "baseline_models": fitted}
+    own_weighted = found.pop("")
+    differences = {name: weighted_differences(own_weighted, one) for name, one in found.items()}
+    return {"evaluation": own_weighted, "baselines": found, "differences": differences, "baseline_models": fitted}
 
 
 def _checkpoint(

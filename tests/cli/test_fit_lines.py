@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def lines_of(model: cp.DebiasedRecommender) -> str:
 
 
 def paragraph(model: cp.DebiasedRecommender) -> str:
-    assert " ".join(lines_of(model).split()).startswith(model.summary())
+    assert lines_of(model).replace("\n", " ").startswith(model.summary())
     return model.summary()
 
 
@@ -27,28 +28,33 @@ def test_the_missingness_model_and_its_weight_are_described(dataset: Dataset, tm
     model = cp.make("counterpoise", **FAST).fit(dataset.train, probe=dataset.probe)
     facts, weight = model.facts_["imputation"], model.facts_["ensemble"]["weight"]
     text = paragraph(model)
-    assert f"{facts['positive'] / facts['negative']:.1f}x as likely to be observed" in text
-    assert f"has {weight:.0%} of the prediction, by the probe" in text
-    assert "The level of predictions is that of the probe" in text
+    times = facts["positive"] / facts["negative"]
+    low, high = facts["interval"]
+    assert math.exp(facts["log_odds_ratio"]) == pytest.approx(times)
+    assert low < times < high
+    assert f"{times:.1f} times as likely to be observed" in text
+    assert f"(the probe allows {low:.1f} to {high:.1f} times)" in text
+    assert f"has {weight:.0%} of the prediction" in text
+    assert "Predictions are as high on average as the probe's labels" in text
     report = cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
     assert text in str(report["summary"])
 
 
 def test_what_cannot_be_known_without_a_probe_is_said(dataset: Dataset) -> None:
     text = paragraph(cp.make("counterpoise", **FAST).fit(dataset.train))
-    assert text.startswith("No probe:")
-    assert "was not modelled: without a probe it cannot be known" in text
+    assert text.startswith("No probe (a small sample of pairs drawn at random):")
+    assert "was not corrected: without a probe it cannot be known" in text
 
 
 @pytest.mark.parametrize(
     ("method", "learned"),
     [
         ("mf", "its labels were not learned"),
-        ("ips", "only its label rate was used"),
-        ("mf-with-probe", "learned beside the log with 9% of the weight"),
-        ("mf-probe", "the model learned from nothing else"),
-        ("cause", "learned beside the log."),
-        ("autodebias", "learned beside the log."),
+        ("ips", "only its share of positives was used"),
+        ("mf-with-probe", "learned together with the log, with 9% of the weight"),
+        ("mf-probe", "The model learned from the probe (60 rows) alone."),
+        ("cause", "learned together with the log."),
+        ("autodebias", "learned together with the log."),
         ("dr-jl", "Errors of pairs that were not rated were imputed."),
     ],
 )
@@ -82,11 +88,11 @@ def test_the_chosen_strength_and_the_moved_intercept_are_described(dataset: Data
         max(abs(size) for fold in weights["balanced"] for size in fold[when]) for when in ("before_sd", "after_sd")
     )
     path = weights["path"]
-    assert f" of the effective sample at strength {path['strength']:.3g} (the largest that keeps " in lines
-    assert f"keeps {path['kept']:.1%}): largest imbalance {before:.2f} to {after:.2f} SD." in lines
+    assert f" of the effective sample at strength {path['strength']:.3g} (the largest strength that keeps " in lines
+    assert f"keeps {path['kept']:.1%}). Largest imbalance: {before:.2f} SD before, {after:.2f} SD after." in lines
     for shift, described in ((-0.2, True), (0.0, False)):
         facts = model.facts_ | {"intercept_shift": {"shift": shift, "standard_error": 0.05}}
-        sentence = "The intercept of predictions was moved by -0.20 in log odds (standard error 0.05)"
+        sentence = "All predictions were moved by -0.20 in log odds (standard error 0.05)"
         assert (sentence in "\n".join(fit_lines(facts, 601))) == described
 
 
@@ -94,24 +100,25 @@ def test_the_chosen_strength_and_the_moved_intercept_are_described(dataset: Data
 def test_methods_without_a_path_describe_none(method: str, settings: dict, dataset: Dataset) -> None:
     model = cp.make(method, **FAST, **settings).fit(dataset.train, probe=dataset.probe)
     assert "Balancing keeps" not in lines_of(model)
-    assert "intercept of predictions" not in lines_of(model)
+    assert "All predictions were moved" not in lines_of(model)
 
 
 @pytest.mark.parametrize("noise", [False, True])
 def test_the_ordinal_loss_is_described(noise: bool) -> None:
     model = cp.make("mf", ordinal=cp.OrdinalLoss(), **FAST).fit(graded(2, noise=noise).train)
     assert ("Ordinal loss off: in this log rating levels add nothing" in lines_of(model)) == noise
-    assert ("Ordinal loss: ratings beyond the label are learned" in lines_of(model)) != noise
+    assert ("How far a rating is from the threshold is learned too" in lines_of(model)) != noise
 
 
 @pytest.mark.parametrize("side_features", [False, True])
 def test_a_model_that_learned_no_factors_is_described(side_features: bool, dataset: Dataset, tmp_path: Path) -> None:
-    sentence = f"No factors were learned: a model of biases {'and features ' if side_features else ''}only."
+    known = "users, items and their features" if side_features else "users and items"
+    sentence = f"No personal taste was learned: predictions are sums of effects of {known}."
     for l2, learned in ((0.5, True), (1e5, False)):
         settings = {"l2": l2, "side_features": side_features, "epochs": 60, "device": "cpu"}
         model = cp.make("mf", **settings).fit(dataset.train)
         assert (sentence in lines_of(model)) != learned
-        assert ("Factors: their part of the log odds has a standard deviation of" in lines_of(model)) == learned
+        assert ("Personal taste (factors) moves predictions by" in lines_of(model)) == learned
         facts = cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
         assert (sentence in str(facts["summary"])) != learned
 

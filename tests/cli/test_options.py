@@ -88,9 +88,12 @@ def test_groups_must_not_share_an_option() -> None:
     ("command", "panels"),
     [
         ("fit", ["Data", "Method", "Evaluation", "Output", "Scale"]),
-        ("tune", ["Data", "Method", "Search", "Output", "Scale"]),
+        ("tune", ["Data", "Method", "Evaluation", "Output", "Scale"]),
         ("evaluate", ["Data", "Evaluation", "Output"]),
         ("balance", ["Data", "Method", "Output", "Scale"]),
+        ("recommend", ["Data", "Output"]),
+        ("report", ["Data", "Evaluation", "Output"]),
+        ("serve", ["Data", "Output", "Scale"]),
     ],
 )
 def test_options_of_commands_stand_in_panels(command: str, panels: list[str]) -> None:

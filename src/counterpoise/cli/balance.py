@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from counterpoise.balance.functions import Functions
     from counterpoise.data.side_tables import TableEncoder
 
-MISSING_HELP = "the mean and a feature that marks it, the mean alone, or it is an error."
-
 TABLE_COLUMNS = {  # heading: field of a row of the balance table
     "feature": "name",
     "population mean": "population_mean",
@@ -48,15 +46,42 @@ class FeatureOptions(OptionGroup):
     """The features that are balanced: columns of the observed file, or those of users and items."""
 
     panel = "Data"
-    users: Annotated[Path | None, option("For a log: file of the ids and features of all users.")] = None
-    items: Annotated[Path | None, option("For a log: file of the ids and features of all items.")] = None
-    features: Annotated[str | None, option("Columns to balance, separated by commas.", shown="all but ids")] = None
-    categorical: Annotated[str | None, option("Columns of numbers that are codes, separated by commas.")] = None
-    missing: Annotated[MissingValues, option("What stands for a missing number: " + MISSING_HELP)] = "indicator"
-    treatment: Annotated[str | None, option("Without POPULATION: column that says who was treated, 1 or 0.")] = None
-    target: Annotated[Target, option("With --treatment: the rows to resemble: all, the treated, the controls.")] = "ate"
-    sample_weights: Annotated[str | None, option("Column of sampling weights of the observed rows.")] = None
-    population_weights: Annotated[str | None, option("Column of sampling weights of the population.")] = None
+    users: Annotated[
+        Path | None,
+        option("Read ids and features of all users from this file, for a log.", metavar="FILE", shown="none"),
+    ] = None
+    items: Annotated[
+        Path | None,
+        option("Read ids and features of all items from this file, for a log.", metavar="FILE", shown="none"),
+    ] = None
+    features: Annotated[
+        str | None, option("Balance these columns: names, separated by commas.", metavar="COLUMNS", shown="all but ids")
+    ] = None
+    categorical: Annotated[
+        str | None, option("Read the numbers in these columns as categories.", metavar="COLUMNS", shown="none")
+    ] = None
+    missing: Annotated[
+        MissingValues,
+        option("Replace a missing number by the mean and mark it, by the mean alone, or stop with an error."),
+    ] = "indicator"
+    treatment: Annotated[
+        str | None,
+        option(
+            "Compare treated rows (1 in this column) with controls (0); goes without POPULATION.",
+            metavar="COLUMN",
+            shown="none",
+        ),
+    ] = None
+    target: Annotated[
+        Target, option("Resemble all rows (ate), the treated (att) or the controls (atc), with --treatment.")
+    ] = "ate"
+    sample_weights: Annotated[
+        str | None,
+        option("Start from the sampling weights in this column of the observed rows.", metavar="COLUMN", shown="none"),
+    ] = None
+    population_weights: Annotated[
+        str | None, option("Weigh the population by this column of sampling weights.", metavar="COLUMN", shown="none")
+    ] = None
 
     def encoder(self, table: pl.DataFrame) -> TableEncoder:
         """How the columns of the observed file become features."""
@@ -73,15 +98,33 @@ class BalanceOptions(OptionGroup):
     """The balanced functions, and how closely they are balanced."""
 
     panel = "Method"
-    moments: Annotated[int | None, option("Balance moments up to this order instead of kernel functions.")] = None
-    kernel: Annotated[KernelName, option("Kernel of the balanced functions.")] = "gaussian"
-    n_functions: Annotated[int, option("Number of kernel functions; with --select greedy the largest number.")] = 50
-    select: Annotated[SelectForSamples, option("How the kernel functions are chosen.")] = "spectral"
-    tolerance: Annotated[float, option("Imbalance that is allowed, in --units.")] = 1e-3
-    strength: Annotated[float | None, option("Penalty weight of one unit of imbalance.")] = None
-    units: Annotated[Units, option("Units of both: population SDs of each function, or its own values.")] = "sd"
-    max_weight: Annotated[float | None, option("Largest weight allowed; all weights sum to 1.")] = None
-    seed: Annotated[int, option("Seed of the draw of candidate kernel functions.")] = 0
+    moments: Annotated[
+        int | None,
+        option("Balance moments up to this order instead of kernel functions.", metavar="ORDER", shown="none"),
+    ] = None
+    kernel: Annotated[KernelName, option("Balance functions of this kernel.")] = "gaussian"
+    n_functions: Annotated[
+        int, option("Balance this many kernel functions; with --select greedy at most.", metavar="NUMBER")
+    ] = 50
+    select: Annotated[SelectForSamples, option("Choose the kernel functions by this rule.")] = "spectral"
+    tolerance: Annotated[float, option("Allow this much imbalance of each function, in --units.", metavar="NUMBER")] = (
+        1e-3
+    )
+    strength: Annotated[
+        float | None,
+        option(
+            "Relax functions that would cost more than this for a unit of imbalance.",
+            metavar="NUMBER",
+            shown="no limit",
+        ),
+    ] = None
+    units: Annotated[
+        Units, option("Measure imbalance in standard deviations of each function, or in its own values.")
+    ] = "sd"
+    max_weight: Annotated[
+        float | None, option("Let no weight exceed this; all weights sum to 1.", metavar="NUMBER", shown="no limit")
+    ] = None
+    seed: Annotated[int, option("Draw the candidate functions from this seed.", metavar="NUMBER")] = 0
 
     def functions(self) -> Functions:
         """The functions to balance, checked."""
@@ -109,23 +152,37 @@ class BalanceOptions(OptionGroup):
 
 @with_options
 def balance(
-    observed: Annotated[Path, typer.Argument(help="File of the observed rows, or a log.", show_default=False)],
+    observed: Annotated[
+        Path, typer.Argument(help="File of the observed rows, or a log.", metavar="OBSERVED", show_default=False)
+    ],
     features: FeatureOptions,
     columns: PairColumns,
     method: BalanceOptions,
     output: OutputOptions,
     scale: ScaleOptions,
-    population: Annotated[Path | None, typer.Argument(help="File of the rows to resemble.")] = None,
-    out: Annotated[Path | None, option(f"{OUT_HELP} For a log a folder.", shown=False, panel="Output")] = None,
+    population: Annotated[
+        Path | None, typer.Argument(help="File of the rows to resemble.", metavar="POPULATION")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option(f"{OUT_HELP} For a log it is a folder.", metavar="FILE", shown="must be given", panel="Output"),
+    ] = None,
 ) -> None:
     """Weight observed rows so that they resemble a population: balancing without any recommender.
 
     The file OUT has all columns of the observed file and `weight`, its rows in the same order. Columns may hold text,
     dates, lists and gaps. --features names those that are balanced; without it ids, names, and columns that the
     population does not have (outcomes) are left out, and the output says so.
+
     With --treatment in the place of POPULATION, treated and controls are weighted to resemble the rows of --target.
+
     With --users and --items the observed rows are pairs of a log (a file, a folder or a glob) and the population is all
     pairs. The log may be larger than memory.
+
+    For example:
+        counterpoise balance respondents.csv population.csv --out weights.csv
+        counterpoise balance rows.csv --treatment drug --features age,sex --out w.csv
+        counterpoise balance log.csv --users users.csv --items items.csv --out weights
     """
     from counterpoise.data.files import is_many
 

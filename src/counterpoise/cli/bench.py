@@ -20,6 +20,8 @@ from counterpoise.cli.options import (
     RatingCol,
     Repeated,
     TimestampCol,
+    command,
+    flag,
     option,
     with_options,
     words,
@@ -36,25 +38,49 @@ app = typer.Typer(help="The paper's table and figures, honest, with tests of sig
 LISTS = ("--datasets", "--methods", "--values", "--metrics", "--matrices", "--estimators")  # may be written with spaces
 PRESETS: dict[str, list[BenchPreset]] = {"default": ["default"], "paper": ["paper"], "both": ["default", "paper"]}
 Datasets = Annotated[
-    str, option("Names or paths: coat, yahoo-r3, kuairec, music-like, ...; paper: its three, or their stand-ins.")
+    str,
+    option(
+        "Use these datasets or files: coat, yahoo-r3, kuairec, music-like, ...; paper: its three, or their stand-ins.",
+        metavar="NAMES",
+        panel="Data",
+    ),
 ]
-Methods = Annotated[str, option("Names of methods, or all, paper, baselines, balancing, or module:function.")]
-Seeds = Annotated[int, option("Number of seeds; each draws probe, initial model and batches for all methods.")]
-Preset = Annotated[BenchPreset, option("Settings: ours, or those of the paper's experiment. --set changes either.")]
+Methods = Annotated[
+    str,
+    option(
+        "Fit these methods: names, all, paper, baselines, balancing, or module:function.",
+        metavar="NAMES",
+        panel="Method",
+    ),
+]
+Seeds = Annotated[
+    int,
+    option(
+        "Repeat with this many seeds; each draws probe, initial model and batches for all methods.",
+        metavar="NUMBER",
+        panel="Evaluation",
+    ),
+]
+Preset = Annotated[
+    BenchPreset, option("Take our settings, or those of the paper's experiment; --set changes either.", panel="Method")
+]
 
 
 @dataclass(frozen=True)
 class RunOptions(OptionGroup):
     """How fits are made and where their results are stored."""
 
-    panel = "Run"
-    jobs: Annotated[int, option("Number of processes. It changes the time, never the results.")] = 1
-    engine: Annotated[EngineName | None, option("Where fits run: processes here, or tasks of Ray.", shown="local")] = (
-        None
-    )
+    panel = "Scale"
+    jobs: Annotated[int, option("Fit in this many processes, which changes the time alone.", metavar="NUMBER")] = 1
+    engine: Annotated[
+        EngineName | None, option("Fit in processes of this machine, or in tasks of Ray.", shown="local")
+    ] = None
     address: Address = None
-    out: Annotated[Path, option("Folder of results; fits that are in it are not repeated.")] = Path("results")
-    retry: Annotated[bool, option("Fit again what failed.", "--retry")] = False
+    out: Annotated[
+        Path,
+        option("Keep results in this folder; fits that are in it are not repeated.", metavar="FOLDER", panel="Output"),
+    ] = Path("results")
+    retry: Annotated[bool, flag("Fit again what failed.", "--retry", "Output")] = False
 
     def fit(self, jobs: Sequence[Task], visible: bool, name: str = "fitting") -> list[dict[str, Any]]:
         """The rows of results of all jobs, after the missing ones were made."""
@@ -85,7 +111,10 @@ class FitOptions(LogColumns, HoldoutOptions):
 
     panel = "Data"
 
-    settings: Annotated[list[str] | None, option("A setting of all methods, as name=value.", "--set")] = None
+    settings: Annotated[
+        list[str] | None,
+        option("Change a setting of all methods; may be repeated.", "--set", metavar="NAME=VALUE", panel="Method"),
+    ] = None
 
     def plan(
         self, datasets: str, methods: str, seeds: int, presets: Sequence[BenchPreset], protocols: Sequence[Protocol]
@@ -127,7 +156,7 @@ def show_sheets(
             print_line(f"Written to {files.parent}: {', '.join(sorted(path.name for path in paths))}")
 
 
-@app.command()
+@command(app)
 @with_options
 def table(
     fits: FitOptions,
@@ -136,20 +165,46 @@ def table(
     datasets: Datasets = "coat",
     methods: Methods = "all",
     seeds: Seeds = 10,
-    preset: Annotated[str, option("Settings: default (ours), paper (those of its experiment), both.")] = "default",
-    protocol: Annotated[Protocol, option("How probe and test are split.")] = "honest",
+    preset: Annotated[
+        str,
+        option(
+            "Take our settings (default), those of the paper's experiment (paper), or both.",
+            metavar="NAME",
+            panel="Method",
+        ),
+    ] = "default",
+    protocol: Annotated[
+        Protocol,
+        option("Never test on a pair that was trained on (honest), or split as the paper did.", panel="Evaluation"),
+    ] = "honest",
     metrics: Annotated[
         str | None,
-        option("Metrics.", shown="auc,ndcg,f1; beside published numbers auc,ndcg_one,f1_one; others of clicks"),
+        option(
+            "Show these metrics: names, separated by commas.",
+            metavar="NAMES",
+            shown="auc,ndcg,f1; beside published numbers auc,ndcg_one,f1_one; others of clicks",
+            panel="Evaluation",
+        ),
     ] = None,
-    tune: Annotated[int, option("Trials of a search for each method inside the training log; 0 for none.")] = 0,
-    name: Annotated[str, option("Name of the files to write.")] = "table",
+    tune: Annotated[
+        int,
+        option(
+            "Search settings of each method inside the training log with this many trials.",
+            metavar="NUMBER",
+            panel="Method",
+        ),
+    ] = 0,
+    name: Annotated[str, option("Begin the names of files with this.", metavar="NAME", panel="Output")] = "table",
 ) -> None:
     """The paper's Table 1: methods x datasets x seeds, with tests of significance from 5 seeds on.
 
     Published numbers are of the paper's protocol, and stand beside ours only with --protocol paper.
     Written to OUT as NAME.md, .tex, .csv and .json. Stop it at any time; the same command resumes. With --tune, the
     settings found for each method are written as NAME-settings.md, .csv and .json.
+
+    For example:
+        counterpoise bench table --datasets coat --methods mf,ips,skb-dr,counterpoise
+        counterpoise bench table --datasets coat --methods all --seeds 10 --jobs 4
     """
     from counterpoise.bench.summary import check_metrics, summarise
     from counterpoise.bench.tables import FORMATS, as_terminal
@@ -224,25 +279,44 @@ def tuned(jobs: list[Job], trials: int, run: RunOptions, files: Path, visible: b
     return tuned_jobs(jobs, rows)
 
 
-@app.command()
+@command(app)
 @with_options
 def sweep(
     fits: FitOptions,
     run: RunOptions,
     output: OutputOptions,
-    parameter: Annotated[str, option("Setting to vary: n_functions, strength, tolerance, bandwidth, or any other.")],
-    values: Annotated[str | None, option("Values of the setting.", shown="a usual range")] = None,
+    parameter: Annotated[
+        str,
+        option(
+            "Vary this setting: n_functions, strength, tolerance, bandwidth, or any other.",
+            metavar="NAME",
+            panel="Method",
+        ),
+    ],
+    values: Annotated[
+        str | None, option("Give the setting these values.", metavar="NUMBERS", shown="a usual range", panel="Method")
+    ] = None,
     datasets: Datasets = "paper",
-    methods: Annotated[str | None, option("As in table.", shown="those of the figure")] = None,
+    methods: Annotated[
+        str | None,
+        option("Fit these methods, as in table.", metavar="NAMES", shown="those of the figure", panel="Method"),
+    ] = None,
     seeds: Seeds = 5,
     preset: Preset = "default",
-    metrics: Annotated[str, option("Metrics that are drawn.")] = "auc,ndcg",
-    name: Annotated[str | None, option("Name of the files to write.", shown="sweep-PARAMETER")] = None,
+    metrics: Annotated[str, option("Draw these metrics.", metavar="NAMES", panel="Evaluation")] = "auc,ndcg",
+    name: Annotated[
+        str | None,
+        option("Begin the names of files with this.", metavar="NAME", shown="sweep-PARAMETER", panel="Output"),
+    ] = None,
 ) -> None:
     """A setting swept over values, as a picture with bands and as a table.
 
     The paper's Figure 1 is --parameter n_functions, its Figure 2 --parameter strength; --preset paper has its units.
     IPS and DR panels stand side by side for each dataset. A method without the setting is a horizontal line.
+
+    For example:
+        counterpoise bench sweep --parameter strength --datasets coat
+        counterpoise bench sweep --parameter dim --values 4,8,16 --methods mf
     """
     from counterpoise import plots  # raises without matplotlib, before any fit
     from counterpoise.bench.jobs import describe_failures
@@ -275,7 +349,7 @@ def sweep(
     show_sheets(tables, missing, files, output, pictures)
 
 
-@app.command()
+@command(app)
 @with_options
 def protocol(
     fits: FitOptions,
@@ -286,7 +360,11 @@ def protocol(
     seeds: Seeds = 10,
     preset: Preset = "default",
 ) -> None:
-    """How much of a published number is protocol: honest and paper splits, and two rules for empty users."""
+    """How much of a published number is protocol: honest and paper splits, and two rules for empty users.
+
+    For example:
+        counterpoise bench protocol --datasets coat --seeds 5
+    """
     from counterpoise.bench.jobs import describe_failures
     from counterpoise.bench.protocol import PROTOCOLS, sheets
 
@@ -296,26 +374,47 @@ def protocol(
     show_sheets(tables, missing, run.out / "protocol", output)
 
 
-@app.command()
+@command(app)
 @with_options
 def bias(
     columns: RatingFile,
     output: OutputOptions,
-    data: Annotated[str | None, option("A file of ratings, or coat.", shown="simulated")] = None,
-    estimators: Annotated[str, option("Names of risk estimators, or all.")] = "all",
-    matrices: Annotated[str, option("Prediction matrices: one, three, four, rotate, skew, crs, or all.")] = "all",
-    repeats: Annotated[int, option("Number of logs drawn from the known propensities.")] = 10,
-    error: Annotated[str, option("Error of a prediction: absolute or squared.")] = "absolute",
-    imputation: Annotated[str, option("Imputation of DR: constant, learned, or cross-fitted.")] = "constant",
-    methods: Annotated[str, option("Trained predictors on simulated logs: names, all, or none.")] = "all",
-    seeds: Annotated[int, option("Number of simulated logs for the trained predictors.")] = 4,
-    seed: Annotated[int, option("Seed of ratings, logs and probes.")] = 0,
-    out: Annotated[Path, option("Folder for the tables.")] = Path("results"),
+    data: Annotated[
+        str | None, option("Study this file of ratings, or coat.", metavar="FILE", shown="simulated", panel="Data")
+    ] = None,
+    estimators: Annotated[str, option("Study these risk estimators.", metavar="NAMES", panel="Method")] = "all",
+    matrices: Annotated[
+        str,
+        option(
+            "Study these predictions: one, three, four, rotate, skew, crs, or all.", metavar="NAMES", panel="Method"
+        ),
+    ] = "all",
+    repeats: Annotated[
+        int, option("Draw this many logs from the known propensities.", metavar="NUMBER", panel="Evaluation")
+    ] = 10,
+    error: Annotated[
+        str, option("Take this error of a prediction: absolute or squared.", metavar="NAME", panel="Evaluation")
+    ] = "absolute",
+    imputation: Annotated[
+        str, option("Impute by this in DR: constant, learned, or cross-fitted.", metavar="NAME", panel="Method")
+    ] = "constant",
+    methods: Annotated[
+        str, option("Train these methods on simulated logs: names, all, or none.", metavar="NAMES", panel="Method")
+    ] = "all",
+    seeds: Annotated[int, option("Train them on this many simulated logs.", metavar="NUMBER", panel="Evaluation")] = 4,
+    seed: Annotated[int, option("Begin all random draws from this number.", metavar="NUMBER", panel="Data")] = 0,
+    out: Annotated[Path, option("Write the tables to this folder.", metavar="FOLDER", panel="Output")] = Path(
+        "results"
+    ),
 ) -> None:
     """How far each estimate of the ideal loss is from the truth, where ratings and propensities of all pairs are known.
 
     Six predictions that are wrong in six ways (Schnabel et al. 2016), then trained predictors on simulated logs.
     Stop it at any time; the same command resumes.
+
+    For example:
+        counterpoise bench bias
+        counterpoise bench bias --data ratings.csv --methods none
     """
     from counterpoise.bench.bias import fitted, fitted_sheet, study, study_sheet
     from counterpoise.bench.store import Store

@@ -11,7 +11,12 @@ from counterpoise.cli.options import Json
 
 
 def datasets(as_json: Json = False) -> None:
-    """List the datasets that are known by name: licence, size, and where to get them."""
+    """List the datasets that are known by name: licence, size, and where to get them.
+
+    For example:
+        counterpoise datasets
+        counterpoise datasets --json
+    """
     from counterpoise.data.datasets import available
 
     rows = available()
@@ -24,10 +29,15 @@ def datasets(as_json: Json = False) -> None:
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Method to explain.", show_default=False)] = None,
+    name: Annotated[str | None, typer.Argument(help="Method to explain.", metavar="NAME", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods, or explain one, by our name or the paper's (AKBDR-Gau)."""
+    """List the methods, or explain one, by our name or the paper's (AKBDR-Gau).
+
+    For example:
+        counterpoise methods
+        counterpoise methods skb-dr
+    """
     from counterpoise.cli.describe import COLUMNS, method_facts, method_rows, method_text
     from counterpoise.methods import METHODS
 
@@ -37,4 +47,4 @@ def methods(
         show_json([method.to_dict() for method in METHODS.values()])
     else:
         show_table(list(COLUMNS), method_rows())
-        print_line("counterpoise methods NAME explains one; docs/methods.md helps to choose.")
+        print_line("counterpoise methods NAME explains one; docs/choosing.md helps to choose.")

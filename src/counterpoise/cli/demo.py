@@ -20,10 +20,15 @@ if TYPE_CHECKING:
 @with_options
 def demo(
     output: OutputOptions,
-    out: Annotated[Path, option("Folder to save the run in.", panel="Output")] = Path("runs/demo"),
-    seed: Annotated[int, option("Seed of the simulation and of the training.")] = 0,
+    out: Annotated[Path, option("Save the run in this folder.", metavar="FOLDER", panel="Output")] = Path("runs/demo"),
+    seed: Annotated[int, option("Begin all random draws from this number.", metavar="NUMBER", panel="Data")] = 0,
 ) -> None:
-    """Simulate a biased log with a known truth, fit a recommender, and see how far the log misleads."""
+    """Simulate a biased log with a known truth, fit a recommender, and see how far the log misleads.
+
+    For example:
+        counterpoise demo
+        counterpoise demo --seed 1 --out runs/demo-1
+    """
     from counterpoise.evaluation.metrics import EMPTY_USERS
     from counterpoise.storage import check_folder
 

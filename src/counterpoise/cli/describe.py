@@ -6,23 +6,30 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from counterpoise.config import Configurable
 from counterpoise.data.feedback import LEVEL_OF_CLICKS, words_of
 from counterpoise.data.log import Dataset
-from counterpoise.evaluation.evaluate import Evaluation
+from counterpoise.evaluation.evaluate import Difference, Evaluation, verdict
 from counterpoise.evaluation.full_ranking import MEASURES, RankingEvaluation
+from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.path import intercept_sentence, path_of, path_sentence
+from counterpoise.report.summary import compare_sentence
 from counterpoise.runs import counted
 from counterpoise.training.summary import correction_sentences
 
 NO_KINDS: Mapping[str, Any] = {}  # a test of ratings, for a model of ratings
-NOT_EVALUATED = "Not evaluated: there is no test. Hold rows of the log out with --holdout 0.2, or give --test FILE."
+NOT_EVALUATED = (
+    "Not evaluated: there is no test, so nothing tells whether this is better than a plain model. Hold rows of the log "
+    "out with --holdout 0.2, or give --test FILE."
+)
+MAIN_METRICS = ("auc", "ndcg", "log_loss")  # of the sentence that compares
+MAIN_RANKING_METRICS = ("dcg", "recall")  # the same, of clicks that rank among all items
 WIDTH = 110  # characters in a line of a paragraph
 COLUMNS = ("name", "family", "weights", "risk", "imputation", "needs", "citation")
 WORDS = {kind: word for _, words in PARTS.values() for word, kind in words.items()}
@@ -114,27 +121,24 @@ def _short(value: Any) -> Any:
 
 
 def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
-    """What was learned besides the predictor, and how far to trust the weights.
+    """What was corrected, how sure that is, and what was learned besides: a sentence or two a line.
 
     `facts` are the `facts_` of a fitted model, `rows` the number of rows of its log.
     """
     weights, imputation = facts["weights"], facts["imputation"]
     inside = "share_agreed" in imputation or imputation.get("propensities")  # the weights are in the imputation
-    lines = textwrap.wrap(" ".join(correction_sentences(facts, rows)), WIDTH)
+    lines = correction_sentences(facts, rows)
     if not inside:
-        if weights["design_effect"] < 1 + 1e-9:
-            sample = "every row counts the same"
-        else:
-            sample = f"effective sample size {weights['effective_sample_size']:,.0f} of {rows:,} rows; "
-            sample += f"the largest weight is {weights['max_over_mean']:.1f} times the mean"
-        lines += [f"Weights: {sample}.", *_weights_lines(weights), *_intercept_lines(facts)]
+        if weights["design_effect"] >= 1 + 1e-9:
+            lines.append(f"The largest weight of a row is {weights['max_over_mean']:.1f} times the mean.")
+        lines += [*_weights_lines(weights), *_intercept_lines(facts)]
     if "label" in (base := imputation.get("base", imputation)) and facts.get("feedback") != "clicks":
-        lines.append(f"Imputed label: {base['label']:.3f}.")
+        lines.append(f"Pairs without a rating count with the label {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
     lines += [factor_sentence(facts["factors"])] if "factors" in facts else []
     if "ordinal" in facts:
         weight = facts["ordinal"]["weight"]
-        lines.append(f"Ordinal loss: ratings beyond the label are learned with weight {weight:.0%}.")
+        lines.append(f"How far a rating is from the threshold is learned too, with weight {weight:.0%} (ordinal loss).")
     if "ordinal" in facts.get("inactive", {}):
         lines.append(f"Ordinal loss off: {facts['inactive']['ordinal']}.")
     for candidate in imputation.get("propensities", []):
@@ -147,17 +151,45 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     return lines
 
 
+def wrapped(text: str) -> str:
+    """Each line of a text, in lines that are not too long."""
+    return "\n".join(textwrap.fill(line, WIDTH) for line in text.splitlines())
+
+
+def bullets(title: str, lines: Sequence[str]) -> str:
+    """A title and its lines, wrapped."""
+    found = [textwrap.fill(line, WIDTH, initial_indent="- ", subsequent_indent="  ") for line in lines]
+    return "\n".join([title, *found] if title else found)
+
+
 def read_line(dataset: Dataset, told: bool) -> str:
     """What the training log is; of clicks and impressions why, and what changes that unless `told` by an option."""
     log, words = dataset.train, words_of(dataset.train.feedback)
+    users, items = log.shape
+    line = f"{dataset.name}: {words.count(len(log))} of {counted(items, 'item')} by {counted(users, 'user')}"
+    line += f" ({percent(len(log) / (users * items))} of all pairs)"
     if log.feedback == "ratings":
-        return f"{dataset.name}: {log}"
-    (users, items), clicked = log.shape, ""
-    if log.feedback == "impressions":
-        clicked = f", {log.labels.mean():.1%} of them clicked"
+        positive = f"; {log.labels.mean():.1%} are positive" if log.in_memory else ""
+        return f"{line}{positive}{f' (rated {log.threshold:g} or more)' if log.threshold is not None else ''}."
+    clicked = f"; {log.labels.mean():.1%} of them clicked" if log.feedback == "impressions" else ""
     way = "" if told else "; --feedback changes that"
-    pairs = f"{words.count(len(log))} of {counted(users, 'user')} on {counted(items, 'item')}{clicked}"
-    return f"{dataset.name}: {pairs} ({words.log}{way})."
+    return f"{line}{clicked}; {words.log}{way}."
+
+
+def percent(share: float) -> str:
+    """A share as a percentage with two significant digits: 8.0%, 0.013%."""
+    digits = max(0, 1 - math.floor(math.log10(100 * share))) if share > 0 else 0
+    return f"{100 * share:.{digits}f}%"
+
+
+def read_lines(dataset: Dataset, told: bool) -> list[str]:
+    """What was read: the log, the names of items, and the probe."""
+    lines, words = [read_line(dataset, told)], words_of(dataset.train.feedback)
+    if "item_names" in dataset.description:
+        lines.append(f"Names: {dataset.description['item_names']}.")
+    if dataset.probe is not None:
+        lines.append(f"Probe: {words.count(len(dataset.probe))} of pairs that were drawn at random.")
+    return lines
 
 
 def _tested(kinds: Mapping[str, Any]) -> str:
@@ -174,35 +206,82 @@ def evaluation_title(
     kinds: Mapping[str, Any] = NO_KINDS,
 ) -> str:
     """The heading of metrics, by how the pairs of the test were collected; `by` names a hold-out of the log."""
-    tested = _tested(kinds)
+    tested, trained = _tested(kinds), "; pairs that were trained on count too" if protocol == "paper" else ""
     if tested == "clicks":
         which = "the clicks of the test" if by is None else f"held-out clicks ({by})"
         weighted_by = "weighted by 1 / P(exposed) to estimate metrics over all relevant pairs"
         return f"How {which} rank among all items, {weighted_by}; naive: of the clicks as they are:"
     if sample == "uniform":
         note = f"{LEVEL_OF_CLICKS}\n" if kinds.get("trained_on") == "clicks" else ""
-        return f"{note}On unbiased {tested} ({protocol} protocol):"
+        return f"{note}On {tested} of pairs drawn at random (unbiased{trained}):"
     selected = words_of(kinds.get("trained_on")).selected
-    which = f"biased {tested} ({protocol} protocol)" if by is None else f"a hold-out of the log ({by})"
+    which = (
+        f"biased {tested}{f' ({trained[2:]})' if trained else ''}" if by is None else f"a hold-out of the log ({by})"
+    )
     if weighted:
         return f"On {which}, weighted to estimate metrics over all pairs; naive: of the pairs {selected}:"
     return f"On {which}; these are metrics of the pairs {selected}, not of all pairs:"
 
 
-def beside_baselines(models: Mapping[str, Evaluation | RankingEvaluation]) -> list[str]:
-    """A small table of weighted and naive metrics, a line for each model."""
-    first = next(iter(models.values()))
-    names = {"auc": "AUC", "ndcg": f"NDCG@{first.k}", "log_loss": "log loss"}
-    if isinstance(first, RankingEvaluation):
-        names = {name: f"{title}@{first.k}" for name, title in MEASURES.items()}
-    width = max(map(len, models))
-    lines = [f"{'weighted (naive)':<{max(width, 16)}}  " + "  ".join(f"{name:<15}" for name in names.values())]
-    for model, found in models.items():
-        cells = [
-            f"{getattr(found, name):.4f} ({getattr(found, 'naive', {}).get(name, math.nan):.4f})" for name in names
-        ]
-        lines.append(f"{model:<{max(width, 16)}}  " + "  ".join(f"{cell:<15}" for cell in cells))
+def beside_baselines(
+    name: str,
+    evaluation: Evaluation | RankingEvaluation,
+    baselines: Mapping[str, Evaluation | RankingEvaluation],
+    differences: Mapping[str, Mapping[str, Difference]],
+) -> list[str]:
+    """A table: every metric with its interval, those of the baselines, and the paired difference from the last one."""
+    ranking = isinstance(evaluation, RankingEvaluation)
+    titles = {key: f"{title}@{{k}}" for key, title in MEASURES.items()} if ranking else METRIC_NAMES
+    naive: Mapping[str, float] = getattr(evaluation, "naive", {})
+    last = list(baselines)[-1] if baselines else None
+    head = ["metric", name, f"{100 * evaluation.level:g}% interval", *(["naive"] if naive else []), *baselines]
+    head += [f"against {last}"] if last and differences.get(last) else []
+    rows = [head]
+    for key, title in titles.items():
+        low, high = evaluation.intervals.get(key, (math.nan, math.nan))
+        cells = [title.format(k=evaluation.k), _number(getattr(evaluation, key))]
+        cells += ["" if math.isnan(low) else f"{low:.4f} to {high:.4f}"]
+        cells += [_number(naive.get(key, math.nan))] if naive else []
+        cells += [_number(getattr(found, key)) for found in baselines.values()]
+        if last and key in differences.get(last, {}):
+            found = differences[last][key]
+            cells += [f"{found.value:+.4f} ({found.low:+.4f} to {found.high:+.4f}), {verdict(key, found)}"]
+        rows.append(cells)
+    widths = [max(len(row[place]) for row in rows if place < len(row)) for place in range(len(head))]
+    lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=False)) for row in rows]
     return [line.rstrip() for line in lines]
+
+
+def _number(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.4f}"
+
+
+def table_notes(evaluation: Evaluation | RankingEvaluation) -> list[str]:
+    """What the table of metrics rests on."""
+    weighted = isinstance(evaluation, RankingEvaluation) or hasattr(evaluation, "naive")
+    if weighted:
+        size = f"{evaluation.effective_sample_size:,.0f}"  # type: ignore[union-attr]
+        rows = evaluation.n_positives if isinstance(evaluation, RankingEvaluation) else evaluation.n_rows
+        return [f"Weighted, the {rows:,} rows count as {size}. {evaluation.assumption}"]  # type: ignore[union-attr]
+    assert isinstance(evaluation, Evaluation)
+    left_out = f" {counted(evaluation.n_empty_users, 'user')} without a positive in the test: left out of NDCG to F1."
+    undefined = [
+        f" No {METRIC_NAMES[name].format(k=evaluation.k)}: {why}." for name, why in evaluation.undefined.items()
+    ]
+    notes = f"Intervals are over {evaluation.n_users:,} users; lower is better in MSE, MAE and log loss."
+    return [notes + (left_out if evaluation.n_empty_users else "") + "".join(undefined)]
+
+
+def comparison_line(differences: Mapping[str, Mapping[str, Difference]], feedback: str, k: int) -> str | None:
+    """In which of the main metrics a model is better and worse than the uncorrected baseline; None without one."""
+    if not differences:
+        return None
+    name = list(differences)[-1]
+    titles = {key: f"{title}@{k}" for key, title in MEASURES.items()} | METRIC_NAMES
+    main = MAIN_METRICS if "auc" in differences[name] else MAIN_RANKING_METRICS
+    shown = [key for key in main if feedback != "clicks" or key != "log_loss"]
+    verdicts = {titles[key].format(k=k): verdict(key, differences[name][key]) for key in shown}
+    return compare_sentence(verdicts, f"plain {name.upper()}" if name in ("mf", "wmf") else name)
 
 
 def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:
@@ -217,9 +296,10 @@ def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:
     removed = {"removed_as_in_train": "in the log", "removed_as_probe": "taken as probe"}
     removed["dropped_rows"] = "of users or items without rows in the log"
     listed = [f"{known[rows]:,} {why}" for rows, why in removed.items() if known[rows]]
-    lines += [f"Left out of {known['given_rows']:,}: {', '.join(listed)}."] if listed else []
-    cold = f"{counted(known['cold_users'], 'user')} and {counted(known['cold_items'], 'item')}"
-    lines.append(f"Cold (no rows in the log): {cold}, {known['cold_rows']:,} {tested} of the test.")
+    lines[0] += f" Left out of {known['given_rows']:,}: {', '.join(listed)}." if listed else ""
+    if known["cold_rows"]:
+        cold = f"{counted(known['cold_users'], 'user')} and {counted(known['cold_items'], 'item')}"
+        lines.append(f"{known['cold_rows']:,} {tested} of the test are of {cold} without rows in the log.")
     return lines
 
 
@@ -264,10 +344,10 @@ def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
     gaps = [f"{name.replace('_', ' ')} {facts[name]:.3f}" for name in ("balance_gap", "stability_gap") if name in facts]
     lines += [f"Constraints: {', '.join(gaps)} (0 if met)."] if gaps else []
     if facts.get("solver") == "gradient":
-        loss = f"weight loss {facts['last_weight_loss']:.3f} in the last batch"
-        lines.append(f"Balanced by Algorithm 1: {_held_out(facts)}{loss}.")
+        loss = f"Balanced by Algorithm 1: weight loss {facts['last_weight_loss']:.3f} in the last batch."
+        lines.append(f"{loss}{_held_out(facts)}")
     elif "relaxed" in facts:
-        lines += [_balance_line(facts), *_path_lines(facts)]
+        lines += [*_path_lines(facts), _balance_line(facts)]
     lines += [f"Warning: {facts['warning']}"] if facts.get("warning") else []
     return lines
 
@@ -275,10 +355,10 @@ def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
 def _balance_line(facts: Mapping[str, Any]) -> str:
     folds = facts.get("balanced", [])  # folds may have chosen different numbers of functions
     total = sum(len(fold["names"]) for fold in folds) if folds else facts["functions"]
-    relaxed = f"{facts['relaxed']} of {total} functions relaxed"
+    found = f"{facts['relaxed']} of {total} functions keep some imbalance (relaxed)"
     if facts["status"] != "solved":
-        relaxed += f", {facts['status']} with a gap of {facts['gap']:.1e}"
-    return f"Balanced: {_held_out(facts)}{relaxed}."
+        found += f", {facts['status']} with a gap of {facts['gap']:.1e}"
+    return f"Balanced: {found}.{_held_out(facts)}"
 
 
 def _path_lines(facts: Mapping[str, Any]) -> list[str]:
@@ -292,9 +372,9 @@ def _intercept_lines(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _held_out(facts: Mapping[str, Any]) -> str:
-    """Imbalance of held-out functions, where there are some; what follows comes after it."""
+    """Imbalance of functions that were not balanced, which shows whether balancing generalises."""
     before, after = facts["held_out_before"], facts["held_out_after"]
     if before is None or after is None:
         return ""
     sizes = f"{before['rms_sd']:.2g} SD before and {after['rms_sd']:.2g} SD after"
-    return f"root mean square imbalance of held-out functions {sizes}; "
+    return f" Check on functions that were not balanced: imbalance {sizes} (root mean square)."

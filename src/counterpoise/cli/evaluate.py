@@ -11,6 +11,8 @@ import typer
 
 from counterpoise.cli.console import working
 from counterpoise.cli.options import (
+    PATH_HELP,
+    PATH_SHOWN,
     EvaluationOptions,
     LogColumns,
     OptionGroup,
@@ -31,8 +33,9 @@ class WeightOptions(OptionGroup):
     weights: Annotated[
         str | None,
         option(
-            "Weights for estimates over all pairs: balanced, logistic, propensity, popularity, naive-bayes, known "
-            "(--propensity-col), or none.",
+            "Weigh biased ratings to estimate metrics over all pairs: by balanced, logistic, propensity, popularity, "
+            "naive-bayes or known (--propensity-col) weights, or not at all (none).",
+            metavar="NAME",
             shown="balanced for biased ratings",
         ),
     ] = None
@@ -43,29 +46,49 @@ class SplitOptions(OptionGroup):
     """Which part of the ratings is the test."""
 
     panel = "Data"
-    path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
-    protocol: Annotated[Protocol | None, option("honest leaves out pairs that the model has seen.")] = None
-    seed: Annotated[int | None, option("Seed of the split of a named dataset.")] = None
-    memory: Annotated[str | None, option("Memory that the test may take.", shown="4GB")] = None
+    path: Annotated[str | None, option(PATH_HELP, metavar="FOLDER", shown=PATH_SHOWN)] = None
+    protocol: Annotated[
+        Protocol | None,
+        option("Leave out pairs that the model was trained on (honest), or count them (paper).", shown="of the run"),
+    ] = None
+    seed: Annotated[int | None, option("Split a named dataset by this seed.", metavar="NUMBER", shown="of the run")] = (
+        None
+    )
+    memory: Annotated[
+        str | None, option("Refuse a test of many files that needs more memory.", metavar="SIZE", shown="4GB")
+    ] = None
 
 
 @with_options
 def evaluate(
     run: Run,
-    test: Annotated[str, typer.Argument(help="Ratings (a file, folder or glob), or a dataset's name.")],
+    test: Annotated[
+        str,
+        typer.Argument(
+            help="Ratings to evaluate on: a file, folder or glob, or the name of a dataset.", metavar="TEST"
+        ),
+    ],
     kind: TestOptions,
     split: SplitOptions,
     weights: WeightOptions,
     columns: LogColumns,
     evaluation: EvaluationOptions,
     output: OutputOptions,
-    out: Annotated[Path | None, option("Also write the metrics to this file, as JSON.", panel="Output")] = None,
+    out: Annotated[
+        Path | None,
+        option("Write the metrics to this file too, as JSON.", metavar="FILE", shown="none", panel="Output"),
+    ] = None,
 ) -> None:
-    """Evaluate a saved run on other ratings. The honest protocol leaves out pairs that the model has seen.
+    """Evaluate a saved run on other ratings, without pairs that it was trained on.
 
     Protocol, seed, threshold and columns are those of the run unless they are given.
+
+    For example:
+        counterpoise evaluate runs/mine later.csv
+        counterpoise evaluate runs/mine uniform.csv --test-kind uniform --k 10
+        counterpoise evaluate runs/mine later.csv --unknown-users drop
     """
-    from counterpoise.cli.describe import evaluation_title
+    from counterpoise.cli.describe import evaluation_title, wrapped
     from counterpoise.data.feedback import words_of
     from counterpoise.runs import EvaluationData, cold_sentences, evaluate_run
     from counterpoise.storage import write_text
@@ -90,4 +113,4 @@ def evaluate(
         )
     if known["unweighted"] is not None:
         lines.append(f"No weighted estimates: {known['unweighted']}")
-    output.show({"run": str(run), "test": test, **facts}, "\n".join(lines))
+    output.show({"run": str(run), "test": test, **facts}, wrapped("\n".join(lines)))

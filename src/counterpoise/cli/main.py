@@ -11,7 +11,7 @@ import typer
 
 from counterpoise import __version__
 from counterpoise.cli.console import print_error, print_line, reading_notes
-from counterpoise.cli.options import option_names, with_option_names
+from counterpoise.cli.options import command, option_names, with_option_names
 from counterpoise.errors import CounterpoiseError, StoppedError
 
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -32,6 +32,7 @@ COMMANDS = {  # name of a command: its module in this package
     "datasets": "catalog",
     "methods": "catalog",
     "bench": "bench",
+    "doctor": "doctor",
 }
 
 
@@ -50,7 +51,7 @@ def make_app(words: list[str]) -> typer.Typer:
         if name == "bench":
             app.add_typer(module.app, name=name)
         else:
-            app.command()(getattr(module, name))
+            command(app)(getattr(module, name))
     return app
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
 
 KEYWORD = inspect.Parameter.KEYWORD_ONLY
+PANELS = ("Data", "Method", "Evaluation", "Output", "Scale")  # groups of options in --help, in this order
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             parameters += _parameters(hints[name])
         else:
             parameters.append(parameter.replace(annotation=hints[name], kind=KEYWORD))
+    parameters.sort(key=_place)
 
     def expanded(**values: Any) -> None:
         for name, kind in groups.items():
@@ -61,9 +63,36 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     return expanded
 
 
-def option(text: str, *names: str, shown: str | bool = True, panel: str | None = None) -> Any:
-    """An option with its help text; `shown` is what --help shows as the default where that is None."""
-    return typer.Option(*names, help=text, show_default=shown, rich_help_panel=panel)
+def _place(parameter: inspect.Parameter) -> int:
+    """Where the panel of an option stands in --help; those without one come first."""
+    panel = get_args(parameter.annotation)[1].rich_help_panel
+    return PANELS.index(panel) if panel in PANELS else -1
+
+
+def option(
+    text: str, *names: str, metavar: str | None = None, shown: str | bool = True, panel: str | None = None
+) -> Any:
+    """An option with its help text; `metavar` names its value, `shown` is the default where that is None."""
+    return typer.Option(*names, help=text, metavar=metavar, show_default=shown, rich_help_panel=panel)
+
+
+def flag(text: str, name: str, panel: str | None = None) -> Any:
+    """An option without a value."""
+    return option(text, name, metavar="", shown=False, panel=panel)
+
+
+def command(app: typer.Typer) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command; what its docstring has below "For example:" stands below the options of --help."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        text, _, examples = (inspect.getdoc(function) or "").partition("\nFor example:\n")
+        paragraphs = [" ".join(paragraph.split()) for paragraph in text.split("\n\n")]
+        shown = [f"  {line.strip()}" for line in examples.splitlines() if line.strip()]
+        epilog = "\n".join(["Examples:", *shown]) if shown else None
+        app.command(help="\n\n".join(paragraphs), epilog=epilog)(function)
+        return function
+
+    return register
 
 
 def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
@@ -73,30 +102,40 @@ def _parameters(group: type[OptionGroup]) -> Iterator[inspect.Parameter]:
         kind, info = get_args(hints[field.name])
         if isinstance(info, OptionInfo):
             info = copy(info)
-            info.rich_help_panel = group.panel
+            info.rich_help_panel = info.rich_help_panel or group.panel
         default = inspect.Parameter.empty if field.default is MISSING else field.default
         yield inspect.Parameter(field.name, KEYWORD, default=default, annotation=Annotated[kind, info])
 
 
-Json = Annotated[bool, option("Print the result as one JSON document.", "--json")]
-Quiet = Annotated[bool, option("Print nothing but errors.", "--quiet")]
-Run = Annotated[Path, typer.Argument(help="Folder of a saved run, written by `fit`.", show_default=False)]
-RatingCol = Annotated[str | None, option("Name of the column of ratings.", shown="rating")]
-TimestampCol = Annotated[str | None, option("Name of the column of timestamps, if there is one.")]
-REPEATED_HELP = "What to do with a pair that occurs more than once; auto counts clicks and refuses others."
+Json = Annotated[bool, flag("Print the result as one JSON document.", "--json", "Output")]
+Quiet = Annotated[bool, flag("Print nothing but errors.", "--quiet", "Output")]
+Run = Annotated[
+    Path,
+    typer.Argument(help="Folder of a saved run, written by `counterpoise fit`.", metavar="RUN", show_default=False),
+]
+RATING_HELP = "Read ratings from this column."
+RatingCol = Annotated[str | None, option(RATING_HELP, metavar="COLUMN", shown="rating", panel="Data")]
+TimestampCol = Annotated[str | None, option("Read timestamps from this column.", metavar="COLUMN", shown="none")]
+REPEATED_HELP = "Say what to do with a pair that occurs more than once; auto counts clicks and refuses other repeats."
 Repeated = Annotated[Duplicates | None, option(REPEATED_HELP, shown="auto")]
-FEEDBACK_HELP = "What the rows are: ratings, clicks (positives alone) or impressions (shown, clicked or not)."
-Kind = Annotated[Feedback | None, option(FEEDBACK_HELP, shown="told by the labels")]
-ENGINE_HELP = "Where out-of-core passes run: threads of this process, or Ray."
-Address = Annotated[str | None, option("Address of a Ray cluster: auto or HOST:PORT.", shown="start one here")]
-UNKNOWN_USERS_HELP = "Users that the log does not have: an error, or scored by the items' rates of positive labels."
-UnknownUsers = Annotated[Unknown, option(UNKNOWN_USERS_HELP)]
-UNKNOWN_ITEMS_HELP = "Items that the log does not have: an error, or scored by the user's mean over all items."
-UnknownItems = Annotated[Unknown, option(UNKNOWN_ITEMS_HELP)]
-TEST_KIND_HELP = "How the pairs of the test were collected: drawn at random from all pairs (uniform), or not (biased)."
-COLD_HELP = "Test rows of {0}s without rows in the log: an error, left out, or scored by what is known of the rest."
-UNKNOWN_HELP = "Test rows of {0}s unknown to the run: an error, left out, or scored by what is known of the rest."
-OUT_HELP = "File to write, ending in .parquet, .csv or .tsv."
+FEEDBACK_HELP = "Say what the rows are: ratings, clicks (positives alone), or impressions (shown, clicked or not)."
+Kind = Annotated[Feedback | None, option(FEEDBACK_HELP, shown="by the labels")]
+ENGINE_HELP = "Read and balance logs beyond memory by threads of this process, or by Ray."
+ADDRESS_HELP = "Use the Ray cluster at this address: auto or HOST:PORT."
+Address = Annotated[str | None, option(ADDRESS_HELP, metavar="ADDRESS", shown="start one here", panel="Scale")]
+NEW_USERS_HELP = "For users that the log does not have: stop with an error, or score items by their share of positives."
+UnknownUsers = Annotated[Unknown, option(NEW_USERS_HELP, panel="Data")]
+NEW_ITEMS_HELP = "For items that the log does not have: stop with an error, or score them by the user's mean."
+UnknownItems = Annotated[Unknown, option(NEW_ITEMS_HELP, panel="Data")]
+TEST_KIND_HELP = (
+    "Say how the pairs of the test were collected: drawn at random from all pairs (uniform), or not (biased)."
+)
+FATES = "stop with an error, leave them out, or predict them from what is known of the other side."
+COLD_HELP = f"For test rows of {{0}}s without rows in the log: {FATES}"
+UNKNOWN_HELP = f"For test rows of {{0}}s that the run does not know: {FATES}"
+OUT_HELP = "Write the result to this file, which ends in .parquet, .csv or .tsv."
+PATH_HELP = "Look for the files of a named dataset in this folder."
+PATH_SHOWN = "under COUNTERPOISE_DATA"
 
 
 @dataclass(frozen=True)
@@ -104,15 +143,21 @@ class PairColumns(OptionGroup):
     """How a file of user-item pairs is read."""
 
     panel = "Data"
-    user_col: Annotated[str | None, option("Name of the column of user ids.", shown="user_id")] = None
-    item_col: Annotated[str | None, option("Name of the column of item ids.", shown="item_id")] = None
+    user_col: Annotated[str | None, option("Read user ids from this column.", metavar="COLUMN", shown="user_id")] = None
+    item_col: Annotated[str | None, option("Read item ids from this column.", metavar="COLUMN", shown="item_id")] = None
     separator: Annotated[
         str | None,
-        option("What is between the fields of a text file: ';', tab, '::', ...", shown="by ending and content"),
+        option(
+            "Split the lines of a text file at this: ';', tab, '::', ...", metavar="TEXT", shown="found in the file"
+        ),
     ] = None
     header: Annotated[
         str | None,
-        option("Names of the columns of a text file without header: user_id,item_id,...", shown="the first row"),
+        option(
+            "Name the columns of a text file that has no header, in order: user_id,item_id,...",
+            metavar="COLUMNS",
+            shown="the first row",
+        ),
     ] = None
 
 
@@ -122,7 +167,9 @@ class RatingColumns(PairColumns):
 
     rating_col: RatingCol = None
     feedback: Kind = None
-    threshold: Annotated[float | None, option("Ratings at or above this value are positive labels.")] = None
+    threshold: Annotated[
+        float | None, option("Count ratings at or above this value as positive.", metavar="RATING", shown="none")
+    ] = None
     duplicates: Repeated = None
 
 
@@ -132,7 +179,8 @@ class LogColumns(RatingColumns):
 
     timestamp_col: TimestampCol = None
     propensity_col: Annotated[
-        str | None, option("Name of the column of known propensities, for --set weights=known.")
+        str | None,
+        option("Read known propensities from this column, for --set weights=known.", metavar="COLUMN", shown="none"),
     ] = None
 
 
@@ -141,26 +189,59 @@ class DataOptions(OptionGroup):
     """The log to learn from and the files that go with it."""
 
     panel = "Data"
-    data: Annotated[str | None, typer.Argument(help="Name of a dataset, or a log: a file, folder or glob.")] = None
-    test: Annotated[str | None, option("File of ratings to evaluate on.")] = None
-    probe: Annotated[
-        str | None, option("File of a small uniform sample to learn from; without it one is drawn from a uniform test.")
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a dataset (see `counterpoise datasets`), or your log: a file, a folder or a glob.",
+            metavar="DATA",
+        ),
     ] = None
-    users: Annotated[str | None, option("File of users: a column of ids, and columns of any kind.")] = None
-    items: Annotated[str | None, option("File of items: a column of ids, and columns of any kind.")] = None
+    test: Annotated[
+        str | None, option("Evaluate on the ratings of this file.", metavar="FILE", shown="that of the dataset")
+    ] = None
+    probe: Annotated[
+        str | None,
+        option(
+            "Learn also from this small sample of pairs that were drawn at random.",
+            metavar="FILE",
+            shown="drawn from a uniform test",
+        ),
+    ] = None
+    users: Annotated[
+        str | None,
+        option("Read features of users from this file: ids, and columns of any kind.", metavar="FILE", shown="none"),
+    ] = None
+    items: Annotated[
+        str | None,
+        option("Read features of items from this file: ids, and columns of any kind.", metavar="FILE", shown="none"),
+    ] = None
     categorical: Annotated[
-        str | None, option("Columns of both whose numbers are codes, separated by commas.", shown="none")
+        str | None,
+        option(
+            "Read the numbers in these columns of --users and --items as categories, not as quantities.",
+            metavar="COLUMNS",
+            shown="none",
+        ),
     ] = None
     item_names: Annotated[
-        str | None, option("File of item ids and their names, which lists, the report and the page show.")
+        str | None,
+        option("Show items by their names in this file of item ids and names.", metavar="FILE", shown="none"),
     ] = None
     item_name_col: Annotated[
-        str | None, option("Name of the column of names there, or else in --items.", shown="name or title")
+        str | None,
+        option(
+            "Read these names from this column of --item-names, or else of --items.",
+            metavar="COLUMN",
+            shown="name or title",
+        ),
     ] = None
-    path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
-    protocol: Annotated[Protocol | None, option("How probe and test are split.", shown="honest")] = None
+    path: Annotated[str | None, option(PATH_HELP, metavar="FOLDER", shown=PATH_SHOWN)] = None
+    protocol: Annotated[
+        Protocol | None,
+        option("Never test on a pair that was trained on (honest), or split as the paper did.", shown="honest"),
+    ] = None
     probe_fraction: Annotated[
-        float | None, option("Share of the ratings of a uniform test to use as probe.", shown="0.05")
+        float | None, option("Draw this share of a uniform test as probe.", metavar="SHARE", shown="0.05")
     ] = None
 
 
@@ -170,12 +251,13 @@ class HoldoutOptions(OptionGroup):
 
     panel = "Evaluation"
     test_kind: Annotated[Sample | None, option(TEST_KIND_HELP, shown="biased")] = None
-    holdout: Annotated[float | None, option("Share of the log to hold out and evaluate on, if there is no test.")] = (
-        None
-    )
+    holdout: Annotated[
+        float | None,
+        option("Hold this share of the log out, and evaluate on it.", metavar="SHARE", shown="none"),
+    ] = None
     by: Annotated[
         Holdout | None,
-        option("Rows to hold out: random ones, those of each user, the latest, or the last of each user."),
+        option("Hold out rows at random, some of each user, the latest, or the last of each user.", shown="random"),
     ] = None
     unknown_users: Annotated[UnknownInTest | None, option(COLD_HELP.format("user"), shown="popular")] = None
     unknown_items: Annotated[UnknownInTest | None, option(COLD_HELP.format("item"), shown="popular")] = None
@@ -196,10 +278,22 @@ class MethodOptions(OptionGroup):
     """What is fitted."""
 
     panel = "Method"
-    method: Annotated[str | None, option("Method, see `counterpoise methods`.", shown="by kind of feedback")] = None
-    config: Annotated[Path | None, option("TOML file or saved run to take options and settings from.")] = None
-    settings: Annotated[list[str] | None, option("Any setting, as name=value; may be repeated.", "--set")] = None
-    seed: Annotated[int | None, option("Seed of all random draws.", shown="0")] = None
+    method: Annotated[
+        str | None,
+        option("Fit this method; `counterpoise methods` lists them.", metavar="NAME", shown="by kind of feedback"),
+    ] = None
+    config: Annotated[
+        Path | None, option("Take options and settings from this TOML file or saved run.", metavar="FILE", shown="none")
+    ] = None
+    settings: Annotated[
+        list[str] | None,
+        option(
+            "Change a setting of the method (`counterpoise methods NAME` lists them); may be repeated.",
+            "--set",
+            metavar="NAME=VALUE",
+        ),
+    ] = None
+    seed: Annotated[int | None, option("Begin all random draws from this number.", metavar="NUMBER", shown="0")] = None
 
 
 @dataclass(frozen=True)
@@ -207,7 +301,7 @@ class EvaluationOptions(OptionGroup):
     """How ranking metrics are computed."""
 
     panel = "Evaluation"
-    k: Annotated[int | None, option("Length of the lists that are evaluated.", "--k", shown="5")] = None
+    k: Annotated[int | None, option("Evaluate lists of this length.", "--k", metavar="NUMBER", shown="5")] = None
 
 
 @dataclass(frozen=True)
@@ -216,7 +310,9 @@ class ClusterOptions(OptionGroup):
 
     panel = "Scale"
     engine: Annotated[EngineName | None, option(ENGINE_HELP, shown="local")] = None
-    workers: Annotated[int | None, option("Number of threads, or of Ray workers.", shown="all cores")] = None
+    workers: Annotated[
+        int | None, option("Use this many threads, or Ray workers.", metavar="NUMBER", shown="all cores")
+    ] = None
     address: Address = None
 
 
@@ -224,8 +320,13 @@ class ClusterOptions(OptionGroup):
 class ScaleOptions(ClusterOptions):
     """Where the work is done, and in how much memory."""
 
-    memory: Annotated[str | None, option("Memory budget; larger logs in many files are streamed.", shown="4GB")] = None
-    cache: Annotated[str | None, option("Folder for the shards of a streamed log.", shown="the user's cache")] = None
+    memory: Annotated[
+        str | None, option("Stream a log in many files that needs more memory than this.", metavar="SIZE", shown="4GB")
+    ] = None
+    cache: Annotated[
+        str | None,
+        option("Keep the shards of a streamed log in this folder.", metavar="FOLDER", shown="the user's cache"),
+    ] = None
 
 
 @dataclass(frozen=True)

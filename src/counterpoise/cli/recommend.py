@@ -16,6 +16,7 @@ from counterpoise.cli.options import (
     Run,
     UnknownItems,
     UnknownUsers,
+    flag,
     option,
     with_options,
     words,
@@ -25,7 +26,15 @@ from counterpoise.errors import ConfigError, DataError
 if TYPE_CHECKING:
     from counterpoise.recommender import DebiasedRecommender
 
-IdFile = Annotated[Path | None, option("File of such ids, one per line; there an id may hold a comma.", shown=False)]
+IdFile = Annotated[
+    Path | None,
+    option(
+        "Read such ids from this file, one per line; there an id may hold a comma.",
+        metavar="FILE",
+        shown="none",
+        panel="Data",
+    ),
+]
 
 
 @with_options
@@ -33,31 +42,51 @@ def recommend(
     run: Run,
     columns: PairColumns,
     output: OutputOptions,
-    out: Annotated[Path | None, option(OUT_HELP, shown="print them", panel="Output")] = None,
-    k: Annotated[int, option("Number of items for each user.", "--k")] = 10,
-    users: Annotated[str | None, option("User ids, separated by commas.", shown="all users")] = None,
+    out: Annotated[Path | None, option(OUT_HELP, metavar="FILE", shown="print it", panel="Output")] = None,
+    k: Annotated[int, option("Recommend this many items to each user.", "--k", metavar="NUMBER", panel="Output")] = 10,
+    users: Annotated[
+        str | None,
+        option("Recommend to these users: ids, separated by commas.", metavar="IDS", shown="all users", panel="Data"),
+    ] = None,
     users_file: IdFile = None,
-    candidates: Annotated[str | None, option("Item ids to choose from, separated by commas.", shown="all")] = None,
+    candidates: Annotated[
+        str | None,
+        option("Choose from these items: ids, separated by commas.", metavar="IDS", shown="all items", panel="Data"),
+    ] = None,
     candidates_file: IdFile = None,
-    exclude: Annotated[str | None, option("Item ids to leave out, separated by commas.", shown="none")] = None,
+    exclude: Annotated[
+        str | None,
+        option("Leave these items out: ids, separated by commas.", metavar="IDS", shown="none", panel="Data"),
+    ] = None,
     exclude_file: IdFile = None,
     exclude_pairs: Annotated[
-        Path | None, option("File of user and item ids, user_id and item_id: pairs to leave out.", shown="none")
+        Path | None,
+        option("Leave out the pairs of this file of user_id and item_id.", metavar="FILE", shown="none", panel="Data"),
     ] = None,
     ratings: Annotated[
         Path | None,
-        option("File of ratings of users whom the log does not have: their lists, from these ratings.", shown="none"),
+        option("Recommend to new users by their ratings in this file.", metavar="FILE", shown="none", panel="Data"),
     ] = None,
     new_items: Annotated[
-        Path | None, option("File of item_id and features: items without ratings to recommend too.", shown="none")
+        Path | None,
+        option(
+            "Recommend new items of this file of item_id and features too.", metavar="FILE", shown="none", panel="Data"
+        ),
     ] = None,
     rating_col: RatingCol = None,
-    keep_seen: Annotated[bool, option("Also recommend items that the user has in the log.", "--keep-seen")] = False,
+    keep_seen: Annotated[
+        bool, flag("Recommend items too that the user has in the log.", "--keep-seen", "Output")
+    ] = False,
     unknown_users: UnknownUsers = "error",
 ) -> None:
     """Recommend the best items for users, in their original ids.
 
-    With --ratings FILE for new users: a file of item_id and rating, with user_id where there are several.
+    New users need no new fit: --ratings names a file of item_id and rating, with user_id where there are several.
+
+    For example:
+        counterpoise recommend runs/mine --users 17,42
+        counterpoise recommend runs/mine --k 20 --out recs.parquet
+        counterpoise recommend runs/mine --ratings new-user.csv
     """
     from counterpoise.data.reading import read_pairs, read_ratings
     from counterpoise.recommender import load_model
@@ -98,14 +127,19 @@ def recommend(
 @with_options
 def predict(
     run: Run,
-    pairs: Annotated[Path, typer.Argument(help="File of user and item ids.", show_default=False)],
-    out: Annotated[Path, option(OUT_HELP, shown=False, panel="Output")],
+    pairs: Annotated[Path, typer.Argument(help="File of user and item ids.", metavar="PAIRS", show_default=False)],
+    out: Annotated[Path, option(OUT_HELP, metavar="FILE", shown=False, panel="Output")],
     columns: PairColumns,
     output: OutputOptions,
     unknown_users: UnknownUsers = "error",
     unknown_items: UnknownItems = "error",
 ) -> None:
-    """Predict the probability of a positive rating, or of relevance, for the pairs of a file."""
+    """Predict the probability of a positive rating, or of relevance, for the pairs of a file.
+
+    For example:
+        counterpoise predict runs/mine pairs.csv --out scores.csv
+        counterpoise predict runs/mine pairs.csv --out s.csv --unknown-users popular
+    """
     from counterpoise.data.reading import read_pairs
     from counterpoise.recommender import load_model
     from counterpoise.storage import check_table_name, write_table
@@ -132,10 +166,17 @@ def _table_of_items(model: DebiasedRecommender, path: Path) -> Any:
 @with_options
 def export(
     run: Run,
-    out: Annotated[Path, option("Folder to write users.parquet and items.parquet into.", shown=False, panel="Output")],
+    out: Annotated[
+        Path,
+        option("Write users.parquet and items.parquet to this folder.", metavar="FOLDER", shown=False, panel="Output"),
+    ],
     output: OutputOptions,
 ) -> None:
-    """Write the vectors of users and items, whose inner products are the log odds: for a vector store."""
+    """Write the vectors of users and items, whose inner products are the log odds: for a vector store.
+
+    For example:
+        counterpoise export runs/mine --out vectors
+    """
     from counterpoise.recommender import load_model
 
     model = load_model(run)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from counterpoise.cli.console import working
-from counterpoise.cli.options import OutputOptions, TestOptions, option, with_options
+from counterpoise.cli.options import OutputOptions, TestOptions, flag, option, with_options
 from counterpoise.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,18 +19,36 @@ if TYPE_CHECKING:
 @with_options
 def report(
     runs: Annotated[
-        list[Path], typer.Argument(help="Folder of a saved run; with --compare several.", show_default=False)
+        list[Path],
+        typer.Argument(help="Folder of a saved run; with --compare several.", metavar="RUN...", show_default=False),
     ],
     kind: TestOptions,
     output: OutputOptions,
-    out: Annotated[Path | None, option("Page to write.", shown="RUN/report.html", panel="Output")] = None,
-    test: Annotated[str | None, option("File of ratings to evaluate on, or a dataset's name.")] = None,
-    compare: Annotated[bool, option("Show several runs side by side.", "--compare")] = False,
-    baseline: Annotated[str | None, option("Saved run of mf to compare with, or none.", shown="fit it now")] = None,
+    out: Annotated[
+        Path | None, option("Write the page to this file.", metavar="FILE", shown="RUN/report.html", panel="Output")
+    ] = None,
+    test: Annotated[
+        str | None,
+        option(
+            "Evaluate on this file of ratings, or named dataset.", metavar="FILE", shown="that of the run", panel="Data"
+        ),
+    ] = None,
+    compare: Annotated[bool, flag("Show several runs side by side.", "--compare", "Evaluation")] = False,
+    baseline: Annotated[
+        str | None,
+        option(
+            "Compare with this saved run of mf, or with none.", metavar="RUN", shown="fit mf now", panel="Evaluation"
+        ),
+    ] = None,
 ) -> None:
     """Write a page about a run: how biased its log is, what the weights changed, how good it is.
 
     The same facts are written as JSON beside the page.
+
+    For example:
+        counterpoise report runs/mine
+        counterpoise report runs/mine --test uniform.csv --test-kind uniform
+        counterpoise report runs/mine runs/other --compare --out comparison.html
     """
     from counterpoise.report import write as writing
 

@@ -6,20 +6,32 @@ from pathlib import Path
 from typing import Annotated
 
 from counterpoise.cli.console import print_error
-from counterpoise.cli.options import Quiet, Run, UnknownUsers, option
+from counterpoise.cli.options import Quiet, Run, UnknownUsers, option, with_options
 from counterpoise.errors import ConfigError
 
 
+@with_options
 def serve(
     run: Run,
     host: Annotated[
-        str, option("Address to listen at; one that other machines can reach needs a token.")
+        str,
+        option(
+            "Listen at this address; one that other machines can reach needs a token.", metavar="ADDRESS", panel="Scale"
+        ),
     ] = "127.0.0.1",
-    port: Annotated[int, option("Port to listen at; 0 chooses a free one.")] = 8000,
-    token_file: Annotated[Path | None, option("File with a token that every request must carry.", shown="none")] = None,
+    port: Annotated[int, option("Listen at this port; 0 chooses a free one.", metavar="PORT", panel="Scale")] = 8000,
+    token_file: Annotated[
+        Path | None,
+        option("Require the token in this file from every request.", metavar="FILE", shown="none", panel="Scale"),
+    ] = None,
     baseline: Annotated[
         Path | None,
-        option("Saved run of mf (of clicks: wmf) on the same log, to show beside this one on the page.", shown="none"),
+        option(
+            "Show this saved run of mf (of clicks: wmf) on the same log beside the run.",
+            metavar="RUN",
+            shown="none",
+            panel="Output",
+        ),
     ] = None,
     unknown_users: UnknownUsers = "error",
     quiet: Quiet = False,
@@ -27,6 +39,11 @@ def serve(
     """Answer /recommend, /recommend_for, /similar, /model and /health over HTTP. SIGHUP reloads the run.
 
     At / is a page to try it.
+
+    For example:
+        counterpoise serve runs/mine
+        counterpoise serve runs/mine --port 0 --unknown-users popular
+        counterpoise serve runs/mine --host 0.0.0.0 --token-file token.txt
     """
     try:
         import fastapi  # noqa: F401

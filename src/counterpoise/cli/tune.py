@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
     from counterpoise.tuning.result import Trial
 
-SEARCH_HELP = "Range of a setting: name=low:high, name=low:high:log or name=a,b,c; may be repeated."
+SEARCH_HELP = "Search this range of a setting: name=low:high, name=low:high:log or name=a,b,c; may be repeated."
 BEST, TRIALS, STUDY = "best.toml", "trials.csv", "study.db"
 
 
@@ -39,14 +39,22 @@ BEST, TRIALS, STUDY = "best.toml", "trials.csv", "study.db"
 class SearchOptions(OptionGroup):
     """What is searched, and how each trial is judged."""
 
-    panel = "Search"
-    trials: Annotated[int, option("Number of configurations to try, with those tried before.")] = 20
-    space: Annotated[Space, option("Settings to search; own searches those of --search alone.")] = "default"
-    search: Annotated[list[str] | None, option(SEARCH_HELP)] = None
-    folds: Annotated[int, option("Number of parts of the log, each held out once.")] = 5
-    eval_folds: Annotated[int | None, option("Number of folds that a trial is judged on.", shown="all")] = None
-    parallel_trials: Annotated[int, option("Number of trials that are proposed together and fitted side by side.")] = 1
-    storage: Annotated[str | None, option("URL of an Optuna storage.", shown="OUT/study.db")] = None
+    panel = "Method"
+    trials: Annotated[int, option("Try this many configurations, those tried before included.", metavar="NUMBER")] = 20
+    space: Annotated[Space, option("Search these settings; own searches those of --search alone.")] = "default"
+    search: Annotated[list[str] | None, option(SEARCH_HELP, metavar="NAME=RANGE")] = None
+    folds: Annotated[
+        int, option("Cut the log into this many parts, each held out once.", metavar="NUMBER", panel="Evaluation")
+    ] = 5
+    eval_folds: Annotated[
+        int | None,
+        option("Judge each trial on this many of these parts.", metavar="NUMBER", shown="all", panel="Evaluation"),
+    ] = None
+    parallel_trials: Annotated[int, option("Fit this many trials side by side.", metavar="NUMBER", panel="Scale")] = 1
+    storage: Annotated[
+        str | None,
+        option("Keep the trials in this Optuna storage.", metavar="URL", shown="OUT/study.db", panel="Output"),
+    ] = None
 
 
 @with_options
@@ -59,13 +67,18 @@ def tune(
     output: OutputOptions,
     cluster: ClusterOptions,
     out: Annotated[
-        Path | None, option("Folder for the results.", shown="runs/tune-DATA-METHOD", panel="Output")
+        Path | None,
+        option("Write the results to this folder.", metavar="FOLDER", shown="runs/tune-DATA-METHOD", panel="Output"),
     ] = None,
 ) -> None:
-    """Search the settings of a method for the least debiased validation risk; of clicks, for the best weighted ranking.
+    """Search the settings of a method that predict held-out rows best, weighted to stand for all pairs.
 
-    A uniform test serves only to draw a probe from; rows that are held out are left for `fit --config OUT/best.toml`.
-    Trials are never judged by either.
+    Trials are never judged by the test, nor by rows of --holdout: these are left for `fit --config OUT/best.toml`.
+
+    For example:
+        counterpoise tune ratings.csv --threshold 4 --trials 40
+        counterpoise tune coat --method skb-dr --space own --search l2=1e-6:1e-3:log
+        counterpoise fit --config runs/tune-ratings-counterpoise/best.toml
     """
     configuration = fit_config(method, data, columns, holdout, cluster)
 
@@ -140,8 +153,9 @@ def judged_by(validation: Mapping[str, Any]) -> str:
     if validation["measure"] != "log loss":
         by = f"Judged by where {rows:,} held-out clicks rank among all items, weighted by 1 / P(exposed) (worth {size} "
         return f"{by}clicks of equal weight): the risk is {validation['measure']}. The test was not looked at."
-    probe = f"{validation['probe_rows']:,} of the probe"
-    return f"Judged by {rows:,} held-out rows, worth {size} uniform ones, and {probe}; the test was not looked at."
+    probe = f" and {validation['probe_rows']:,} of the probe" if validation["probe_rows"] else ""
+    judged = f"Judged by {rows:,} held-out rows{probe}, weighted to stand for all pairs ({size} of equal weight)"
+    return f"{judged}; the test was not looked at."
 
 
 @contextmanager

@@ -55,7 +55,7 @@ WORDS: dict[Feedback, Words] = {
         "that users chose",
         "probability of a positive rating",
         "labels of both kinds",
-        "No probe: nothing is known of pairs that were not rated but what the log shows.",
+        "No probe (a small sample of pairs drawn at random): whether people rate what they like is not known.",
     ),
     "clicks": Words(
         "click",
@@ -67,7 +67,7 @@ WORDS: dict[Feedback, Words] = {
         "that users chose",
         "probability of relevance, as this method models it",
         "no ratings: positives alone",
-        "Clicks alone: a pair without one was not relevant or not seen, and the log does not say which.",
+        "These are clicks alone: a pair without one was not relevant or not seen, and nothing tells which.",
     ),
     "impressions": Words(
         "impression",
@@ -79,7 +79,7 @@ WORDS: dict[Feedback, Words] = {
         "that were shown",
         "probability of a click on what is shown",
         "what was shown, clicked or not",
-        "No probe: nothing is known of pairs that were not shown but what the log shows.",
+        "No probe (a small sample of pairs drawn at random): whether liked items are shown more is not known.",
     ),
 }
 

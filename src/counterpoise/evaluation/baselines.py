@@ -46,7 +46,10 @@ def baseline_of(
         return _shortened(found, log)
     known = short_names(found)
     own = "backbone" if name == "mf" else "backbone__"  # MF is the run's backbone without correction, popularity is not
-    configure(found, **{key: value for key, value in settings.items() if known.get(key, "").startswith(own)})
+    given = {key: value for key, value in settings.items() if known.get(key, "").startswith(own)}
+    if name != "mf":
+        given = {key: value for key, value in given.items() if value != "auto"}  # what MF estimates, it does not know
+    configure(found, **given)
     found.training = deepcopy(model.training)
     return found if log is None else _shortened(found, log)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import Any, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Unpack, get_args
 
 import numpy as np
 import polars as pl
@@ -29,6 +29,8 @@ from counterpoise.evaluation.metrics import (
     Rankings,
 )
 
+Verdict = Literal["better", "worse", "not clear"]
+NOT_KEPT = ("frame_kind", "influences")  # fields of an evaluation that are not among its JSON-able facts
 BOOTSTRAP_BLOCK = 2**16  # rows that the bootstrap works on at a time: what fits into a processor's cache is fastest
 PAPER_RULE = {"ndcg": 1.0, "precision": 0.0, "recall": 0.0}  # of a user without a positive label
 ALL_NAMES = METRIC_NAMES | PAPER_METRIC_NAMES | CLICK_METRIC_NAMES
@@ -70,7 +72,7 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in types that JSON has; None for nan."""
-        own = {name: value for name, value in asdict(self).items() if name != "frame_kind"}
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in NOT_KEPT}
         facts = json.dumps(own | {"undefined": self.undefined})
         return dict(json.loads(facts, parse_constant=lambda nan: None))
 
@@ -330,6 +332,20 @@ def paired_differences(first: Resampled, second: Resampled) -> dict[str, Differe
         interval = percentile_interval(first.replicates[name] - second.replicates[name], first.evaluation.level)
         found[name] = Difference(getattr(first.evaluation, name) - getattr(second.evaluation, name), *interval)
     return found
+
+
+def verdict(name: str, difference: Difference) -> Verdict:
+    """better or worse where the interval of the difference excludes 0, else not clear."""
+    if math.isnan(difference.low) or difference.low <= 0 <= difference.high:
+        return "not clear"
+    better = (difference.value > 0) != (name in metrics.LOWER_IS_BETTER)
+    return "better" if better else "worse"
+
+
+def difference_facts(name: str, difference: Difference) -> dict[str, Any]:
+    """JSON-able: a paired difference of a metric with its interval, None for nan, and the verdict."""
+    ends = {key: none_if_nan(value) for key, value in difference._asdict().items()}
+    return {"difference": ends, "verdict": verdict(name, difference)}
 
 
 def metrics_and_replicates(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -23,7 +23,7 @@ from counterpoise.data.frames import POLARS, as_frame, to_kind
 from counterpoise.data.log import DEFAULTS, FeedbackLog, LogOptions, as_logs
 from counterpoise.data.notebook import notebook_html
 from counterpoise.errors import ConfigError, DataError, check_number
-from counterpoise.evaluation.evaluate import binary_labels, none_if_nan, score_of_pairs
+from counterpoise.evaluation.evaluate import NOT_KEPT, binary_labels, none_if_nan, score_of_pairs
 from counterpoise.evaluation.holdout_weights import (
     Floats,
     HoldoutWeights,
@@ -32,7 +32,7 @@ from counterpoise.evaluation.holdout_weights import (
     resolve_weights,
     unseen_holdout,
 )
-from counterpoise.evaluation.weighted import weighted_ratio, within_bounds
+from counterpoise.evaluation.weighted import Influences, weighted_ratio, within_bounds
 from counterpoise.ranking import Seen
 
 BLOCK_SCORES = 2**22  # in memory at a time
@@ -88,10 +88,11 @@ class RankingEvaluation:
     effective_sample_size: float = math.nan
     feedback: Feedback = "ratings"  # of the hold-out: clicks are positives alone
     frame_kind: str = field(default=POLARS, kw_only=True, repr=False)  # of `to_frame`
+    influences: Influences | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able; None for nan."""
-        own = {name: value for name, value in asdict(self).items() if name != "frame_kind"}
+        own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in NOT_KEPT}
         return dict(json.loads(json.dumps(own), parse_constant=lambda nan: None))
 
     def rows(self) -> list[dict[str, Any]]:
@@ -358,6 +359,7 @@ def _evaluation(
         effective_sample_size=weights.effective_sample_size,
         feedback=log.feedback,
         frame_kind=log.frame_kind,
+        influences=Influences(weights, {name: estimate.influence for name, estimate in found.items()}),
     )
 
 

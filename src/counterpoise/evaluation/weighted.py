@@ -18,7 +18,7 @@ from scipy.special import betaln, gammaln, logit, ndtri
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import DataError
 from counterpoise.evaluation import metrics
-from counterpoise.evaluation.evaluate import Evaluation, none_if_nan
+from counterpoise.evaluation.evaluate import Difference, Evaluation, none_if_nan
 from counterpoise.evaluation.holdout_weights import HoldoutWeights
 from counterpoise.evaluation.sensitivity import Range, auc_ranges, mean_ranges, ndcg_ranges, ratio_ranges
 
@@ -44,6 +44,30 @@ class Estimate(NamedTuple):
 
     value: float
     influence: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Influences:
+    """The influence of every row on each estimate, and the weights that models share: for paired differences."""
+
+    weights: HoldoutWeights
+    rows: dict[str, Floats]  # metric: (rows,)
+
+
+def weighted_differences(first: Any, second: Any) -> dict[str, Difference]:
+    """first - second of every metric that both have, two evaluations of the same rows by the same weights.
+
+    The influence of a difference is the difference of the influences, so what moves both estimates alike cancels.
+    """
+    own, other = first.influences, second.influences
+    names = [name for name in own.rows if name in other.rows]
+    if not names:
+        return {}
+    values = [getattr(first, name) - getattr(second, name) for name in names]
+    errors = own.weights.standard_errors(np.stack([own.rows[name] - other.rows[name] for name in names], 1))
+    half = float(ndtri((1 + first.level) / 2)) * errors
+    ends = zip(names, values, half.tolist(), strict=True)
+    return {name: Difference(value, value - one, value + one) for name, value, one in ends}
 
 
 def weighted_mean(values: Floats, weights: Floats) -> Estimate:
@@ -344,6 +368,7 @@ class WeightedEvaluation(Evaluation):
     standard_errors: dict[str, float] = field(default_factory=dict)
     naive: dict[str, float] = field(default_factory=dict)
     sensitivity: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)  # metric -> gamma -> range
+    influences: Influences | None = field(default=None, kw_only=True, repr=False, compare=False)
 
     @property
     def undefined(self) -> dict[str, str]:
@@ -388,6 +413,8 @@ class WeightedEvaluation(Evaluation):
             f" not trained on; they count as {self.effective_sample_size:,.0f} ({share:.0%}), the largest weight is "
             f"{self.largest_share:.1%} of all.",
             self.assumption,
+            f"odds ratio {widest}: what remains possible if something that was not measured changes the odds of being "
+            f"observed by up to {widest} times.",
         ]
         if self.list_length:
             lines.append(f"Lists hold {self.list_length} unseen items of a user, uniformly drawn.")
@@ -521,4 +548,5 @@ def evaluate_weighted(
         standard_errors=errors,
         naive={name: estimate.value for name, estimate in naive.result().items()},
         sensitivity=ranges,
+        influences=Influences(weights, {name: found[name].influence for name in defined}),
     )

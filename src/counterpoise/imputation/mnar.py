@@ -29,6 +29,7 @@ from counterpoise.probability import log_odds, shrink_by_error
 from counterpoise.risks import negative_log_complement
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, Imputation
 
+NORMAL_95 = 1.96  # standard errors on each side of a 95 % interval
 MAX_PROPENSITY = 0.95  # of a label, so that no unobserved pair is impossible. It is reached in dense logs alone: at a
 # density of 0.6, 0.9 to 0.99 give `mnar` an AUC of .791 to .792, log loss .445 to .414 (benchmarks/constants.py)
 
@@ -99,25 +100,31 @@ class MNARLikelihood(Imputation):
                 f"the MNAR likelihood needs both labels in the rows trained on, whose mean label is {log_rate:g}. "
                 "Use a larger log, another `threshold`, or another method, such as skb-dr."
             )
-        rate = _rate_of_probe(context, log_rate) if self.rate is None else self.rate
-        return FittedMNAR(label_propensities(context.log.density, log_rate, rate), context.log.density, self.strength)
+        measured = None if self.rate is not None else _log_odds_ratio(context, log_rate)
+        rate = log_rate if self.rate is None else self.rate
+        if measured is not None:
+            rate = float(1 / (1 + math.exp(shrink_by_error(*measured) - log_odds(log_rate))))
+        of = label_propensities(context.log.density, log_rate, rate)
+        return FittedMNAR(of, context.log.density, self.strength, measured)
 
 
-def _rate_of_probe(context: FitContext, log_rate: float) -> float:
-    """The label rate of all pairs: that of the probe, shrunken to the log's by its standard error."""
+def _log_odds_ratio(context: FitContext, log_rate: float) -> tuple[float, float] | None:
+    """(log odds ratio of the labels, log against probe; its variance); None without a probe."""
     probe = context.probe
     if probe is None or len(probe) == 0:
-        return log_rate
+        return None
     rate = (float(probe.labels.sum()) + 1) / (len(probe) + 2)  # a row of each label more
-    ratio = shrink_by_error(float(log_odds(log_rate) - log_odds(rate)), 1 / (len(probe) * rate * (1 - rate)))
-    return float(1 / (1 + math.exp(ratio - log_odds(log_rate))))
+    return float(log_odds(log_rate) - log_odds(rate)), 1 / (len(probe) * rate * (1 - rate))
 
 
 class FittedMNAR(FittedImputation):
     """The exposure loss with known propensities of labels."""
 
-    def __init__(self, of: LabelPropensities, density: float, strength: float) -> None:
+    def __init__(
+        self, of: LabelPropensities, density: float, strength: float, measured: tuple[float, float] | None = None
+    ) -> None:
         self.of, self.density, self.strength = of, density, strength
+        self.measured = measured  # the log odds ratio before it was shrunken, and its variance
         self.offset = of.log_odds_ratio if abs(of.log_odds_ratio) > 1e-9 else 0.0
         self.active = self.needs_pairs = bool(self.offset and strength)
 
@@ -127,4 +134,9 @@ class FittedMNAR(FittedImputation):
         return self.strength * exposure_loss(logits, pair_logits, self.density, self.of)
 
     def facts(self) -> dict[str, Any]:
-        return {"log_odds_ratio": self.offset} | self.of._asdict()
+        """`interval`: of positive / negative by the probe, 95 %; that ratio is exp(log odds ratio)."""
+        found = {"log_odds_ratio": self.offset} | self.of._asdict()
+        if self.measured is None:
+            return found
+        ratio, half = self.measured[0], NORMAL_95 * math.sqrt(self.measured[1])
+        return found | {"interval": [math.exp(ratio - half), math.exp(ratio + half)]}

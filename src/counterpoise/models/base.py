@@ -230,8 +230,9 @@ def factor_facts(scorer: Scorer) -> dict[str, Any]:
 def factor_sentence(facts: Mapping[str, Any]) -> str:
     """What factors add to the prediction, and plainly where they add nothing; from `factor_facts`."""
     if facts["spread"] < MIN_FACTOR_SPREAD:
-        return f"No factors were learned: a model of biases {'and features ' if facts['features'] else ''}only."
-    return f"Factors: their part of the log odds has a standard deviation of {facts['spread']:.2g} over all pairs."
+        known = "users, items and their features" if facts["features"] else "users and items"
+        return f"No personal taste was learned: predictions are sums of effects of {known}."
+    return f"Personal taste (factors) moves predictions by {facts['spread']:.2g} in log odds (standard deviation)."
 
 
 def estimated_precision(values: Tensor, information: Tensor, now: Tensor | float, first: float) -> Tensor:

@@ -15,13 +15,12 @@ from counterpoise.data.feedback import words_of
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, DataError, short_repr
-from counterpoise.evaluation.evaluate import paired_differences, resampled_evaluation
+from counterpoise.evaluation.evaluate import difference_facts, paired_differences, resampled_evaluation
 from counterpoise.evaluation.metrics import EMPTY_USERS, METRIC_NAMES
 from counterpoise.report.context import ReportContext, load_context
 from counterpoise.report.definitions import definitions
 from counterpoise.report.facts import (
     as_json,
-    difference_facts,
     flat,
     method_name,
     metric_facts,

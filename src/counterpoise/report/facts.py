@@ -28,7 +28,12 @@ from counterpoise.data.splits import cold_counts
 from counterpoise.errors import CounterpoiseError
 from counterpoise.evaluation.baselines import clicks_rankings, fit_baselines, weighted_evaluations
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
-from counterpoise.evaluation.evaluate import Difference, binary_labels, paired_differences, resampled_evaluation
+from counterpoise.evaluation.evaluate import (
+    binary_labels,
+    difference_facts,
+    paired_differences,
+    resampled_evaluation,
+)
 from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
 from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
@@ -446,19 +451,6 @@ def weighted_facts(
 def metric_facts(name: str, k: int) -> dict[str, Any]:
     """The key of a metric, its title, and in which direction it is better."""
     return {"metric": name, "name": METRIC_NAMES[name].format(k=k), "lower_is_better": name in LOWER_IS_BETTER}
-
-
-def difference_facts(name: str, difference: Difference) -> dict[str, Any]:
-    """A paired difference of a metric with its interval, and the verdict."""
-    return {"difference": difference._asdict(), "verdict": verdict(name, difference)}
-
-
-def verdict(name: str, difference: Difference) -> str:
-    """better or worse where the interval of the difference excludes 0, else not clear."""
-    if math.isnan(difference.low) or difference.low <= 0 <= difference.high:
-        return "not clear"
-    better = (difference.value > 0) != (name in LOWER_IS_BETTER)
-    return "better" if better else "worse"
 
 
 def list_facts(context: ReportContext) -> dict[str, Any]:

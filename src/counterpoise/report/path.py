@@ -37,18 +37,18 @@ def path_of(weights: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def path_sentence(path: Mapping[str, Any]) -> str:
     """The chosen strength, why it was chosen, and what it changed; from `path_of`."""
-    rule = f"the largest that keeps {path['kept_at_least']:.1%}"
+    rule = f"the largest strength that keeps {path['kept_at_least']:.1%}"
     if path["left"]:
-        rule = f"{path['kept_at_least']:.1%} would be allowed, but the imbalance left is within {path['left']}"
+        rule = f"{path['kept_at_least']:.1%} would do, but what is left is within {path['left']}"
     return (
-        f"Balancing keeps {path['kept']:.1%} of the effective sample at strength {path['strength']:.3g} ({rule}): "
-        f"largest imbalance {path['imbalance_before']:.2f} to {path['imbalance']:.2f} SD."
+        f"Balancing keeps {path['kept']:.1%} of the effective sample at strength {path['strength']:.3g} ({rule}). "
+        f"Largest imbalance: {path['imbalance_before']:.2f} SD before, {path['imbalance']:.2f} SD after."
     )
 
 
 def intercept_sentence(shift: Mapping[str, float]) -> str:
     """How far the intercept was moved after training; from the facts of a fit."""
     return (
-        f"The intercept of predictions was moved by {shift['shift']:+.2f} in log odds (standard error "
-        f"{shift['standard_error']:.2f}), to where exact weights put it."
+        f"All predictions were moved by {shift['shift']:+.2f} in log odds (standard error "
+        f"{shift['standard_error']:.2f}), to the mean that exactly balanced weights give."
     )

@@ -287,6 +287,26 @@ def _weighted(weighted: Facts | None) -> list[str]:
     return [f"Estimated over all pairs by balanced weights: {listed}{beside}."]
 
 
+def compare_sentence(verdicts: Mapping[str, str], than: str) -> str:
+    """In which metrics (name -> verdict) a model is better and worse than another, as a sentence."""
+    named = {
+        verdict: listed([name for name, found in verdicts.items() if found == verdict])
+        for verdict in ("better", "worse", "not clear")
+    }
+    parts = [f"{verdict} in {named[verdict]}" for verdict in ("better", "worse") if named[verdict]]
+    if not parts:
+        return f"No clear difference from {than} in {named['not clear']}."
+    parts[0] = parts[0].replace(" in ", f" than {than} in ", 1)
+    unclear = f"; no clear difference in {named['not clear']}" if named["not clear"] else ""
+    sentence = f"{', '.join(parts)}{unclear}."
+    return sentence[0].upper() + sentence[1:]
+
+
+def listed(words: Sequence[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
 def verdict_list(verdicts: Mapping[str, str]) -> str:
     """The metrics (name -> verdict) in which a model is better and worse than another, and how many are not clear."""
     listed = [

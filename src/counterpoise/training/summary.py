@@ -24,7 +24,7 @@ def is_corrected(facts: Facts) -> bool:
 def correction_sentences(facts: Facts, rows: int) -> list[str]:
     """What was done about selection, and what was not; `rows`: of the log."""
     if facts.get("probe", {}).get("alone"):
-        return [f"Probe: {_rows(facts)}; the model learned from nothing else."]
+        return [f"The model learned from the probe ({_rows(facts)}) alone."]
     if facts.get("feedback") == "clicks":
         unused = ["The probe is not used: no method for clicks learns from one."] if "probe" in facts else []
         return [words_of("clicks").unknown_pairs, *unused, _weights(facts, rows), *_clicked(facts)]
@@ -49,11 +49,11 @@ def _probe(facts: Facts) -> str:
         return words_of(facts.get("feedback")).unknown_pairs
     if not probe["learned"]:
         rate = "ratio_of_positive" in facts["weights"] or {"log_odds_ratio", "label"} & set(facts["imputation"])
-        judged = "it judged the predictors, and its labels were not learned" if "ensemble" in facts else ""
-        used = judged or ("only its label rate was used" if rate else "its labels were not learned")
-        return f"Probe: {_rows(facts)}; {used}."
-    share = f" with {probe['share']:.0%} of the weight" if "share" in probe else ""
-    return f"Probe: {_rows(facts)}, learned beside the log{share}."
+        judged = "they chose between predictors and were not learned" if "ensemble" in facts else ""
+        used = judged or ("only its share of positives was used" if rate else "its labels were not learned")
+        return f"The probe has {_rows(facts)}: {used}."
+    share = f", with {probe['share']:.0%} of the weight" if "share" in probe else ""
+    return f"The probe has {_rows(facts)}, learned together with the log{share}."
 
 
 def _is_weighted(facts: Facts) -> bool:
@@ -64,11 +64,11 @@ def _weights(facts: Facts, rows: int) -> str:
     weights = facts["weights"]
     if not _is_weighted(facts):
         return "Every row of the log counts the same."
-    known = {"held_out_before": " to look more like all pairs", "ratio_of_positive": " by their label"}
+    known = {"held_out_before": " to resemble all pairs more closely", "ratio_of_positive": " by their label"}
     known |= {"clipped_rows": " by inverse propensities"}
     how = next((words for name, words in known.items() if name in weights), "")
-    size = f"{weights['effective_sample_size']:,.0f} of {rows:,}"
-    return f"Rows of the log are weighted{how}: effective sample size {size}."
+    size = f"{weights['effective_sample_size']:,.0f}"
+    return f"Rows are weighted{how}; the {rows:,} rows count as {size} of equal weight (effective sample size)."
 
 
 def _clicked(facts: Facts) -> list[str]:
@@ -76,13 +76,13 @@ def _clicked(facts: Facts) -> list[str]:
     if "exposure" in facts["weights"]:
         mean = facts["weights"]["exposure"]["mean"]
         return [
-            f"Exposure, the chance of being seen, is {mean:.2f} for a clicked pair on average, if that of the most "
-            "exposed is 1: a part of popularity is taken for exposure, the rest for relevance."
+            f"Part of popularity is taken for exposure, the chance of being seen, the rest for relevance: a clicked "
+            f"pair has {mean:.2f} of the largest exposure on average."
         ]
     if "exposure" in facts["imputation"]:
         mean = facts["imputation"]["exposure"]["mean"]
-        return [f"Exposure, the chance of being seen, was learned beside the prediction: {mean:.2f} on average."]
-    return [] if is_corrected(facts) else ["Nothing was done about exposure: often seen items are favoured."]
+        return [f"Exposure, the chance of being seen, was learned together with relevance: {mean:.2f} on average."]
+    return [] if is_corrected(facts) else ["Nothing corrects for exposure: items that are often seen are favoured."]
 
 
 def _imputed(facts: Facts) -> list[str]:
@@ -99,10 +99,10 @@ def _exposure(facts: Facts) -> list[str]:
     if not facts.get("exposure"):
         return []
     if not _exposure_counts(facts):
-        return ["Exposure, what was observed at all, was modelled and says nothing about the labels here."]
+        return ["Which pairs are observed was modelled (exposure), and it has nothing to do with the labels here."]
     share = facts.get("ensemble", {}).get("exposure", 1.0)
-    judged = f"; the probe sets its share to {share:.0%}" if abs(share - 1) >= MIN_CHANGE else ""
-    return [f"Exposure, what was observed at all, was modelled and counts in the prediction{judged}."]
+    judged = f"; by the probe's labels it counts {share:.0%} as much" if abs(share - 1) >= MIN_CHANGE else ""
+    return [f"Which pairs are observed was modelled and used as a sign of preference (exposure){judged}."]
 
 
 def _missingness(facts: Facts) -> list[str]:
@@ -112,13 +112,16 @@ def _missingness(facts: Facts) -> list[str]:
     if imputation["log_odds_ratio"] == 0:
         why = "without a probe it cannot be known"
         if "probe" in facts:
-            why = "the label rates of log and probe do not differ by more than chance"
-        return [f"Whether liking makes people rate (labels not missing at random) was not modelled: {why}."]
+            why = "log and probe do not differ in their shares of positives by more than chance"
+        return [f"That positives may be observed more often (labels missing not at random) was not corrected: {why}."]
     times = imputation["positive"] / imputation["negative"]
-    model = f"Positive pairs are {times:.1f}x as likely to be observed as negative ones, by the label rates"
+    model = f"Positive pairs are taken to be {times:.1f} times as likely to be observed as negative ones"
+    if imputation.get("interval"):
+        low, high = imputation["interval"]
+        model += f" (the probe allows {low:.1f} to {high:.1f} times)"
     if "weight" not in combined:
-        return [f"{model}; this was modelled."]
-    return [f"{model}; the predictor that models this has {combined['weight']:.0%} of the prediction, by the probe."]
+        return [f"{model}, and labels are corrected for that."]
+    return [f"{model}; the predictor that corrects for that has {combined['weight']:.0%} of the prediction."]
 
 
 def _level(facts: Facts) -> str:
@@ -126,9 +129,9 @@ def _level(facts: Facts) -> str:
     if "ensemble" in facts:
         slope = facts["ensemble"]["slope"]
         spread = f"; their spread was multiplied by {slope:.2f}" if abs(slope - 1) >= MIN_CHANGE else ""
-        return f"The level of predictions is that of the probe{spread}."
+        return f"Predictions are as high on average as the probe's labels{spread}."
     if "share" in facts.get("probe", {}):
-        return "The level of predictions was learned from log and probe."
+        return "How high predictions are on average was learned from log and probe."
     if shift:
-        return f"The level of predictions was moved by {shift:+.2f} in log odds, to where balancing weights put it."
-    return f"The level of predictions is that of the log{', as corrected' if is_corrected(facts) else ''}."
+        return "How high predictions are on average follows from exactly balanced weights."
+    return f"Predictions are as high on average as the log's labels{', corrected' if is_corrected(facts) else ''}."
