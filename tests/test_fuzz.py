@@ -62,7 +62,7 @@ def test_any_setting_is_used_or_refused_in_one_line(name: str, value: str, saved
 
 @pytest.mark.parametrize("kind", ["gz", "zst", "csv"])
 def test_decompression_bomb_is_refused(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("counterpoise.data.files.MIN_CHECKED_SIZE", 1 << 20)
+    monkeypatch.setattr("counterpoise.data.parquet.MIN_CHECKED_SIZE", 1 << 20)
     rows = b"user_id,item_id,rating\n" + b"1,1,2\n" * 1_000_000
     content = zstandard.compress(rows) if kind == "zst" else gzip.compress(rows)
     file = tmp_path / ("log.csv" if kind == "csv" else f"log.csv.{kind}")  # packed, whatever its name says

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -79,6 +79,7 @@ SCORED_BY = ("model", "features", "fold-in", "popularity")  # what a score rests
 MODEL, FEATURES, FOLD_IN, POPULARITY = range(4)
 MAX_SWEEPS = 20  # of `update`, over users and then items
 SMALLEST_CHANGE = 1e-4  # of a number of a row, that ends them
+MAX_CONFIGURATION = 1000  # settings of a saved run, with the parts in it
 
 
 class NewRows(NamedTuple):
@@ -971,6 +972,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
     place = Training(device=device).resolve_device()
     manifest, files = read_folder(folder)
     try:
+        _check_size_of(manifest["configuration"])
         model = from_config(manifest["configuration"])
         if not isinstance(model, DebiasedRecommender):
             raise DataError(f"{folder} holds a {type(model).__name__}, not a recommender.")
@@ -990,12 +992,14 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
                     raise DataError(f"{folder} holds {len(members)} predictors, and its configuration has one.")
                 scorer = model.ensemble.empty_scorer(scorer, len(members))
         state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
+        for name, expected in scorer.state_dict().items():
+            if name in state:  # else the next line says so
+                _check_numbers(name, state[name], tuple(expected.shape), (expected.dtype,))
         scorer.load_state_dict(state, assign=True)
         model.scorer_ = scorer.requires_grad_(False).to(place)
-        for name, values in state.items():
-            _check_numbers(name, values)
         model.item_rates_ = _check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
-        model.ratio_ = _check_numbers("ratio", tensors["ratio"], (len(tensors["ratio"]),)).numpy()
+        ratio = tensors["ratio"]
+        model.ratio_ = _check_numbers("ratio", ratio, (len(ratio),), (torch.float32, torch.float64)).numpy()
         model.facts_ = _check_facts(manifest["parts"])
         model.seen_ = _check_seen("seen", tensors["seen.starts"], tensors["seen.items"], shape)
         kept = _check_numbers("seen.ratio", tensors["seen.ratio"], (len(model.seen_.items),))
@@ -1012,10 +1016,23 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
     return model
 
 
-def _check_numbers(name: str, values: Tensor, shape: tuple[int, ...] | None = None) -> Tensor:
+def _check_size_of(configuration: Any) -> None:
+    """Raise `DataError` for a configuration of more values than any model has: each layer of a network is built."""
+    waiting, count = [configuration], 0
+    while waiting:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        waiting, count = [*waiting, *inner], count + len(inner)
+        if count > MAX_CONFIGURATION:
+            raise DataError(f"the configuration has more than {MAX_CONFIGURATION:,} values.")
+
+
+def _check_numbers(
+    name: str, values: Tensor, shape: tuple[int, ...] | None = None, dtypes: Sequence[torch.dtype] = (torch.float32,)
+) -> Tensor:
     """Finite floats, of this shape where it is known."""
-    if not values.is_floating_point() or not bool(values.isfinite().all()):
-        raise DataError(f"{name!r} must hold finite numbers.")
+    if values.dtype not in dtypes or not bool(values.isfinite().all()):
+        raise DataError(f"{name!r} must hold finite numbers of type {dtypes[0]}, got {values.dtype}.")
     if shape is not None and tuple(values.shape) != shape:
         raise DataError(f"{name!r} must have shape {shape}, got {tuple(values.shape)}.")
     return values

@@ -46,7 +46,7 @@ from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_ran
 from counterpoise.evaluation.weighted import weighted_differences
 from counterpoise.methods import DEFAULT_METHOD, canonical_name, make
 from counterpoise.recommender import UNKNOWN_ADVICE, DebiasedRecommender, load_model
-from counterpoise.storage import CHECKPOINT, read_manifest, remove_folder
+from counterpoise.storage import CHECKPOINT, MAX_TEXT_FILE, check_file, expanded, read_file, read_manifest, remove_folder
 from counterpoise.training.events import Callback
 from counterpoise.training.loop import DivergenceError
 from counterpoise.weights.balancing import Balancing
@@ -187,9 +187,9 @@ def _read(source: Path) -> dict[str, Any]:
             raise ConfigError(f"{source} was not written by `counterpoise fit`, so it holds no configuration of one.")
         return values
     try:
-        return tomllib.loads(source.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{source} cannot be read: {error.strerror}.") from None
+        return tomllib.loads(read_file(expanded(source), limit=MAX_TEXT_FILE).decode())
+    except DataError as error:
+        raise ConfigError(str(error)) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ConfigError(f"{source} is not valid TOML: {error}.") from None
 
@@ -350,9 +350,10 @@ def _epochs_passed(checkpoint: Checkpoint | None) -> int:
     if checkpoint is None or not checkpoint.resume:
         return 0
     try:
+        check_file(checkpoint.file, links=False)
         with safe_open(checkpoint.file, framework="pt") as found:
             return len(found.get_tensor("losses"))
-    except (SafetensorError, OSError, RuntimeError):
+    except (SafetensorError, DataError, OSError, RuntimeError):
         return 0
 
 

@@ -4,7 +4,10 @@ A run folder holds data files and one manifest, `run.json`, that names them with
 files beside the old ones under new names and then replaces the manifest, in one atomic step; the old files go last. So
 an interruption at any moment leaves a folder that loads, and a damaged file is noticed when it is read.
 
-One process writes to a folder at a time. Locks end with their process.
+One process writes to a folder at a time. Locks end with their process. What a killed process leaves has a name that
+tells it, and the next one that writes there removes it.
+
+Every file that this package reads is opened by `open_file`, which takes regular files alone and never waits.
 """
 
 from __future__ import annotations
@@ -14,16 +17,21 @@ import io
 import json
 import os
 import re
+import shutil
+import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
 from filelock import FileLock, Timeout
 
-from counterpoise.errors import ConfigError, DataError, short_repr
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
 
 try:
     import fcntl
@@ -34,9 +42,14 @@ MANIFEST = "run.json"
 CHECKPOINT = "checkpoint.safetensors"  # of a fit that is not done, in the folder of the run to come
 FORMAT = "counterpoise-run"
 FORMAT_VERSION = 4  # 3: without the losses of rows; 2: ensembles of two fixed members; 1: before settings got names
+TABLES_OF_FACTS = ("fit", "dataset", "evaluation", "baselines", "truth", "stopped", "demo")  # of callers, where given
 STORED_NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # a file of the folder itself: no path, not hidden
 LOCK_TIMEOUT, LOCK_RETRY = 20.0, 0.01  # seconds that a writer waits for another, and between two attempts
 MAKE_ROOM = "Choose another place, or make room."
+MAX_TEXT_FILE = 1 << 26  # bytes of a manifest, a configuration, a row of results, a list of ids: more is none
+PARTIAL = ".partial"  # the end of the name of what is not complete
+READ_AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+INPUTS: ContextVar[tuple[Path, ...]] = ContextVar("inputs", default=())  # of the command that runs: never written to
 TABLE_WRITERS: dict[str, Callable[[pl.DataFrame, IO[bytes]], Any]] = {
     ".parquet": lambda frame, stream: frame.write_parquet(stream),
     ".csv": lambda frame, stream: frame.write_csv(stream),
@@ -46,6 +59,144 @@ TABLE_WRITERS: dict[str, Callable[[pl.DataFrame, IO[bytes]], Any]] = {
 
 class OldFormatError(DataError):
     """A run of an earlier format, which this version cannot read but may replace."""
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with `~` and `~name` as home folders."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise DataError(f"{path}: there is no such home folder. Write the path out, or as ./~...") from None
+
+
+def open_file(path: str | os.PathLike[str], *, links: bool = True) -> IO[bytes]:
+    """A regular file, opened to read; `DataError` for anything else, at once: a pipe or a device may never end.
+
+    `links`: whether the name may be that of a link; not in folders whose content came from others.
+    """
+    try:
+        _check_kind(path, Path(path).stat(follow_symlinks=links).st_mode)
+        handle = os.open(path, READ_AT_ONCE | (0 if links else getattr(os, "O_NOFOLLOW", 0)))
+        try:
+            _check_kind(path, os.fstat(handle).st_mode)  # it may be another by now
+            return os.fdopen(handle, "rb")
+        except BaseException:
+            os.close(handle)
+            raise
+    except FileNotFoundError:
+        raise DataError(f"{path}: there is no such file.") from None
+    except PermissionError:
+        raise DataError(f"{path}: no permission to read it. Change its permissions or copy it.") from None
+    except CounterpoiseError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be opened ({getattr(error, 'strerror', None) or error}).") from None
+
+
+def _check_kind(path: Any, mode: int) -> None:
+    if stat.S_ISDIR(mode):
+        raise DataError(f"{path}: is a folder, expected a file.")
+    if stat.S_ISLNK(mode):
+        raise DataError(f"{path}: is a link, and none is followed here. Put the file itself there.")
+    if not stat.S_ISREG(mode):
+        raise DataError(f"{path}: is not a regular file. Copy its content into one first.")
+
+
+def check_file(path: str | os.PathLike[str], *, links: bool = True) -> None:
+    """Raise `DataError` unless `open_file` opens it; called where another library opens a file by its name."""
+    open_file(path, links=links).close()
+
+
+def read_file(path: str | os.PathLike[str], *, links: bool = True, limit: int | None = None) -> bytes:
+    """The content of a regular file of at most `limit` bytes; `links` as in `open_file`."""
+    try:
+        with open_file(path, links=links) as stream:
+            content = stream.read() if limit is None else stream.read(limit + 1)
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error}).") from None
+    if limit is not None and len(content) > limit:
+        raise DataError(f"{path}: has more than {limit >> 20} MiB, which no such file needs. Is it another file?")
+    return content
+
+
+def is_regular(path: Path, *, links: bool = True) -> bool:
+    """Whether `open_file` may open it."""
+    try:
+        check_file(path, links=links)
+    except DataError:
+        return False
+    return True
+
+
+def to_json(facts: Any, indent: int | None = None) -> str:
+    """JSON as other programs read it: null for what is no finite number, and text for what JSON does not know."""
+    text = json.dumps(facts, default=str)
+    if "NaN" in text or "Infinity" in text:
+        text = json.dumps(json.loads(text, parse_constant=lambda word: None), default=str)
+    return text if indent is None else json.dumps(json.loads(text), indent=indent)
+
+
+def parse_json(content: bytes | str) -> Any:
+    """The value of a JSON text; `ValueError` for any other text, also one with NaN or of hostile depth."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    try:
+        return json.loads(content, parse_constant=refuse)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+@contextmanager
+def keeping(inputs: Iterable[str | os.PathLike[str]]) -> Iterator[None]:
+    """Inside the block `check_output` refuses these files and folders as outputs, since they are inputs."""
+    before = INPUTS.set(tuple(map(Path, inputs)))
+    try:
+        yield
+    finally:
+        INPUTS.reset(before)
+
+
+def check_output(path: str | os.PathLike[str]) -> None:
+    """Raise `DataError` for an output that would replace what is none: a device, an input, a file of a saved run."""
+    path = Path(path)
+    try:
+        found, parent = path.stat(), path.parent.resolve()
+    except (OSError, ValueError):
+        return  # nothing is there; what else is wrong, the writing says
+    choose = "Choose another `out`: nothing was written."
+    if stat.S_ISDIR(found.st_mode):
+        raise DataError(f"{path}: is a folder, expected the name of a file. {choose}")
+    if not stat.S_ISREG(found.st_mode) or parent == Path("/dev"):  # there links lead to this process's own files
+        raise DataError(f"{path}: is not a regular file, so it is not replaced. {choose}")
+    if any(_is_input(path, found, place) for place in INPUTS.get()):
+        raise DataError(f"{path}: is read by this command, so it is not written. {choose}")
+    if path.name in _stored_in(path.parent):
+        raise DataError(f"{path}: is a file of the run saved there. {choose}")
+
+
+def _is_input(path: Path, found: os.stat_result, place: Path) -> bool:
+    """Whether an existing file is an input, or would be read as a part of one that is a folder of tables."""
+    try:
+        own = place.stat()
+    except (OSError, ValueError):
+        return False
+    if not stat.S_ISDIR(own.st_mode):
+        return (own.st_dev, own.st_ino) == (found.st_dev, found.st_ino)
+    inside = place.resolve() in path.resolve().parents and not (place / MANIFEST).exists()
+    return inside and path.suffix.lower() in TABLE_WRITERS
+
+
+def _stored_in(folder: Path) -> set[str]:
+    """The names of the files of the run that a folder holds; none where it holds none."""
+    if not (folder / MANIFEST).exists():
+        return set()
+    try:
+        entries = read_manifest(folder)["files"].values()
+    except DataError:
+        entries = ()
+    return {MANIFEST, CHECKPOINT, *(entry["file"] for entry in entries)}
 
 
 def write_folder(
@@ -136,9 +287,7 @@ def _read_files(folder: Path, manifest: dict[str, Any]) -> dict[str, bytes]:
     files = {}
     for name, entry in manifest["files"].items():
         path = folder / entry["file"]
-        if path.is_symlink():
-            raise DataError(f"{path} is a link, and a saved run holds none: it is not read.")
-        files[name] = _read(path)
+        files[name] = read_file(path, links=False)
         if hashlib.sha256(files[name]).hexdigest() != entry["sha256"]:
             raise DataError(f"{path} is damaged: its content is not what was saved. Fit and save again.")
     return files
@@ -146,14 +295,13 @@ def _read_files(folder: Path, manifest: dict[str, Any]) -> dict[str, bytes]:
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest alone, checked."""
-    path = Path(folder) / MANIFEST
-    if not path.is_file():
+    path = expanded(folder) / MANIFEST
+    if not os.path.lexists(path):
         raise DataError(f"{Path(folder)} is not a saved run: there is no {MANIFEST}. Save a model there first.")
-    if path.is_symlink():
-        raise DataError(f"{path} is a link, and a saved run holds none: it is not read.")
+    content = read_file(path, links=False, limit=MAX_TEXT_FILE)
     try:
-        manifest = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
+        manifest = parse_json(content)
+    except ValueError as error:
         raise DataError(f"{path} is not valid JSON: {error}.") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise DataError(f"{path} was not written by counterpoise.")
@@ -171,6 +319,9 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
         raise DataError(f"{path} is damaged: its list of files cannot be read. Fit and save again.")
+    for name in TABLES_OF_FACTS:
+        if not isinstance(manifest.get(name), dict | None):
+            raise DataError(f"{path} is damaged: {name!r} must be a table, got {short_repr(manifest[name])}.")
     for entry in files.values():
         if not re.fullmatch(STORED_NAME, entry["file"]):
             raise DataError(f"{path} names {entry['file']!r}, which is not a file of this folder.")
@@ -188,7 +339,7 @@ def _write_and_rename(contents: Mapping[Path, bytes]) -> None:
 
     The caller holds the folder, so a partial file found here was left by a process that was killed.
     """
-    temporary = {path: path.with_name(f".{path.name[:200]}.partial") for path in contents}
+    temporary = {path: path.with_name(f".{path.name[:200]}{PARTIAL}") for path in contents}
     try:
         for path, content in contents.items():
             temporary[path].unlink(missing_ok=True)
@@ -235,6 +386,8 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
 
 def _write_output(contents: Mapping[Path, bytes]) -> None:
     path = next(iter(contents))
+    for each in contents:
+        check_output(each)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with write_lock(path.parent):
@@ -261,13 +414,6 @@ def _written_earlier(folder: Path, names: Iterable[str]) -> set[str]:
 
 def _is_entry(entry: Any) -> bool:
     return isinstance(entry, dict) and isinstance(entry.get("file"), str) and isinstance(entry.get("sha256"), str)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 @contextmanager
@@ -315,3 +461,66 @@ def exclusive_use(folder: Path) -> Iterator[None]:
     finally:
         Path(lock.lock_file).unlink(missing_ok=True)
         lock.release()
+
+
+@dataclass(eq=False)
+class ScratchFolder:
+    """A folder `.NAME.XXXXXXXX.partial` for what is not complete; gone when it is closed.
+
+    Its process holds a lock on it. One that nobody holds was left by a process that was killed: the next scratch folder
+    in its place removes it.
+    """
+
+    path: Path
+    descriptor: int | None = None
+
+    @classmethod
+    def make(cls, parent: Path, name: str, pattern: str | None = None) -> ScratchFolder:
+        """A new one in `parent`, after those that were left there, of this name or of all that match `pattern`."""
+        parent.mkdir(parents=True, exist_ok=True)
+        own = re.compile(rf"\.(?:{pattern or re.escape(name)})\.\w{{8}}{re.escape(PARTIAL)}")
+        with write_lock(parent):
+            for left in [entry.path for entry in os.scandir(parent) if own.fullmatch(entry.name)]:
+                _remove_abandoned(Path(left))
+            path = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=PARTIAL, dir=parent))
+            return cls(path, _held(path))
+
+    def close(self) -> None:
+        """Remove what is still there."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+        self.descriptor = None
+
+    def __enter__(self) -> Path:
+        return self.path
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the lock: it stays with the process that has it."""
+        return {"path": self.path, "descriptor": None}
+
+
+def _held(folder: Path) -> int | None:
+    """A descriptor that holds a folder as long as it is open; None where there are no locks."""
+    if fcntl is None:
+        return None
+    descriptor = os.open(folder, os.O_RDONLY)
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return descriptor
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove a scratch folder that no process holds."""
+    if fcntl is None or folder.is_symlink():
+        return
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error where another process holds it
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)

@@ -563,7 +563,7 @@ def test_file_without_permission_is_an_error(tmp_path: Path, monkeypatch: pytest
     def refuse(*arguments: object, **options: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr("os.open", refuse)
     assert failure(file) == "no permission to read it. Change its permissions or copy it."
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 from filelock import FileLock, Timeout
 
 from counterpoise.errors import DataError
-from counterpoise.storage import write_file
+from counterpoise.storage import MAX_TEXT_FILE, read_file, write_file
 
 
 class Measurement(Protocol):
@@ -64,13 +65,11 @@ class Store:
     def read(self, job: Measurement) -> dict[str, Any] | None:
         """The result of a job; None if there is none yet."""
         path = self.path(job)
-        if path.is_symlink():
-            raise DataError(f"{path} is a link, and a folder of results holds none: it is not read. Delete it.")
-        try:
-            row = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not os.path.lexists(path):
             return None
-        except (OSError, ValueError, RecursionError) as error:
+        try:
+            row = json.loads(read_file(path, links=False, limit=MAX_TEXT_FILE))
+        except (DataError, ValueError, RecursionError) as error:
             raise DataError(f"{path} cannot be read ({error}). Delete it, and the fit is made again.") from None
         if not isinstance(row, dict):
             raise DataError(f"{path} is no row of results. Delete it, and the fit is made again.")

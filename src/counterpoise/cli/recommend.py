@@ -192,11 +192,12 @@ def read_ids(name: str, text: str | None, file: Path | None) -> list[str] | None
         return words(text)
     if text is not None:
         raise ConfigError(f"`--{name}` and `--{name}-file` name the same: give one of them.")
+    from counterpoise.storage import MAX_TEXT_FILE, expanded, read_file
+
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise DataError(f"{file} cannot be read: {reason}.") from None
+        lines = read_file(expanded(file), limit=MAX_TEXT_FILE).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(f"{file} cannot be read: it is not UTF-8 text.") from None
     found = [line for line in lines if line.strip()]
     if not found:
         raise DataError(f"{file} holds no ids: `--{name}-file` takes one per line.")

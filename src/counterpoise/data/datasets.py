@@ -38,6 +38,7 @@ from counterpoise.data.reading import (
 from counterpoise.data.side_tables import NoFeatures
 from counterpoise.data.splits import Split
 from counterpoise.errors import ConfigError, DataError, ReadingWarning, check_choice, did_you_mean
+from counterpoise.storage import check_file, expanded
 
 
 class Logs(NamedTuple):
@@ -297,6 +298,7 @@ def _draw_from_each(groups: NDArray[np.int32], count: int, rng: np.random.Genera
 
 
 def _matrix(file: Path) -> NDArray[np.float64]:
+    check_file(file)
     try:
         return np.loadtxt(file, ndmin=2)
     except (OSError, ValueError) as error:
@@ -455,13 +457,13 @@ def load_dataset(
     if str(name) not in SOURCES:
         if path is not None:
             raise ConfigError(f"`path` goes with one of the names {NAMES}; {str(name)!r} is a path itself.")
-        files = _files(Path(name).expanduser(), test, probe)
+        files = _files(expanded(name), test, probe)
         if by in ("time", "leave-last") and options.get("timestamp_col") is None:
             options |= _usual_timestamps(files["train"], options.get("separator"))
         try:
             logs = read(files, users, items, threshold=threshold, **options)
         except DataError as error:
-            known = [source.name for source in SOURCES.values() if source.find(Path(name).expanduser())]
+            known = [source.name for source in SOURCES.values() if source.find(expanded(name))]
             way_out = f" If the folder holds {known[0]!r}, give that name, and the folder as `path`." if known else ""
             raise DataError(f"{error}{way_out}") from None
         about: dict[str, Any] = {"source": str(name), "threshold": threshold}
@@ -524,12 +526,12 @@ def search_folders(name: str) -> list[Path]:
     above = [Path(os.environ["COUNTERPOISE_DATA"])] if os.environ.get("COUNTERPOISE_DATA") else []
     above.append(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "counterpoise")
     folders = SOURCES[name].folders if name in SOURCES else ()
-    return [(place / folder).expanduser() for place in above for folder in dict.fromkeys((name, *folders))]
+    return [expanded(place / folder) for place in above for folder in dict.fromkeys((name, *folders))]
 
 
 def find(source: Source, path: AnyPath | None = None) -> tuple[Path, Reader]:
     """The folder with the files of a known dataset, and their reader."""
-    folders = [Path(path).expanduser()] if path is not None else search_folders(source.name)
+    folders = [expanded(path)] if path is not None else search_folders(source.name)
     for found in map(source.find, folders):
         if found is not None:
             return found

@@ -7,9 +7,9 @@ text and typed later, so that messages can show every value as it is written.
 What the caller does not say of a text file, its separator and the names of its columns, is guessed from its first
 rows (`layout_of`), and a `ReadingWarning` says what was guessed.
 
-A few kilobytes may unpack to more than memory holds. So the unpacked size of a compressed file is found first, in small
-pieces (`check_unpacked`). Logs of ratings shrink to a tenth or a twentieth of their size; what shrinks to less than a
-hundredth was made to do harm.
+A few kilobytes may unpack to more than memory holds. So the unpacked size of a compressed file and its rows are found
+first, in small pieces (`check_unpacked`, `parquet.check_parquet`). Logs of ratings shrink to a tenth or a twentieth of
+their size; what shrinks to less than a hundredth was made to do harm.
 
 A long text file is read in parts (`text_parts`), each of whole rows and below the file's first row, by which its fields
 are counted and named.
@@ -30,15 +30,23 @@ import tempfile
 import warnings
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import polars as pl
 
+from counterpoise.data.parquet import (
+    MAX_COLUMNS,
+    check_amount,
+    check_decoded,
+    check_parquet,
+    hidden_panics,
+)
 from counterpoise.errors import ConfigError, DataError, ReadingWarning, did_you_mean, short_repr
+from counterpoise.storage import check_file, expanded, open_file, read_file
 
 Header = str | Sequence[str]  # the names of the columns; as one text they are separated by commas
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
@@ -56,8 +64,6 @@ NOT_UTF8 = "the text is not UTF-8. Save the file with the encoding UTF-8."
 BAD_QUOTE = "a quote is not closed or not doubled. Correct the row."
 MIN_TEXT_ROW = 12  # bytes; nearly every row of a text file has more
 TEXT_COMPRESSION = 4  # a compressed text file is roughly so many times smaller
-MAX_UNPACKED_RATIO = 100  # unpacked size / file size; checked above `MIN_CHECKED_SIZE`
-MIN_CHECKED_SIZE = 1 << 28  # bytes
 CHUNK = 1 << 20
 HEAD_SIZE, HEAD_ROWS = 1 << 18, 100  # bytes and rows of a text file that its layout is guessed from
 MIN_TIME = 1e8  # seconds since 1970; larger numbers are no ratings, smaller ones no times
@@ -81,34 +87,32 @@ MAX_TEXT_ROW = 1 << 26  # bytes; where no quote is closed for longer, one is wro
 
 def check_unpacked(file: Path) -> None:
     """Raise `DataError` for a file that unpacks to far more than its size. Looks at its first bytes, not its name."""
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         start = stream.read(4)
         stream.seek(0)
         if start == ZSTANDARD:
-            sizes = _zstandard_blocks(stream)
+            pieces = ((size, 0) for size in _zstandard_blocks(stream))
         elif start[:2] == GZIP or start[:2] in ZLIB:
-            sizes = _deflated_pieces(stream)
+            pieces = _deflated_pieces(stream)
         else:
             return
-        check_size(str(file), sizes, file.stat().st_size)
+        packed, size, rows = file.stat().st_size, 0, 0
+        for more, ends in pieces:
+            size, rows = size + more, rows + ends
+            check_amount(str(file), size, rows, packed)
+    if start == ZSTANDARD:  # of a size that can be unpacked
+        with suppress(*FAILURES):  # which the reader of the file will report
+            rows = pl.scan_csv(file, **UNPARSED).select(pl.len()).collect(engine="streaming").item()
+            check_amount(str(file), 0, rows, packed)
 
 
-def check_size(name: str, sizes: Iterator[int], packed: int) -> None:
-    """Add up the pieces, and stop where they are too much for a file of `packed` bytes."""
-    total = 0
-    for size in sizes:
-        total += size
-        if total > max(MIN_CHECKED_SIZE, MAX_UNPACKED_RATIO * packed):
-            found = f"unpacks to more than {MAX_UNPACKED_RATIO} times its size"
-            raise DataError(f"{name}: {found}. If you trust it, write it as plain CSV.")
-
-
-def _deflated_pieces(stream: IO[bytes]) -> Iterator[int]:
-    """The sizes of the pieces of gzip or zlib data, up to damaged data, which the reader of the file will report."""
+def _deflated_pieces(stream: IO[bytes]) -> Iterator[tuple[int, int]]:
+    """(size, line ends) of pieces of gzip or zlib data, up to damaged data, which the reader of the file reports."""
     unpacker, held = zlib.decompressobj(wbits=47), b""
     while held := held or stream.read(CHUNK):
         try:
-            yield len(unpacker.decompress(held, CHUNK))
+            piece = unpacker.decompress(held, CHUNK)
+            yield len(piece), piece.count(b"\n")
         except zlib.error:
             return
         held = unpacker.unconsumed_tail
@@ -223,7 +227,7 @@ def _given_separator(separator: str | None) -> str | None:
 def _head(file: Path) -> list[str]:
     """The first lines of a text file that are not blank; none where they cannot be read, which its reader reports."""
     _check_there(file)
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         content = stream.read(HEAD_SIZE)
     if content[:4] == ZSTANDARD:
         check_unpacked(file)  # the reader below unpacks all of it
@@ -356,7 +360,7 @@ def as_utf8(file: Path) -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / file.name
-        copy.write_bytes(file.read_bytes().decode("cp1252", errors="replace").replace("\ufffd", "?").encode())
+        copy.write_bytes(read_file(file).decode("cp1252", errors="replace").replace("\ufffd", "?").encode())
         try:
             yield copy
         except DataError as error:
@@ -370,11 +374,8 @@ def column_names(
     _check_readable(file)
     if kind_of(file) in JSON_LINES:
         return _json_names(file)
-    try:
-        if kind_of(file) in PARQUET:
-            return list(pl.read_parquet_schema(file))
-    except FAILURES as error:
-        raise broken_parquet(file, error) from None
+    if kind_of(file) in PARQUET:
+        return list(parquet_schema(file))
     layout = layout_of(file, columns, separator, header)
     return list(layout.header or next(iter(_rows(_head(file), layout.separator)), []))
 
@@ -386,43 +387,65 @@ def _check_readable(file: Path) -> None:
 
 
 def _check_there(file: Path) -> None:
-    if file.is_dir():
-        raise DataError(f"{file}: is a folder, expected a file.")
+    with open_file(file) as stream:
+        empty = not stream.read(1)
     try:
-        if file.exists() and not file.is_file():  # a pipe or a device may never end
-            raise DataError(f"{file}: is not a regular file. Copy its content into one first.")
-        with file.open("rb") as stream:
-            empty = not stream.read(1)
-    except DataError:
-        raise
-    except FileNotFoundError:
-        raise DataError(f"{file}: there is no such file.") from None
-    except PermissionError:
-        raise DataError(f"{file}: no permission to read it. Change its permissions or copy it.") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be opened ({_first_line(error)}).") from None
+        str(file).encode()
+    except UnicodeEncodeError:
+        raise DataError(f"{str(file)!r}: the name of the file is not UTF-8. Rename it.") from None
     if empty:
         raise DataError(f"{file}: the file is empty.")
 
 
 def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.DataFrame:
+    schema = parquet_schema(file)
+    check_columns(file, columns, list(schema))
+    if not nested:
+        check_plain_types(file, columns, schema)
+    with open_file(file) as stream:
+        check_parquet(str(file), stream, set(columns.values()))
+    return collected(file, pl.scan_parquet(file, glob=False).select(_named(columns)))
+
+
+def parquet_schema(file: Path) -> Mapping[str, pl.DataType]:
+    """{name: type} of the columns of a Parquet file."""
+    check_file(file)
     try:
-        scan = pl.scan_parquet(file, glob=False)
-        schema = scan.collect_schema()
-        check_columns(file, columns, schema.names())
-        if not nested:
-            check_plain_types(file, columns, schema)
-        rows = scan.select(pl.len()).collect().item()
-        check_size(str(file), iter([8 * rows * len(columns)]), file.stat().st_size)
-        return scan.select(pl.col(name).alias(role) for role, name in columns.items()).collect()
+        with hidden_panics():
+            return pl.scan_parquet(file, glob=False).collect_schema()
     except FAILURES as error:
         raise broken_parquet(file, error) from None
 
 
+def parquet_length(file: Path) -> int:
+    """How many rows a Parquet file says that it has."""
+    check_file(file)
+    return int(collected(file, pl.scan_parquet(file, glob=False).select(pl.len())).item())
+
+
+def parquet_rows(file: Path, columns: Mapping[str, str], first: int, n_rows: int) -> pl.DataFrame:
+    """Some columns of some rows of a Parquet file that `check_parquet` has seen, named by their role."""
+    return collected(file, pl.scan_parquet(file, glob=False).select(_named(columns)).slice(first, n_rows), "streaming")
+
+
+def _named(columns: Mapping[str, str]) -> list[pl.Expr]:
+    return [pl.col(name).alias(role) for role, name in columns.items()]
+
+
+def collected(file: Path, query: pl.LazyFrame, engine: Literal["auto", "streaming"] = "auto") -> pl.DataFrame:
+    """The result of a query of a Parquet file."""
+    try:
+        with hidden_panics():
+            found = query.collect(engine=engine)
+    except FAILURES as error:
+        raise broken_parquet(file, error) from None
+    return check_decoded(str(file), found, file.stat().st_size)
+
+
 def check_plain_types(file: Path, columns: Mapping[str, str], schema: Mapping[str, pl.DataType]) -> None:
-    """Raise `DataError` for a column of lists, structures or bytes."""
+    """Raise `DataError` for a column of lists, structures, bytes or lengths of time."""
     for name in columns.values():
-        if schema[name].is_nested() or schema[name] == pl.Binary:
+        if schema[name].is_nested() or schema[name] in (pl.Binary, pl.Duration, pl.Object):
             raise DataError(f"{file}: column {name!r}: expected numbers, text or dates, got {schema[name]}.")
 
 
@@ -493,7 +516,7 @@ class _Text:
         return isinstance(self.content, bytes)
 
     def opened(self) -> IO[bytes]:
-        return io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb")
+        return io.BytesIO(self.content) if isinstance(self.content, bytes) else open_file(self.content)
 
     def located(self, row: int) -> str:
         """The beginning of a message about a row, counted from 0."""
@@ -519,7 +542,7 @@ class TextPart:
 
     def content(self) -> bytes:
         """The file's first row and the rows of the part."""
-        with self.place.open("rb") as stream:
+        with open_file(self.place) as stream:
             first = stream.read(self.head) if self.start else b""
             stream.seek(self.start)
             return first + stream.read(self.stop - self.start)
@@ -528,7 +551,7 @@ class TextPart:
 def text_parts(file: Path, layout: Layout, place: Path | None = None) -> list[TextPart]:
     """A text file in parts of `TEXT_PART` bytes, each up to the end of a row. `place`: what was unpacked from it."""
     place, is_json = place or file, kind_of(file) in JSON_LINES
-    with place.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with open_file(place) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         quoted = not is_json and len(layout.separator.encode()) == 1 and content.find(b'"') >= 0
         first = 0
         while not is_json and content[first : first + 1] in (b"\n", b"\r"):  # blank lines above the first row
@@ -585,17 +608,17 @@ def _read_part(part: TextPart, columns: Mapping[str, str], skipped: int) -> pl.D
 
 def unpacked(file: Path, folder: Path, number: int) -> Path:
     """The file itself if its text is not compressed, else a file in the folder with what is unpacked from it."""
-    with file.open("rb") as stream:
+    with open_file(file) as stream:
         start = stream.read(4)
     place = folder / f"unpacked-{number:06d}"
     try:
         if start == ZSTANDARD:
             pl.scan_csv(file, **UNPARSED).sink_csv(place, include_header=False, quote_style="never")
         elif start[:2] == GZIP:
-            with gzip.open(file) as packed, place.open("wb") as stream:
+            with open_file(file) as raw, gzip.open(raw) as packed, place.open("wb") as stream:
                 shutil.copyfileobj(packed, stream, CHUNK)
         elif start[:2] in ZLIB:
-            with file.open("rb") as packed, place.open("wb") as stream:
+            with open_file(file) as packed, place.open("wb") as stream:
                 unpacker = zlib.decompressobj()
                 while held := packed.read(CHUNK):
                     stream.write(unpacker.decompress(held))
@@ -701,12 +724,14 @@ def _may_hold_quotes(text: _Text) -> bool:
         return True
     if isinstance(text.content, bytes):
         return b'"' in text.content
-    with text.content.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+    with open_file(text.content) as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(b'"') >= 0
 
 
 def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]) -> None:
     """Raise `DataError` for the first column that is not there, or there twice."""
+    if len(present) > MAX_COLUMNS:
+        raise DataError(f"{file}: has {len(present):,} columns, and at most {MAX_COLUMNS:,} are read. Leave some out.")
     if any(mark in name for name in present for mark in "\0\ufffd"):
         raise DataError(f"{file}: row 1: {NOT_UTF8}")
     for role, name in columns.items():
@@ -788,13 +813,13 @@ def _first_line(error: Any) -> str:
 
 def is_many(path: str | PathLike[str]) -> bool:
     """Whether a path names a folder, or is a glob and not the name of a file."""
-    place = Path(path).expanduser()
+    place = expanded(path)
     return place.is_dir() or (glob.has_magic(str(place)) and not place.exists())
 
 
 def title_of(path: str | PathLike[str]) -> str:
     """What a log is called: its file or folder without ending; of a glob, the last part that is no pattern."""
-    place = Path(path).expanduser()
+    place = expanded(path)
     plain = [part for part in place.parts if not glob.has_magic(part)] if is_many(place) else [place.name]
     return plain[-1].split(".")[0].strip("/") or "log" if plain else "log"
 
@@ -805,7 +830,7 @@ def files_of(path: str | PathLike[str]) -> list[Path]:
     Files that are not tables by their ending, such as Spark's _SUCCESS, are not looked at, unless a glob names no
     others.
     """
-    place = Path(path).expanduser()
+    place = expanded(path)
     if not is_many(place):
         return [place]
     found = place.rglob("*") if place.is_dir() else map(Path, glob.glob(str(place), recursive=True))  # noqa: PTH207
@@ -823,10 +848,7 @@ def count_rows(files: list[Path]) -> int:
     total = 0
     for file in files:
         if kind_of(file) in PARQUET:
-            try:
-                total += int(pl.scan_parquet(file, glob=False).select(pl.len()).collect().item())
-            except FAILURES as error:
-                raise broken_parquet(file, error) from None
+            total += parquet_length(file)
         else:
             packed = file.suffix.lower() in COMPRESSED
             total += file.stat().st_size * (TEXT_COMPRESSION if packed else 1) // MIN_TEXT_ROW

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from counterpoise.data.files import check_size
+from counterpoise.data.parquet import check_decoded, check_parquet, hidden_panics
 from counterpoise.errors import DataError, short_repr
 
 Codes = NDArray[np.int32]
@@ -125,7 +125,7 @@ class Vocabulary:
 
     @classmethod
     def from_parquet(cls, content: bytes) -> Vocabulary:
-        return cls(read_stored(content, "the ids").get_column("id"))
+        return cls(stored_ids(read_stored(content, "the ids"), "id", "the ids"))
 
     def __len__(self) -> int:
         return len(self.column)
@@ -202,12 +202,24 @@ def from_native(values: Any) -> Any:
 
 def read_stored(content: bytes, what: str) -> pl.DataFrame:
     """A Parquet file of a run, unless it unpacks to far more than its size."""
+    check_parquet(what, io.BytesIO(content))
     try:
-        rows = pl.scan_parquet(io.BytesIO(content)).select(pl.len()).collect().item()
-        check_size(what, iter([8 * rows]), len(content))
-        return pl.read_parquet(io.BytesIO(content))
+        with hidden_panics():
+            return check_decoded(what, pl.read_parquet(io.BytesIO(content)), len(content))
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
         raise DataError(f"{what} cannot be read: {error}.") from None
+
+
+def stored_ids(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
+    """The column of ids of a stored frame: numbers, text or dates, none missing."""
+    column = frame.get_column(name, default=None)
+    if column is None:
+        raise DataError(f"{what} must be in a column {name!r}.")
+    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Duration, pl.Object, pl.Null):
+        raise DataError(f"{what} must be numbers, text or dates, got {column.dtype}.")
+    if column.has_nulls() or (column.dtype.is_float() and column.is_nan().any()):
+        raise DataError(f"{what} must all be there, and some are missing.")
+    return column
 
 
 def as_text(column: pl.Series) -> pl.Series:

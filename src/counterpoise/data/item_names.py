@@ -11,7 +11,7 @@ import polars as pl
 
 from counterpoise.data.columns import whole_ids
 from counterpoise.data.frames import as_frame, column_of
-from counterpoise.data.ids import Vocabulary, as_column, as_text, read_stored
+from counterpoise.data.ids import Vocabulary, as_column, as_text, read_stored, stored_ids
 from counterpoise.errors import DataError, did_you_mean
 
 NAME_COLUMNS = ("name", "title", "item_name", "item_title")  # what a column of names is usually called
@@ -75,7 +75,7 @@ class ItemNames:
         table = read_stored(content, "the names of items")
         if table.schema.get("name") != pl.String or table["name"].has_nulls():
             raise DataError("the names of items must be text.")
-        return cls(Vocabulary(table["item_id"]), table["name"])
+        return cls(Vocabulary(stored_ids(table, "item_id", "the items with names")), table["name"])
 
     def count(self, items: Vocabulary) -> int:
         """How many of these items have a name; an error if none has, as where the ids are those of something else."""

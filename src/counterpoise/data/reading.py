@@ -34,6 +34,7 @@ from counterpoise.data.item_names import ItemNames
 from counterpoise.data.log import DEFAULTS, FeedbackLog, LogOptions
 from counterpoise.data.side_tables import SideTable, as_polars, side_fields
 from counterpoise.errors import DataError, RowError, did_you_mean, short_repr
+from counterpoise.storage import check_file, expanded
 
 INTEGER = r"^(?:0|-?[1-9][0-9]*)$"
 LIKE_AN_ID = r"^[-+]?(?:0[0-9]|[0-9]{16,}$)"  # leading zeros, or more digits than a float keeps
@@ -175,7 +176,7 @@ def read_columns(
     if is_many(path):
         told: set[str] = set()
         return _joined([read_part(file, columns, separator, header, told=told) for file in files_of(path)], path)
-    return read_part(Path(path).expanduser(), columns, separator, header, empty=False)
+    return read_part(expanded(path), columns, separator, header, empty=False)
 
 
 def read_part(
@@ -240,7 +241,7 @@ def read_ratings(
 
 def read_all_columns(path: AnyPath, *, separator: str | None = None, header: Header | None = None) -> pl.DataFrame:
     """All columns of a file in their order; text that is written like numbers becomes numbers, but 007 stays text."""
-    file = Path(path).expanduser()
+    file = expanded(path)
     names = {name: name for name in column_names(file, separator, header)}
     frame = read_table(file, names, separator, header, nested=True)
     return pl.DataFrame({name: _parse_numbers(frame[name]) for name in names})
@@ -248,6 +249,7 @@ def read_all_columns(path: AnyPath, *, separator: str | None = None, header: Hea
 
 def read_unquoted(file: Path, separator: str, header: Sequence[str], encoding: str) -> pl.DataFrame:
     """All columns of a text file without header and quotes, in any encoding that Python knows; numbers as such."""
+    check_file(file)
     frame = read_split_text(file, {name: name for name in header}, Layout(separator, tuple(header)), encoding)
     return frame.select(_parse_numbers(column) for column in frame)
 
@@ -275,7 +277,7 @@ def _located(
     try:
         yield
     except RowError as error:
-        row, file, names = error.row, Path(path).expanduser(), dict(columns or {})
+        row, file, names = error.row, expanded(path), dict(columns or {})
         for file in files_of(path) if is_many(path) else []:
             rows = len(read_part(file, names, separator, header))
             if row < rows:
@@ -350,7 +352,7 @@ def read_side_table(path: AnyPath, id_col: str, separator: str | None = None) ->
     Its separator and its header are guessed (`sniff_layout`). Without a header the first column has the ids, and the
     others are called column_2 and so on. Text that is not UTF-8 is taken for Western European. `source` says all that.
     """
-    file = Path(path).expanduser()
+    file = expanded(path)
     if kind_of(file) in (*PARQUET, *JSON_LINES):
         names = column_names(file)
         _check_id_column(file, id_col, names)

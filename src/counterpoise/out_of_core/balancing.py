@@ -43,8 +43,8 @@ from counterpoise.errors import ConfigError, DataError
 from counterpoise.out_of_core.encoding import batches, shard_log
 from counterpoise.out_of_core.engines import Engine, ThreadEngine
 from counterpoise.out_of_core.family import ShardedRows
-from counterpoise.out_of_core.shards import Shard, ShardColumn, Shards, as_bytes
-from counterpoise.storage import write_table
+from counterpoise.out_of_core.shards import Shard, Shards, as_bytes
+from counterpoise.storage import ScratchFolder, expanded, write_table
 from counterpoise.threads import one_thread
 
 Table = NDArray[np.float64]
@@ -167,7 +167,7 @@ def balance_shards(
 
     with (engine or ThreadEngine()).over(shards, fitted_tables) as (each, source):
         fitted = source.fitted
-        rows = ShardedRows(shards.n_rows, len(fitted.targets), each, lambda name: ShardColumn(shards, name))
+        rows = ShardedRows(shards.n_rows, len(fitted.targets), each, shards.new_column)
         if kept is not None:
             drawn = sample_pairs(shards, pairs, generator)
             path = balance_keeping(fitted, drawn, kept, tolerance, None, generator, shards.n_rows)
@@ -276,7 +276,7 @@ def balance_log(
     names numbers that are codes. The folder `out` gets Parquet
     files with all columns and rows of the log, in order, and `weight` (sum 1). `options`: those of `balance_shards`.
     """
-    target = Path(out).expanduser()
+    target = expanded(out)
     if target.suffix or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise ConfigError(f"`out` must be a folder that is new or empty, got {str(out)!r}.")
     sides = [read_side_table(path, id_col, separator) for path, id_col in ((users, user_col), (items, item_col))]
@@ -303,9 +303,8 @@ def balance_log(
 
 def _write(folder: Path, frames: Iterator[pl.DataFrame], weights: Iterator[Any]) -> None:
     """The rows of all frames with their weights, in a folder that appears when it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as place:
-        inside, rest = Path(place) / "out", np.empty(0)
+    with ScratchFolder.make(folder.parent, folder.name) as place:
+        inside, rest = place / "out", np.empty(0)
         inside.mkdir()
         for number, frame in enumerate(frames):
             while len(rest) < len(frame):

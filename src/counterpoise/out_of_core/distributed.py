@@ -9,7 +9,6 @@ again from the last checkpoint.
 from __future__ import annotations
 
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -26,7 +25,7 @@ from counterpoise.out_of_core.engines import RayEngine, connected, import_ray
 from counterpoise.out_of_core.log import StreamedBatches
 from counterpoise.out_of_core.process_group import ProcessGroup, ProcessGroupLearner
 from counterpoise.out_of_core.progress_actor import ProgressActor
-from counterpoise.storage import CHECKPOINT
+from counterpoise.storage import CHECKPOINT, ScratchFolder
 from counterpoise.threads import one_thread
 from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.ensemble import EnsembleLearner
@@ -124,15 +123,15 @@ def train_on_ray(
     """As `train`, by the workers of an engine; the learner, on the CPU, has then learned what they did."""
     started, shared = time.perf_counter(), batches.log.shards.folder.absolute().parent
     error: CounterpoiseError | Interrupted | None
-    scratch = tempfile.TemporaryDirectory(prefix=".training-", dir=shared)
+    scratch = ScratchFolder.make(shared, "training")
     with scratch as place, connected(engine.address, engine.workers) as ray:
-        kept = _prepared(checkpoint or Checkpoint(Path(place) / CHECKPOINT, ""), learner)
-        learned = Checkpoint(Path(place) / LEARNED, kept.key)
+        kept = _prepared(checkpoint or Checkpoint(place / CHECKPOINT, ""), learner)
+        learned = Checkpoint(place / LEARNED, kept.key)
         actor = ray.remote(num_cpus=0)(ProgressActor).remote()
         task = WorkerTask(learner, batches, training, kept, learned, actor)
         try:
             with _reporting(ray, actor, callback):
-                _run(ray, task, min(engine.count(ray), len(batches.log) // len(batches)), place)
+                _run(ray, task, min(engine.count(ray), len(batches.log) // len(batches)), str(place))
             error = ray.get(actor.failure.remote())
         except KeyboardInterrupt:
             error, learned = Interrupted(), kept

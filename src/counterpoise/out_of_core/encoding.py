@@ -24,12 +24,10 @@ from numpy.typing import NDArray
 
 from counterpoise.data.columns import finite_numbers, whole_ids
 from counterpoise.data.files import (
-    FAILURES,
     PARQUET,
     Header,
     Layout,
     TextPart,
-    broken_parquet,
     check_columns,
     check_plain_types,
     column_names,
@@ -39,12 +37,16 @@ from counterpoise.data.files import (
     kind_of,
     layout_of,
     names_of,
+    parquet_length,
+    parquet_rows,
+    parquet_schema,
     read_text_part,
     text_parts,
     unpacked,
     warn_of_guess,
 )
 from counterpoise.data.ids import Vocabulary, as_plain_ids, distinct_values, same_type
+from counterpoise.data.parquet import check_parquet
 from counterpoise.data.reading import AnyPath, typed
 from counterpoise.errors import DataError, RowError
 from counterpoise.out_of_core.engines import Each, Engine, RayEngine, ThreadEngine
@@ -58,6 +60,7 @@ from counterpoise.out_of_core.shards import (
     Shards,
     as_bytes,
 )
+from counterpoise.storage import expanded, open_file, read_file
 
 PARQUET_PART_ROWS = 2**20  # rows of a Parquet file that are read together
 WORKER_MEMORY = 2**28  # bytes that a thread takes at most while it encodes a shard (measured, with ids of text)
@@ -96,10 +99,13 @@ def shard_log(
     given = {role: ids for role, ids in (("user", user_ids), ("item", item_ids)) if ids is not None}
     hashes = {role: hashlib.sha256(ids.to_parquet()).hexdigest() for role, ids in given.items()}
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "counterpoise" / "shards"
-    place = Path(home if cache is None else cache).expanduser().absolute()
+    place = expanded(home if cache is None else cache).absolute()
     folder = place / fingerprint(files + others, len(files), names, separator, names_of(header), shard_rows, hashes)
     if (folder / MANIFEST).exists():
-        return ShardedLog(Shards.open(folder), *(_read_ids(folder, role) for role in ("user", "item")))
+        found = ShardedLog(Shards.open(folder), *(_read_ids(folder, role) for role in ("user", "item")))
+        if (len(found.user_ids), len(found.item_ids)) != found.shape:
+            raise DataError(f"{folder}: has other ids than its shards. Remove it; it is made again.")
+        return found
     files = [file for file in files if file.stat().st_size]  # a file without a header has no rows either
     layouts: dict[Path, Layout] = {}
     told: set[str] = set()
@@ -147,7 +153,9 @@ def _check_schema(file: Path, names: Mapping[Role, str], layout: Layout) -> None
     """Raise `DataError` for a file that cannot be part of this log, before anything is written."""
     check_columns(file, names, column_names(file, layout.separator, layout.header, names.values()))
     if kind_of(file) in PARQUET:
-        check_plain_types(file, names, pl.read_parquet_schema(file))
+        check_plain_types(file, names, parquet_schema(file))
+        with open_file(file) as stream:
+            check_parquet(str(file), stream, set(names.values()))
 
 
 @dataclass(frozen=True)
@@ -179,7 +187,7 @@ def _parts(layouts: Mapping[Path, Layout], folder: Path) -> list[_Part]:
         if file in places:
             found += [_Part(0, file, layout, part) for part in text_parts(file, layout, places[file])]
         else:
-            count = _count_rows(file)
+            count = parquet_length(file)
             starts = range(0, count, PARQUET_PART_ROWS)
             found += [_Part(0, file, layout, None, at, min(PARQUET_PART_ROWS, count - at)) for at in starts]
     return [replace(part, number=number) for number, part in enumerate(found)]
@@ -205,7 +213,7 @@ class _Reader:
             frame = typed(read_text_part(part.text, columns))
             return frame if n_rows is None else frame[first : first + n_rows]
         rows = part.n_rows if n_rows is None else n_rows
-        return _parquet_rows(part.file, columns, part.first + first, rows)
+        return parquet_rows(part.file, columns, part.first + first, rows)
 
 
 def _ids_file(folder: Path, role: Role) -> Path:
@@ -215,12 +223,16 @@ def _ids_file(folder: Path, role: Role) -> Path:
 def _read_ids(folder: Path, role: Role) -> Vocabulary:
     file = _ids_file(folder, role)
     try:
-        return Vocabulary.from_parquet(file.read_bytes())
-    except OSError:
+        content = read_file(file, links=False)
+    except DataError:
         raise DataError(
             f"{file}: the ids are not there. Workers on other machines must see the folder: put the cache on a shared "
             "disk (--cache)."
         ) from None
+    try:
+        return Vocabulary.from_parquet(content)
+    except DataError as error:
+        raise DataError(f"{file}: {error} Remove {folder}; it is made again.") from None
 
 
 def _first_pass(
@@ -353,21 +365,5 @@ def _coded(
 
 def batches(file: Path, columns: Mapping[str, str]) -> Iterator[pl.DataFrame]:
     """The rows of a Parquet file in order, in parts."""
-    for first in range(0, _count_rows(file), PARQUET_PART_ROWS):
-        yield _parquet_rows(file, columns, first, PARQUET_PART_ROWS)
-
-
-def _count_rows(file: Path) -> int:
-    return int(_collected(file, pl.scan_parquet(file, glob=False).select(pl.len())).item())
-
-
-def _parquet_rows(file: Path, columns: Mapping[str, str], first: int, n_rows: int) -> pl.DataFrame:
-    query = pl.scan_parquet(file, glob=False).select(pl.col(name).alias(role) for role, name in columns.items())
-    return _collected(file, query.slice(first, n_rows))
-
-
-def _collected(file: Path, query: pl.LazyFrame) -> pl.DataFrame:
-    try:
-        return query.collect(engine="streaming")
-    except FAILURES as error:
-        raise broken_parquet(file, error) from None
+    for first in range(0, parquet_length(file), PARQUET_PART_ROWS):
+        yield parquet_rows(file, columns, first, PARQUET_PART_ROWS)

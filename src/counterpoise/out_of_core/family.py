@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
-from uuid import uuid4
 
 import numpy as np
 import torch
@@ -52,7 +51,7 @@ class ShardedRows(FunctionRows):
     n_rows: int
     n_functions: int
     each: Callable[..., list[Any]]
-    column: Callable[[str], ShardColumn]  # what all shards have written under a name
+    new_column: Callable[[], ShardColumn]  # for all shards to write
     device: ClassVar[torch.device] = torch.device("cpu")  # type: ignore[misc]  # of sums, wherever the shards are
 
     def family(self, targets: Tensor, log_base: Tensor | None, max_weight: float | None) -> ShardedFamily:
@@ -102,13 +101,14 @@ class ShardedPoint(FamilyPoint):
     @cached_property
     def final_weights(self) -> ShardColumn:
         """Written by every shard for its own rows; a pass."""
-        rows, name = self.family.rows, f"weights-{uuid4().hex[:12]}"  # another run may weight the same shards meanwhile
+        rows = self.family.rows
+        column = rows.new_column()
         try:
-            rows.each(_write_weights, self.dual, self._total, name)
+            rows.each(_write_weights, self.dual, self._total, column.name)
         except BaseException:
-            rows.column(name).remove()
+            column.remove()
             raise
-        return rows.column(name)
+        return column
 
     def slope_towards(self, trial: Self, length: float) -> float:
         """The mean change of scores, -(change of the dual)'h, so far along the way; a pass."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from counterpoise.data.hashing import splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.errors import ConfigError, DataError
+from counterpoise.storage import MAX_TEXT_FILE, PARTIAL, ScratchFolder, check_file, parse_json, read_file
 
 SHARD_ROWS = 2**20  # 16 MB of codes and ratings
 MANIFEST = "shards.json"
@@ -29,6 +29,7 @@ FORMAT_VERSION = 1
 COLUMNS = {"users": np.int32, "items": np.int32, "ratings": np.float64}
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}
 MIN_MEMORY = 2**26  # bytes
+FOLDER_NAME = r"[0-9a-f]{16}(?:-[0-9a-f]{16})?"  # of shards in a cache
 FEISTEL_ROUNDS = 6  # four are enough for a pseudo-random permutation (Luby and Rackoff 1988)
 Integers = NDArray[np.uint64]
 
@@ -72,31 +73,48 @@ def as_bytes(memory: str | float) -> int:
 
 @dataclass(frozen=True)
 class Shard:
-    """Rows `first` to `first + n_rows` of a log."""
+    """Rows `first` to `first + n_rows` of a log of so many users and items."""
 
     folder: Path
     number: int
     first: int
     n_rows: int
+    shape: tuple[int, int]
 
     def column(self, name: str) -> NDArray[Any]:
         """The values of a column, memory-mapped: pages are read when they are used."""
         path = self.path(name)
-        try:
-            return np.load(path, mmap_mode="r", allow_pickle=False)  # type: ignore[no-any-return]
-        except FileNotFoundError:
+        if not path.exists():
             raise DataError(
                 f"{path}: this part of the log is not there. Workers on other machines must see the folder: "
                 "put the cache on a shared disk (--cache)."
-            ) from None
-        except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read ({error}). Remove {self.folder}; it is made again.") from None
+            )
+        try:
+            check_file(path, links=False)
+            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            self._check(name, values)
+        except Exception as error:  # whatever numpy makes of a file that somebody has changed
+            reason = str(error).partition("\n")[0]
+            raise DataError(f"{path}: cannot be read ({reason}). Remove {self.folder}; it is made again.") from None
+        return values  # type: ignore[no-any-return]
+
+    def _check(self, name: str, values: Any) -> None:
+        """Raise `ValueError` unless these are the values of a column: codes below the number of ids, finite ratings."""
+        dtype = np.dtype(COLUMNS.get(name, np.float64))
+        if not isinstance(values, np.ndarray) or (values.shape, values.dtype) != ((self.n_rows,), dtype):
+            raise ValueError(f"it does not hold {self.n_rows} values of type {dtype}")
+        if name in ("users", "items") and not 0 <= values.min() <= values.max() < self.shape[name == "items"]:
+            raise ValueError("it holds codes of no id")
+        if name == "ratings" and not np.isfinite(values).all():
+            raise ValueError("it holds ratings that are not finite")
 
     def write(self, name: str, values: NDArray[Any]) -> None:
         """A further column of these rows, written beside and renamed."""
-        with tempfile.NamedTemporaryFile(dir=self.folder, suffix=".partial", delete=False) as stream:
+        path = self.path(name)
+        partial = path.with_name(path.name + PARTIAL)
+        with partial.open("wb") as stream:
             np.save(stream, values, allow_pickle=False)
-        Path(stream.name).replace(self.path(name))
+        partial.replace(path)
 
     def path(self, name: str) -> Path:
         """The file of a column."""
@@ -117,11 +135,17 @@ class Shards:
         """The shards that a `ShardWriter` wrote to a folder."""
         folder = Path(folder)
         try:
-            facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            facts = parse_json(read_file(folder / MANIFEST, links=False, limit=MAX_TEXT_FILE))
             if facts["format_version"] != FORMAT_VERSION:
                 raise KeyError("format_version")
-            return cls(folder, facts["rows"], (facts["users"], facts["items"]), facts["shard_rows"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            sizes = [facts[name] for name in ("rows", "users", "items", "shard_rows")]
+            if not all(isinstance(size, int) and 0 < size < 2**62 for size in sizes):
+                raise ValueError("its sizes are no whole numbers")
+            found = cls(folder, sizes[0], (sizes[1], sizes[2]), sizes[3])
+            if len(found) > sum(1 for _ in folder.iterdir()):
+                raise ValueError("it has fewer files than shards")
+            return found
+        except (DataError, OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{folder}: not a folder of shards ({error}). Remove it; it is made again.") from None
 
     def __len__(self) -> int:
@@ -133,7 +157,13 @@ class Shards:
     @cached_property
     def _all(self) -> list[Shard]:
         starts = range(0, self.n_rows, self.shard_rows)
-        return [Shard(self.folder, k, at, min(self.shard_rows, self.n_rows - at)) for k, at in enumerate(starts)]
+        size = self.shard_rows
+        return [Shard(self.folder, k, at, min(size, self.n_rows - at), self.shape) for k, at in enumerate(starts)]
+
+    def new_column(self) -> ShardColumn:
+        """A column to be written, in a folder of its own: another process may weight the same log meanwhile."""
+        scratch = ScratchFolder.make(self.folder, "weights")
+        return ShardColumn(self, f"{scratch.path.name}/weights", scratch)
 
     def whole(self, name: str) -> NDArray[Any]:
         """A column in memory."""
@@ -162,6 +192,7 @@ class ShardColumn:
 
     shards: Shards
     name: str
+    scratch: ScratchFolder | None = None  # that holds it, where it is to be removed
 
     def __len__(self) -> int:
         return self.shards.n_rows
@@ -174,8 +205,9 @@ class ShardColumn:
         return self.shards.whole(self.name).astype(dtype or np.float64, copy=False)
 
     def remove(self) -> None:
-        for shard in self.shards:
-            shard.path(self.name).unlink(missing_ok=True)
+        """Remove what `Shards.new_column` made."""
+        if self.scratch is not None:
+            self.scratch.close()
 
 
 class NewShards:
@@ -189,15 +221,14 @@ class NewShards:
 
     def __enter__(self) -> Self:
         try:
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
-            prefix = f".{self.folder.name}."
-            self.place = Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=self.folder.parent))
+            self.scratch = ScratchFolder.make(self.folder.parent, self.folder.name, FOLDER_NAME)
+            self.place = self.scratch.path
         except OSError as error:
             raise DataError(f"{self.folder} cannot be written: {error.strerror}. Choose another --cache.") from None
         return self
 
     def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self.place, ignore_errors=True)
+        self.scratch.close()
 
     def unwritten(self, rows: int, shape: tuple[int, int]) -> Shards:
         """So many rows, whose columns are to be written."""
@@ -208,8 +239,12 @@ class NewShards:
         own = {"format_version": FORMAT_VERSION, "rows": rows, "shard_rows": self.shard_rows}
         text = json.dumps({**own, "users": shape[0], "items": shape[1], **(facts or {})}, indent=2)
         (self.place / MANIFEST).write_text(text + "\n", encoding="utf-8")
-        if not (self.folder / MANIFEST).exists():  # else another process was quicker, with the same content
+        try:
             self.place.rename(self.folder)
+        except OSError:
+            if not (self.folder / MANIFEST).exists():  # else another process was quicker, with the same content
+                shutil.rmtree(self.folder, ignore_errors=True)  # shards whose facts are gone
+                self.place.rename(self.folder)
         return Shards.open(self.folder)
 
 
@@ -237,7 +272,7 @@ class ShardWriter:
             self._write(self.shard_rows)
 
     def _write(self, rows: int) -> None:
-        shard = Shard(self.new.place, self.n_rows // self.shard_rows, self.n_rows, rows)
+        shard = Shard(self.new.place, self.n_rows // self.shard_rows, self.n_rows, rows, (0, 0))
         for name, parts in self._waiting.items():
             values = np.concatenate(parts)
             np.save(shard.path(name), values[:rows], allow_pickle=False)

@@ -17,9 +17,11 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.serve.schema import MAX_BODY_BYTES
+from counterpoise.storage import expanded, read_file
 
 MAX_HEADER_BYTES = 1 << 16  # of a request's first line and headers
 PUBLIC_PATHS = ("/health",)  # need no token
+MAX_TOKEN_FILE = 1 << 16  # bytes
 MIN_TOKEN_LENGTH = 16  # characters
 TOO_LARGE = 413, f"the body must have at most {MAX_BODY_BYTES:,} bytes. Ask for fewer users at a time."
 CREATE_COMMAND = 'python -c "import secrets; print(secrets.token_urlsafe())" > FILE'
@@ -28,9 +30,9 @@ CREATE_COMMAND = 'python -c "import secrets; print(secrets.token_urlsafe())" > F
 def read_token(path: Path) -> str:
     """The token in a file: one word of printable ASCII."""
     try:
-        token = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not plain ASCII text"
+        token = read_file(expanded(path), limit=MAX_TOKEN_FILE).decode("ascii").strip()
+    except (DataError, UnicodeDecodeError) as error:
+        reason = str(error).rstrip(".") if isinstance(error, DataError) else "it is not plain ASCII text"
         raise DataError(f"the token file {path} cannot be read: {reason}. Make one: {CREATE_COMMAND}") from None
     if len(token) < MIN_TOKEN_LENGTH or not token.isprintable() or " " in token:
         raise ConfigError(

@@ -17,7 +17,7 @@ from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.report.context import load_baseline
 from counterpoise.report.write import REPORT
 from counterpoise.serve.lists import Id, Ids, Items, Lists
-from counterpoise.storage import read_manifest
+from counterpoise.storage import is_regular, read_file, read_manifest
 
 STORAGE_FIELDS = ("format", "format_version", "files", "history", "row_losses")  # of run.json, left out of /model
 
@@ -65,14 +65,13 @@ class ServedRun:
 
     def has_report(self) -> bool:
         """Whether the run's report lies in the folder; a link is not followed."""
-        path = self.folder / REPORT
-        return path.is_file() and not path.is_symlink()
+        return is_regular(self.folder / REPORT, links=False)
 
     def report(self) -> bytes | None:
         """The run's report, if there is one."""
         try:
-            return (self.folder / REPORT).read_bytes() if self.has_report() else None
-        except OSError:
+            return read_file(self.folder / REPORT, links=False)
+        except DataError:
             return None
 
     def user(self, name: Id) -> int | None:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from counterpoise.data.batches import Batch
-from counterpoise.errors import ConfigError
-from counterpoise.storage import write_file
+from counterpoise.errors import ConfigError, DataError
+from counterpoise.storage import check_file, write_file
 from counterpoise.training.loop import Learner
 from counterpoise.training.optimizer import Rate, optimizers_of
 
@@ -52,13 +52,14 @@ class Checkpoint:
         from safetensors import SafetensorError, safe_open
 
         try:
+            check_file(self.file, links=False)
             with safe_open(self.file, framework="pt") as found:
                 if found.metadata().get("key") != self.key:
                     raise ConfigError(f"{self.file} is of another fit: other data or settings. Fit without --resume.")
                 for name, tensor in _changing(learner).items():
                     tensor.detach().copy_(found.get_tensor(name))
                 losses, steps = list(found.get_tensor("losses")), found.get_tensor("steps").tolist()
-        except (SafetensorError, OSError, RuntimeError) as error:
+        except (SafetensorError, DataError, OSError, RuntimeError) as error:
             raise ConfigError(f"{self.file} cannot be read ({error}). Fit without --resume.") from None
         for optimizer, count in zip(optimizers_of(learner), steps, strict=True):
             optimizer.steps = count
