@@ -22,8 +22,10 @@ WAIT = 60  # seconds, for a busy machine
 class Server:
     """A server on a port of its own; used in a `with` it always ends."""
 
-    def __init__(self, run: Path, *options: str) -> None:
+    def __init__(self, run: Path, *options: str, shell: str = "") -> None:
         command = [sys.executable, "-m", "counterpoise.cli.main", "serve", str(run), "--port", "0", *options]
+        if shell:  # what a shell does before it becomes the server
+            command = ["sh", "-c", f'{shell}; exec "$@"', "sh", *command]
         environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         self.lines: Queue[str] = Queue()
@@ -31,6 +33,7 @@ class Server:
         found = re.search(r"at (http://\S+) ", self.line())
         assert found is not None
         self.url = found[1].replace("0.0.0.0", "127.0.0.1")
+        self.address = "127.0.0.1", int(self.url.rpartition(":")[2])
         self.headers: dict[str, str] = {}
 
     def __enter__(self) -> Server:
@@ -54,7 +57,14 @@ class Server:
 
     def get(self, path: str) -> tuple[int, Any]:
         """(status, JSON) of a path."""
-        request = urllib.request.Request(self.url + path, headers=self.headers)
+        return self._ask(urllib.request.Request(self.url + path, headers=self.headers))
+
+    def post(self, path: str, body: Any) -> tuple[int, Any]:
+        """(status, JSON) of a request with a body."""
+        headers = self.headers | {"Content-Type": "application/json"}
+        return self._ask(urllib.request.Request(self.url + path, json.dumps(body).encode(), headers))
+
+    def _ask(self, request: urllib.request.Request) -> tuple[int, Any]:
         try:
             with urllib.request.urlopen(request, timeout=WAIT) as answer:
                 return answer.status, json.load(answer)

@@ -13,9 +13,9 @@ uvicorn = pytest.importorskip("uvicorn", reason="serving is not installed: pip i
 pytest.importorskip("fastapi", reason="serving is not installed: pip install -e '.[serve]'")
 
 from counterpoise.serve.app import make_app  # noqa: E402
+from counterpoise.serve.connections import address, open_socket  # noqa: E402
 from counterpoise.serve.guard import Guard  # noqa: E402
 from counterpoise.serve.model import ServedRun  # noqa: E402
-from counterpoise.serve.server import address, open_socket  # noqa: E402
 
 pytestmark = pytest.mark.slow  # starts a browser
 USER = f"{SCRIPT_ID}7"

@@ -284,6 +284,13 @@ def test_foreign_host_header_is_refused_without_token(run: ServedRun) -> None:
             assert ask.get("/recommend?user=1").status_code == 200
 
 
+def test_two_host_headers_are_refused(ask, run: ServedRun) -> None:
+    for names in (("127.0.0.1", "127.0.0.1"), ("example.org", "127.0.0.1"), ("127.0.0.1", "example.org")):
+        refused(ask.get("/health", headers=[("host", name) for name in names]), 400, "one Host header")
+    with client(run, TOKEN) as guarded:
+        refused(guarded.get("/health", headers=[("host", "a"), ("host", "b")]), 400, "one Host header")
+
+
 def test_openapi_document_states_parameters_and_limits(ask) -> None:
     document = ask.get("/openapi.json").json()
     assert set(document["paths"]) == {"/recommend", "/recommend_for", "/similar", "/health", "/model"}
@@ -291,7 +298,9 @@ def test_openapi_document_states_parameters_and_limits(ask) -> None:
     k = next(parameter for parameter in one["parameters"] if parameter["name"] == "k")
     assert (k["schema"]["minimum"], k["schema"]["maximum"], k["schema"]["default"]) == (1, MAX_K, 10)
     assert [parameter["name"] for parameter in one["parameters"] if parameter["required"]] == ["user"]
-    assert {"200", "401", "404", "413", "421", "422"} <= set(one["responses"])
+    assert {"200", "401", "404", "422", "503"} <= set(one["responses"])
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        assert {"400", "405", "408", "413", "421", "500"} <= set(operation["responses"])
     many = document["components"]["schemas"]["ManyUsers"]["properties"]
     assert (many["users"]["maxItems"], many["k"]["maximum"], many["k"]["minimum"]) == (MAX_USERS, MAX_K, 1)
 

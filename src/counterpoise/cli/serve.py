@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import Annotated
 
 from counterpoise.cli.console import print_error
 from counterpoise.cli.options import Quiet, Run, UnknownUsers, option, with_options
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, check_number
+
+MAX_PROCESSES = 64
 
 
 @with_options
@@ -34,6 +39,9 @@ def serve(
         ),
     ] = None,
     unknown_users: UnknownUsers = "error",
+    processes: Annotated[
+        int, option("Answer by this many processes, all at one port.", metavar="N", panel="Scale")
+    ] = 1,
     quiet: Quiet = False,
 ) -> None:
     """Answer /recommend, /recommend_for, /similar, /model and /health over HTTP. SIGHUP reloads the run.
@@ -53,11 +61,25 @@ def serve(
         raise ConfigError(f'serving needs {error.name}: pip install "counterpoise[serve]"') from None
 
     from counterpoise.serve import guard
-    from counterpoise.serve.model import ServedRun
-    from counterpoise.serve.server import open_socket
-    from counterpoise.serve.server import serve as answer
+    from counterpoise.serve.connections import address, open_socket
+    from counterpoise.serve.processes import Supervisor, load_run, reserve
 
+    check_number("processes", processes, at_least=1, at_most=MAX_PROCESSES, integer=True)
     token = None if token_file is None else guard.read_token(token_file)
     guard.check_host(host, token)
-    with open_socket(host, port) as listening:
-        answer(lambda: ServedRun.load(run, baseline, unknown_users), listening, print_error, token, quiet)
+    load = partial(load_run, run, baseline, unknown_users)
+
+    def started(_: object, listening: socket) -> None:
+        if not quiet:
+            by = f" by {processes} processes" if processes > 1 else ""
+            print_error(f"Serving {run} at {address(listening)}{by} - Ctrl-C stops, SIGHUP reloads the run.")
+
+    if processes > 1:
+        with reserve(host, port) as reserved:
+            supervisor = Supervisor(processes, load, reserved, print_error, token)
+            asyncio.run(supervisor.run(lambda: started(supervisor, reserved)))
+    else:
+        from counterpoise.serve.server import serve as answer
+
+        with open_socket(host, port) as listening:
+            answer(load, lambda: listening, print_error, token, started)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRouter
+from fastapi.routing import APIRoute, APIRouter
 from pydantic import ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
@@ -20,27 +22,47 @@ from counterpoise.serve.lists import UnknownId
 from counterpoise.serve.model import ServedRun
 from counterpoise.serve.page import REPORT_POLICY, page_headers, render_page
 
-MAX_INLINE_ROWS = 1000  # users x k that are ranked on the event loop; more go to a thread, so that others do not wait
+MAX_INLINE_WORK = 1 << 22  # multiplications of a list on the event loop, 2 ms; longer ones go to a thread
+FEW_USERS = 10  # in a request that need not wait for those with more
+THREADS = 2  # for requests with few users, and as many for the others
+MAX_LARGE = 64  # requests with more users, at work or waiting for a thread; others are answered 503
+MAX_SECONDS = 10  # of work on one request
 NO_SNIFF = {"X-Content-Type-Options": "nosniff"}  # a browser must not interpret JSON as anything else
 ABOUT = "Recommendations of one saved run, in the ids of its log."
 REASONS = {
-    400: "The body is not JSON.",
+    400: "The body is not JSON, or there are two Host headers.",
     401: "The token is missing or wrong.",
     404: "The log does not have the id.",
+    405: "The path has no such method.",
+    408: "The request was not whole in time.",
     413: "The body is too large.",
     421: "The Host header names another machine.",
     422: "A value breaks its rule.",
+    500: "Something went wrong in the server; its log has the details.",
+    503: "There is too much work: ask later, or for less.",
 }
 RequestModel = TypeVar("RequestModel", bound=schema.BaseRequest)
-router = APIRouter()
+T = TypeVar("T")
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The errors of an endpoint for the OpenAPI document."""
-    return {status: {"model": schema.Failure, "description": REASONS[status]} for status in statuses}
+    """The errors of an endpoint for the OpenAPI document, with those that all have."""
+    listed = sorted({400, 405, 408, 413, 421, 500, *statuses})
+    return {status: {"model": schema.Failure, "description": REASONS[status]} for status in listed}
 
 
-RANKING_ERRORS = errors(401, 404, 413, 421, 422)
+RANKING_ERRORS = errors(401, 404, 422, 503)
+
+
+class Endpoint(APIRoute):
+    """An endpoint without a body is called with the request; FastAPI's way to its parameters is longer than ranking."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What answers a request."""
+        return super().get_route_handler() if self.body_field else self.endpoint
+
+
+router = APIRouter(route_class=Endpoint)
 
 
 def make_app(run: Callable[[], ServedRun], lifespan: Any = None) -> FastAPI:
@@ -52,7 +74,9 @@ def make_app(run: Callable[[], ServedRun], lifespan: Any = None) -> FastAPI:
         title="counterpoise", version=__version__, description=ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.run = run
-    app.include_router(router)
+    app.state.small, app.state.large = (ThreadPoolExecutor(THREADS, name) for name in ("small", "large"))
+    app.state.n_large = 0
+    app.router.routes.extend(router.routes)  # `include_router` would resolve them again for every request
     for kind in (RequestValidationError, HTTPException, CounterpoiseError, Exception):
         app.add_exception_handler(kind, _failure)
     return app
@@ -88,22 +112,19 @@ def parse_query(request: Request, model: type[RequestModel]) -> RequestModel:
 )
 async def recommend(request: Request) -> Response:
     """The best items of one user."""
-    asked = parse_query(request, schema.OneUser)
-    return answer(served(request).recommend(asked.user, asked.k, asked.filter_seen))
+    return await one_list(request, _one, parse_query(request, schema.OneUser))
 
 
-@router.post("/recommend", response_model=schema.UserLists, responses=RANKING_ERRORS | errors(400))
+@router.post("/recommend", response_model=schema.UserLists, responses=RANKING_ERRORS)
 async def recommend_many(request: Request, asked: schema.ManyUsers) -> Response:
     """The best items of many users, among candidates, without those to leave out."""
-    if len(asked.users) * asked.k <= MAX_INLINE_ROWS:
-        return _many(served(request), asked)
-    return await run_in_threadpool(_many, served(request), asked)
+    return await many_lists(request, _many, asked, len(asked.users))
 
 
-@router.post("/recommend_for", response_model=schema.UserLists, responses=RANKING_ERRORS | errors(400))
+@router.post("/recommend_for", response_model=schema.UserLists, responses=RANKING_ERRORS)
 async def recommend_for(request: Request, asked: schema.NewUsers) -> Response:
     """The best items of users whom the log does not have, from a few of their ratings."""
-    return await run_in_threadpool(_for_new, served(request), asked)
+    return await many_lists(request, _for_new, asked, asked.n_users)
 
 
 @router.get(
@@ -111,33 +132,33 @@ async def recommend_for(request: Request, asked: schema.NewUsers) -> Response:
 )
 async def similar(request: Request) -> Response:
     """The items most like one."""
-    asked = parse_query(request, schema.OneItem)
-    return answer(served(request).similar(asked.item, asked.k))
+    return await one_list(request, _similar, parse_query(request, schema.OneItem))
 
 
-@router.get("/health", response_model=schema.Health, responses=errors(413, 421))
-async def health() -> Response:
+@router.get("/health", response_model=schema.Health, responses=errors())
+async def health(_: Request) -> Response:
     """Answers while the server runs; needs no token."""
     return answer({"status": "ok"})
 
 
-@router.get("/model", response_model=schema.Model, responses=errors(413, 421, 401))
+@router.get("/model", response_model=schema.Model, responses=errors(401))
 async def model(request: Request) -> Response:
     """Configuration, metrics and diagnostics of the run."""
     return answer(served(request).facts)
 
 
 @router.get("/", include_in_schema=False)
-async def page(request: Request, user: str = "", k: str = "10") -> Response:
+async def page(request: Request) -> Response:
     """A page with a form for a user, and two lists side by side."""
-    text, status = render_page(served(request), user, k)
+    asked = request.query_params
+    text, status = await in_thread(request, render_page, served(request), asked.get("user", ""), asked.get("k", "10"))
     return Response(text, status, page_headers(), "text/html")
 
 
 @router.get("/report", include_in_schema=False)
 async def report(request: Request) -> Response:
     """The report of the run, if there is one; it is sandboxed, so that its script cannot reach the other pages."""
-    content = await run_in_threadpool(served(request).report)
+    content = await in_thread(request, served(request).report)
     if content is None:
         return answer({"error": "this run has no report. Write it: counterpoise report RUN"}, 404)
     return Response(content, 200, NO_SNIFF | {"Content-Security-Policy": REPORT_POLICY}, "text/html")
@@ -154,9 +175,49 @@ def answer(facts: Any, status: int = 200) -> Response:
     return Response(to_json(facts, inf_nan_mode="null"), status, NO_SNIFF, "application/json")
 
 
+async def one_list(request: Request, rank: Callable[..., Response], asked: schema.BaseRequest) -> Response:
+    """The answer of `rank`: at once, or where there are many items in a thread, so that others do not wait for it."""
+    run = served(request)
+    return rank(run, asked) if run.lists.work <= MAX_INLINE_WORK else await in_thread(request, rank, run, asked)
+
+
+async def many_lists(
+    request: Request, rank: Callable[..., Response], asked: schema.BaseRequest, n_users: int
+) -> Response:
+    """The answer of `rank` from a thread; of those for requests with many users, where there are many."""
+    if n_users <= FEW_USERS:
+        return await in_thread(request, rank, served(request), asked)
+    state = request.app.state
+    if state.n_large >= MAX_LARGE:
+        raise HTTPException(503, "the server has too much to do. Ask again in a moment.", {"Retry-After": "1"})
+    state.n_large += 1
+    try:
+        return await asyncio.get_running_loop().run_in_executor(state.large, rank, served(request), asked)
+    finally:
+        state.n_large -= 1
+
+
+async def in_thread(request: Request, function: Callable[..., T], *arguments: Any) -> T:
+    """The result of a function in a thread."""
+    return await asyncio.get_running_loop().run_in_executor(request.app.state.small, function, *arguments)
+
+
+def _one(run: ServedRun, asked: schema.OneUser) -> Response:
+    return answer(run.recommend(asked.user, asked.k, asked.filter_seen))
+
+
+def _similar(run: ServedRun, asked: schema.OneItem) -> Response:
+    return answer(run.similar(asked.item, asked.k))
+
+
 def _many(run: ServedRun, asked: schema.ManyUsers) -> Response:
-    candidates, exclude = run.choice(asked.candidates), run.items.known(asked.exclude)
-    lists = [run.recommend(user, asked.k, asked.filter_seen, candidates, exclude) for user in asked.users]
+    candidates, exclude, lists = run.choice(asked.candidates), run.items.known(asked.exclude), []
+    until = time.monotonic() + MAX_SECONDS
+    for user in asked.users:
+        lists.append(run.recommend(user, asked.k, asked.filter_seen, candidates, exclude))
+        if time.monotonic() > until:
+            done, of = len(lists), len(asked.users)
+            raise HTTPException(503, f"{done} of {of} lists took {MAX_SECONDS} s. Ask for fewer users at a time.")
     return answer({"users": lists})
 
 

@@ -1,7 +1,4 @@
-"""What is checked before a request is parsed: token, host name, and the sizes of headers and body.
-
-uvicorn's parser collects headers as long as they come, so `BoundedHeaders` closes a connection that exceeds a limit.
-"""
+"""What is checked before a request is parsed: token, host name, and the size of its body."""
 
 from __future__ import annotations
 
@@ -9,17 +6,16 @@ import base64
 import hmac
 import ipaddress
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.serve.schema import MAX_BODY_BYTES
 from counterpoise.storage import expanded, read_file
 
-MAX_HEADER_BYTES = 1 << 16  # of a request's first line and headers
 PUBLIC_PATHS = ("/health",)  # need no token
 MAX_TOKEN_FILE = 1 << 16  # bytes
 MIN_TOKEN_LENGTH = 16  # characters
@@ -60,29 +56,6 @@ def check_host(host: str, token: str | None) -> None:
         )
 
 
-class BoundedHeaders(HttpToolsProtocol):
-    """HTTP that closes a connection whose headers exceed `MAX_HEADER_BYTES`."""
-
-    pending = 0  # bytes received since the headers ended or a piece of a body arrived
-
-    def data_received(self, data: bytes) -> None:
-        """Parse, which calls the two methods below, and count what they have not claimed."""
-        self.pending += len(data)
-        super().data_received(data)
-        if self.pending > MAX_HEADER_BYTES:
-            self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        """The headers have ended."""
-        self.pending = 0
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        """A piece of a body arrived; `Guard` limits its size."""
-        self.pending = 0
-        super().on_body(body)
-
-
 class Guard:
     """Middleware that refuses requests by token, host name and body size."""
 
@@ -95,9 +68,12 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        refused = self.refusal(scope["path"], dict(scope["headers"]))
+        refused = self.refusal(scope["path"], scope["headers"])
         if refused is None and scope["method"] not in ("GET", "HEAD"):
-            body = await self.whole_body(receive)
+            try:
+                body = await self.whole_body(receive)
+            except ConnectionError:
+                return
             receive = _replayed(body or b"", receive)
             refused = TOO_LARGE if body is None else None
         if refused is None:
@@ -105,8 +81,11 @@ class Guard:
         else:
             await _refuse(send, *refused)
 
-    def refusal(self, path: str, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
+    def refusal(self, path: str, lines: Sequence[tuple[bytes, bytes]]) -> tuple[int, str] | None:
         """(status, reason) where the headers are enough to refuse a request."""
+        headers = dict(lines)
+        if len(headers) < len(lines) and [name for name, _ in lines].count(b"host") > 1:
+            return 400, "a request must have one Host header."
         if self.token is None and not is_local(_host_name(headers)):
             return 421, "without a token this server answers only requests to this machine's own names: use 127.0.0.1."
         if self.token is not None and path not in PUBLIC_PATHS and not self.has_token(headers):
@@ -134,6 +113,8 @@ class Guard:
         parts, size, more = [], 0, True
         while more:
             message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionError("the client left before its request was whole")
             parts.append(message.get("body", b""))
             size, more = size + len(parts[-1]), message.get("more_body", False)
             if size > MAX_BODY_BYTES:

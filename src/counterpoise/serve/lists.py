@@ -6,6 +6,7 @@ takes tens of microseconds. Tests compare every list with `recommend`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,11 @@ class Lists:
         popularity = np.bincount(seen, minlength=n_items)
         columns = model.scorer_.feature_columns("user"), model.scorer_.feature_columns("item")
         return cls(model.scorer_, users, items, directions, unknown_user_logits, popularity, columns, starts, seen)
+
+    @property
+    def work(self) -> float:
+        """How many multiplications a list takes; infinity where the backbone is not a factorisation."""
+        return math.inf if self.items is None else self.items.size
 
     def recommend(
         self,

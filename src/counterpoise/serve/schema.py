@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, model_validator
@@ -94,11 +95,15 @@ class NewUsers(BaseRequest):
 
     @model_validator(mode="after")
     def _limit_rows(self) -> Self:
-        users = len({str(rating.user) for rating in self.ratings})
-        if users > MAX_USERS or users * self.k > MAX_ROWS:
+        if self.n_users > MAX_USERS or self.n_users * self.k > MAX_ROWS:
             limits = f"users must be at most {MAX_USERS:,}, and users x k at most {MAX_ROWS:,}"
-            raise ValueError(f"{limits}, got {users} x {self.k}")
+            raise ValueError(f"{limits}, got {self.n_users} x {self.k}")
         return self
+
+    @cached_property
+    def n_users(self) -> int:
+        """The number of users."""
+        return len({str(rating.user) for rating in self.ratings})
 
 
 class Ranked(BaseModel):
