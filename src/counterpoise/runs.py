@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterpoise import __version__
-from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Protocol, Sample, UnknownInTest
+from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Sample, UnknownInTest
 from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
+from counterpoise.data.protocols import find_protocol
 from counterpoise.data.reading import header_of, read_item_names, read_log
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import (
@@ -72,7 +73,7 @@ class FitConfig(BaseModel):
     by: Holdout | None = None
     unknown_users: UnknownInTest = "popular"
     unknown_items: UnknownInTest = "popular"
-    protocol: Protocol = "honest"
+    protocol: str = "honest"
     probe_fraction: float = 0.05
     feedback: Feedback | None = None
     threshold: float | None = None
@@ -267,7 +268,7 @@ def fit_and_evaluate(
     fitted = Fitted(configuration, dataset, model, None, seconds, truth=truth)
     if dataset.test is None:
         return fitted
-    by_pairs = dataset.test.sample == "uniform" or configuration.protocol == "paper"
+    by_pairs = dataset.test.sample == "uniform" or find_protocol(configuration.protocol).keeps_seen
     if by_pairs and not dataset.ranked:
         found = evaluate(model, dataset.test, configuration.k, configuration.protocol, weights=None)
         return replace(fitted, evaluation=found)
@@ -444,7 +445,7 @@ class EvaluationData:
     unknown_items: UnknownInTest = "error"
     weights: str | None = None
     path: str | None = None
-    protocol: Protocol | None = None
+    protocol: str | None = None
     seed: int | None = None
     threshold: float | None = None
     memory: str = "4GB"
@@ -456,8 +457,8 @@ class RunTest:
     """The ratings that a saved run is evaluated on, with what is known about them."""
 
     log: FeedbackLog
-    protocol: Protocol
-    n_seen: int  # rows that the model was fitted to: left out by the honest protocol
+    protocol: str
+    n_seen: int  # rows that the model was fitted to: left out or counted by the protocol
     facts: dict[str, Any]  # JSON-able: how the pairs were collected, rows, cold users and items, rows left out
 
     def scores(self, model: DebiasedRecommender) -> NDArray[np.float32]:
@@ -480,7 +481,11 @@ def evaluate_run(
         weights = None if data.weights == "none" else data.weights or "auto"
         ranking = evaluate_ranking(model, test.log, k, weights=weights)
         return replace(ranking, n_seen=test.n_seen), facts
-    if test.protocol == "honest" and data.weights != "none" and (data.weights or test.log.sample == "biased"):
+    if (
+        not find_protocol(test.protocol).keeps_seen
+        and data.weights != "none"
+        and (data.weights or test.log.sample == "biased")
+    ):
         try:
             found = evaluate(model, test.log, k, weights=data.weights or "balanced")
             unused = [] if data.weights and data.weights != "balanced" else _not_used(model)

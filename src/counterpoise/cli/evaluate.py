@@ -20,7 +20,6 @@ from counterpoise.cli.options import (
     option,
     with_options,
 )
-from counterpoise.config import Protocol
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class SplitOptions(OptionGroup):
 
     panel = "Data"
     path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
-    protocol: Annotated[Protocol | None, option("honest leaves out pairs that the model has seen.")] = None
+    protocol: Annotated[str | None, option("honest leaves out pairs that the model has seen.")] = None
     seed: Annotated[int | None, option("Seed of the split of a named dataset.")] = None
     memory: Annotated[str | None, option("Memory that the test may take.", shown="4GB")] = None
 

@@ -14,7 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from counterpoise.cli.console import print_line, show_json
-from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Protocol, Sample, Unknown, UnknownInTest
+from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Sample, Unknown, UnknownInTest
 
 if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
@@ -96,6 +96,7 @@ UnknownItems = Annotated[Unknown, option(UNKNOWN_ITEMS_HELP)]
 TEST_KIND_HELP = "How the pairs of the test were collected: drawn at random from all pairs (uniform), or not (biased)."
 COLD_HELP = "Test rows of {0}s without rows in the log: an error, left out, or scored by what is known of the rest."
 UNKNOWN_HELP = "Test rows of {0}s unknown to the run: an error, left out, or scored by what is known of the rest."
+PROTOCOL_HELP = "How probe and test are split: honest, paper, or another of `counterpoise bench protocols`."
 OUT_HELP = "File to write, ending in .parquet, .csv or .tsv."
 
 
@@ -158,7 +159,7 @@ class DataOptions(OptionGroup):
         str | None, option("Name of the column of names there, or else in --items.", shown="name or title")
     ] = None
     path: Annotated[str | None, option("Folder with the files of a named dataset.")] = None
-    protocol: Annotated[Protocol | None, option("How probe and test are split.", shown="honest")] = None
+    protocol: Annotated[str | None, option(PROTOCOL_HELP, shown="honest")] = None
     probe_fraction: Annotated[
         float | None, option("Share of the ratings of a uniform test to use as probe.", shown="0.05")
     ] = None
