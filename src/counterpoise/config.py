@@ -91,7 +91,6 @@ def _rich(value: Any) -> Any:
 Feedback = Literal["ratings", "clicks", "impressions"]  # labels of both kinds; positives alone; shown, clicked or not
 Duplicates = Literal["auto", "error", "last", "mean", "sum"]  # a pair that occurs twice: refuse, keep the last row, its
 # mean or sum; "auto" adds up clicks and refuses others
-Protocol = Literal["honest", "paper"]  # how the ratings of a test become probe and test
 Error = Literal[
     "log", "squared", "linear"
 ]  # of a pair: log loss; squared error of the probability; of the logit itself

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from counterpoise import __version__
-from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Protocol, Sample, UnknownInTest
+from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Sample, UnknownInTest
 from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.log import Dataset, FeedbackLog, hash_logs
+from counterpoise.data.protocols import find_protocol
 from counterpoise.data.reading import header_of, read_item_names, read_log
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import (
@@ -46,7 +47,15 @@ from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_ran
 from counterpoise.evaluation.weighted import weighted_differences
 from counterpoise.methods import DEFAULT_METHOD, canonical_name, make
 from counterpoise.recommender import UNKNOWN_ADVICE, DebiasedRecommender, load_model
-from counterpoise.storage import CHECKPOINT, MAX_TEXT_FILE, check_file, expanded, read_file, read_manifest, remove_folder
+from counterpoise.storage import (
+    CHECKPOINT,
+    MAX_TEXT_FILE,
+    check_file,
+    expanded,
+    read_file,
+    read_manifest,
+    remove_folder,
+)
 from counterpoise.training.events import Callback
 from counterpoise.training.loop import DivergenceError
 from counterpoise.weights.balancing import Balancing
@@ -82,7 +91,7 @@ class FitConfig(BaseModel):
     by: Holdout | None = None
     unknown_users: UnknownInTest = "popular"
     unknown_items: UnknownInTest = "popular"
-    protocol: Protocol = "honest"
+    protocol: str = "honest"
     probe_fraction: float = 0.05
     feedback: Feedback | None = None
     threshold: float | None = None
@@ -303,7 +312,7 @@ def _evaluations(configuration: FitConfig, model: DebiasedRecommender, dataset: 
     names = [name for name in baselines_for(dataset.train) if name != canonical_name(str(configuration.method))]
     fitted = fit_baselines(model, dataset.train, configuration.settings, names)
     models: dict[str, DebiasedRecommender] = {"": model, **fitted}
-    if not dataset.ranked and (log.sample == "uniform" or protocol == "paper"):
+    if not dataset.ranked and (log.sample == "uniform" or find_protocol(protocol).keeps_seen):
         log, n_seen = unseen_rows(model, log, protocol)
         resampled = {name: resampled_evaluation(one, log, k, protocol) for name, one in models.items()}
         own = resampled.pop("")
@@ -469,7 +478,7 @@ class EvaluationData:
     unknown_items: UnknownInTest = "error"
     weights: str | None = None
     path: str | None = None
-    protocol: Protocol | None = None
+    protocol: str | None = None
     seed: int | None = None
     threshold: float | None = None
     memory: str = "4GB"
@@ -481,8 +490,8 @@ class RunTest:
     """The ratings that a saved run is evaluated on, with what is known about them."""
 
     log: FeedbackLog
-    protocol: Protocol
-    n_seen: int  # rows that the model was fitted to: left out by the honest protocol
+    protocol: str
+    n_seen: int  # rows that the model was fitted to: left out or counted by the protocol
     facts: dict[str, Any]  # JSON-able: how the pairs were collected, rows, cold users and items, rows left out
 
     def scores(self, model: DebiasedRecommender) -> NDArray[np.float32]:
@@ -505,7 +514,11 @@ def evaluate_run(
         weights = None if data.weights == "none" else data.weights or "auto"
         ranking = evaluate_ranking(model, test.log, k, weights=weights)
         return replace(ranking, n_seen=test.n_seen), facts
-    if test.protocol == "honest" and data.weights != "none" and (data.weights or test.log.sample == "biased"):
+    if (
+        not find_protocol(test.protocol).keeps_seen
+        and data.weights != "none"
+        and (data.weights or test.log.sample == "biased")
+    ):
         try:
             found = evaluate(model, test.log, k, weights=data.weights or "balanced")
             unused = [] if data.weights and data.weights != "balanced" else _not_used(model)

@@ -18,7 +18,6 @@ from counterpoise.bench import bias
 from counterpoise.bench.bias import (
     ESTIMATORS,
     MARGINALS,
-    MATRICES,
     Draw,
     ImputedRatings,
     KnownSelection,
@@ -31,6 +30,7 @@ from counterpoise.bench.bias import (
     ratings_by_rank,
     ratios,
     selective_propensity,
+    stars_matrix,
 )
 from counterpoise.bench.store import Store
 from counterpoise.cli.main import main
@@ -50,7 +50,7 @@ def small() -> KnownSelection:
 
 @pytest.mark.parametrize(("name", "stars"), [("one", 1), ("three", 3), ("four", 4)])
 def test_as_many_ratings_are_flipped_as_there_are_fives(name: str, stars: int) -> None:
-    predicted, flips = MATRICES[name](RATINGS, np.random.default_rng(1)), 0
+    predicted, flips = stars_matrix(name, RATINGS, np.random.default_rng(1)), 0
     for rating, prediction in zip(RATINGS.flat, predicted.flat, strict=True):
         if prediction != rating:
             assert (rating, prediction) == (stars, 5)
@@ -59,25 +59,28 @@ def test_as_many_ratings_are_flipped_as_there_are_fives(name: str, stars: int) -
 
 
 def test_the_flipped_ratings_are_drawn_at_random() -> None:
-    first, again, other = (MATRICES["one"](RATINGS, np.random.default_rng(seed)) for seed in (1, 1, 2))
+    first, again, other = (stars_matrix("one", RATINGS, np.random.default_rng(seed)) for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
 def test_all_are_flipped_if_fewer_than_fives() -> None:
-    predicted = MATRICES["one"](np.array([[1, 5, 5, 5]]), np.random.default_rng(0))
+    predicted = stars_matrix("one", np.array([[1, 5, 5, 5]]), np.random.default_rng(0))
     assert predicted.tolist() == [[5, 5, 5, 5]]
 
 
 def test_rotate_and_crs_follow_their_tables() -> None:
     tables = {"rotate": {1: 5, 2: 1, 3: 2, 4: 3, 5: 4}, "crs": {1: 3, 2: 3, 3: 3, 4: 4, 5: 4}}
     for name, table in tables.items():
-        predicted = MATRICES[name](RATINGS, np.random.default_rng(0))
+        predicted = stars_matrix(name, RATINGS, np.random.default_rng(0))
         assert predicted.tolist() == [[table[int(rating)] for rating in row] for row in RATINGS]
 
 
 def test_skew_is_a_clipped_normal_around_the_rating() -> None:
-    predicted, rng = MATRICES["skew"](RATINGS, np.random.default_rng(3)), np.random.default_rng(3)
+    predicted, rng = (
+        stars_matrix("skew", RATINGS, np.random.default_rng(3)),
+        np.random.default_rng(3),
+    )
     for rating, prediction in zip(RATINGS.flat, predicted.flat, strict=True):
         drawn = rating + (6 - rating) / 2 * rng.standard_normal()
         assert prediction == pytest.approx(min(5, max(1, drawn)))
@@ -234,7 +237,7 @@ def test_snips_estimates_a_constant_error_exactly() -> None:
 def test_snips_is_invariant_to_the_scale_of_weights() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(1))
-    predicted = MATRICES["rotate"](known.ratings, np.random.default_rng(0))
+    predicted = known.predictions("rotate", np.random.default_rng(0))
     errors, _ = bias.errors_of(predicted, known.ratings, truth(known, draw), draw, bias.ERRORS["absolute"])
     ratio_of = ratios("noisy", known, draw, np.random.default_rng(0))
     assert estimate("snips", errors, lambda residuals: 7 * ratio_of(residuals)) == pytest.approx(
@@ -245,7 +248,7 @@ def test_snips_is_invariant_to_the_scale_of_weights() -> None:
 def test_dr_is_exact_with_true_imputed_ratings() -> None:
     known = small()
     draw = known.observe(np.random.default_rng(1))
-    predicted = MATRICES["skew"](known.ratings, np.random.default_rng(0))
+    predicted = known.predictions("skew", np.random.default_rng(0))
     errors, ideal = bias.errors_of(predicted, known.ratings, truth(known, draw), draw, bias.ERRORS["squared"])
     ratio_of = ratios("popularity", known, draw, np.random.default_rng(0))
     assert estimate("dr", errors, ratio_of) == pytest.approx(ideal)

@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from counterpoise.bench import jobs, runner
 from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_dataset, find_datasets
 from counterpoise.bench.jobs import Job
 from counterpoise.bench.methods import find_methods
-from counterpoise.bench.protocol import PROTOCOLS
-from counterpoise.bench.protocol import sheets as protocol_sheets
+from counterpoise.bench.protocol import COMPARED
+from counterpoise.bench.protocol import sheets as effect_sheets
+from counterpoise.bench.published import published_on
 from counterpoise.bench.store import Store
 from counterpoise.bench.sweep import FIGURES, points, sheets, sweep_job
 from counterpoise.bench.tables import Sheet, write_sheets
@@ -65,9 +65,7 @@ def results(store: Store, made: list[Job]) -> list[dict[str, Any]]:
 
 
 def test_the_set_paper_is_the_papers_table() -> None:
-    text = files("counterpoise.bench").joinpath("table1.csv").read_text()
-    titles = list(dict.fromkeys(row["method"] for row in csv.DictReader(text.splitlines())))
-    assert [method.title for method in find_methods(["paper"])] == titles
+    assert [method.title for method in find_methods(["paper"])] == list(published_on("paper", "coat"))
     assert {method.name for method in find_methods(["baselines", "balancing", "counterpoise"])} == {
         method.name for method in find_methods(["all"])
     }
@@ -266,7 +264,7 @@ def test_failed_fit_gives_its_reason_and_can_be_retried(
         (["sweep", "--parameter", "dim", "--datasets", "coat-like"], "`values` must be given"),
         (["sweep", "--parameter", "n_functions", "--values", "1,x", "--datasets", "coat-like"], "must be numbers"),
         (["sweep", "--parameter", "depth", "--values", "1", "--datasets", "coat-like"], "a setting of one of"),
-        (["protocol", "--datasets", "coat-like", "--methods", "mf"], "its protocol is 'honest'"),
+        (["protocol-effect", "--datasets", "coat-like", "--methods", "mf"], "its protocol is 'honest'"),
     ],
 )
 def test_mistake_is_a_one_line_error_before_any_fit(
@@ -351,12 +349,12 @@ def test_protocol_difference_is_paired_over_seeds(small: str, tmp_path: Path) ->
     jobs = [
         Job(small, "mf", seed, protocol=split, settings=QUICK, read_options=UNIFORM)
         for seed in range(2)
-        for split in PROTOCOLS
+        for split in COMPARED
     ]
     store = Store(tmp_path)
     runner.run(jobs, store)
     auc = {(job.protocol, job.seed): (store.read(job) or {})["metrics"]["auc"] for job in jobs}
-    row = protocol_sheets(store.read_all(jobs))[0].rows[0]
+    row = effect_sheets(store.read_all(jobs))[0].rows[0]
     gaps = [auc["paper", seed] - auc["honest", seed] for seed in range(2)]
     assert row["difference"] == pytest.approx(np.mean(gaps))
     assert row["std"] == pytest.approx(np.std(gaps, ddof=1))
@@ -391,7 +389,7 @@ def test_a_log_alone_is_compared_on_a_holdout(small: str, tmp_path: Path, capsys
     assert whole.test is not None
     assert whole.test.sample == "biased"
     own = ["--datasets", small, "--methods", "mf", "--seeds", "1", "--set", "epochs=1", "--out", str(tmp_path / "own")]
-    for other in (["sweep", "--parameter", "dim", "--values", "2"], ["protocol"]):
+    for other in (["sweep", "--parameter", "dim", "--values", "2"], ["protocol-effect"]):
         assert main(["bench", *other, *own]) == 0
         assert f"Biased test of {small} (honest protocol)" in capsys.readouterr().out
     assert main(["bench", "table", "--datasets", small, *words[4:], "--test-kind", "uniform"]) == 0
@@ -424,7 +422,7 @@ def test_missing_datasets_write_no_table(
 ) -> None:
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for command in ("table", "protocol"):
+    for command in ("table", "protocol-effect"):
         assert main(["bench", command, "--datasets", "yahoo-r3", "--methods", "mf", "--out", str(tmp_path / "r")]) == 0
         assert "Webscope" in capsys.readouterr().out
     assert not list((tmp_path / "r").glob("*.md"))

@@ -13,13 +13,15 @@ import numpy as np
 import pytest
 from scipy.special import betainc
 
-from counterpoise.bench.published import published
+from counterpoise.bench.published import DATASETS, published, published_lines, published_on
 from counterpoise.bench.statistics import holm, interval_over_users, mean_and_deviation, paired_t_test, wilcoxon_test
-from counterpoise.bench.summary import METRICS, summarise
+from counterpoise.bench.summary import TABLE_METRIC_NAMES, summarise
 from counterpoise.bench.tables import as_csv, as_json, as_latex, as_markdown, as_terminal
+from counterpoise.data.protocols import PROTOCOLS, find_protocol
 from counterpoise.errors import ConfigError, DataError
 
 NAN = math.nan
+METRICS = {protocol: find_protocol(protocol).metrics for protocol in ("honest", "paper")}
 
 
 def fit(title, values, seed, group="baseline", family="ips", **changes):
@@ -133,14 +135,46 @@ def test_the_interval_over_users_by_loops():
 
 
 def test_the_published_numbers_are_those_of_the_paper():
-    best = published("AKBDR-Gau", "coat", "auc")
-    assert (best.mean, best.std, best.significant, best.k) == (0.746, 0.004, True, None)
-    assert published("DR-JL", "yahoo-r3", "ndcg_one").mean == 0.653
-    assert published("SDR", "kuairec", "f1_one").k == 20
-    assert published("StableDR", "kuairec", "f1_one") == published("SDR", "kuairec", "f1_one")
-    assert published("SDR", "kuairec", "f1") is None  # another rule for users without a positive
-    assert published("MF", "simulated", "auc") is None
-    assert published("AKBDR-Gau", "coat", "mse") is None
+    best = published("paper", "AKBDR-Gau", "coat", "auc", 5)
+    assert (best.mean, best.std, best.significant) == (0.746, 0.004, True)
+    assert published("paper", "DR-JL", "yahoo-r3", "ndcg_one", 5).mean == 0.653
+    last = published("paper", "SDR", "kuairec", "f1_one", 20)
+    assert last == published("paper", "StableDR", "kuairec", "f1_one", 20)
+    assert last.mean == 0.143
+    assert published("paper", "SDR", "kuairec", "f1_one", 50) is None
+    assert published("paper", "SDR", "kuairec", "f1", 20) is None  # another rule for users without a positive
+    assert published("paper", "MF", "simulated", "auc", 5) is None
+    assert published("paper", "AKBDR-Gau", "coat", "mse", 5) is None
+    assert published("honest", "MF", "coat", "auc", 5) is None
+
+
+def test_published_numbers_are_those_of_their_own_block():
+    for protocol, auc in (("paper", 0.703), ("d-dr", 0.743), ("cdr", 0.705)):
+        assert published(protocol, "MF", "coat", "auc", 5).mean == auc
+    assert published("calibration", "IPS", "coat", "dcg", 6).mean == 1.201
+    assert published("calibration", "IPS", "coat", "dcg", 2).mean == 0.747
+    assert math.isnan(published("counter-if", "BPR", "yahoo-r3", "map", 5).std)
+
+
+def test_published_rows_are_of_known_protocols_datasets_and_metrics():
+    lines = published_lines()
+    assert [line["protocol"] for line in lines] == sorted(
+        (line["protocol"] for line in lines), key=list(PROTOCOLS).index
+    )
+    for name, protocol in PROTOCOLS.items():
+        assert set(protocol.metrics) <= set(TABLE_METRIC_NAMES)
+        for dataset in DATASETS:
+            for numbers in published_on(name, dataset).values():
+                assert {metric for metric, _ in numbers} == set(protocol.metrics)
+                if protocol.datasets:
+                    assert protocol.datasets[dataset].k in {k for _, k in numbers} or protocol.metrics == ("auc",)
+
+
+def test_quoted_rows_of_upo_are_those_of_the_paper():
+    """So the rules of the paper are taken for that protocol."""
+    for dataset, title in itertools.product(("coat", "yahoo-r3"), ("MF", "IPS")):
+        quoted, own = (published_on(name, dataset)[title] for name in ("upo", "paper"))
+        assert {key: one.mean for key, one in quoted.items()} == {key: one.mean for key, one in own.items()}
 
 
 def test_the_marks_are_those_of_the_paper():
@@ -161,7 +195,7 @@ def test_the_marks_are_those_of_the_paper():
     titles += ["MR", "TDR", "TDR-JL", "SDR", "DR-V2", "WKBDR-Gau", "AKBDR-Exp", "AKBDR-Gau"]
     rows = []
     for title in titles:
-        values = [published(title, "yahoo-r3", name).mean for name in METRICS["paper"]]
+        values = [published("paper", title, "yahoo-r3", name, 5).mean for name in METRICS["paper"]]
         group = "ours" if "KB" in title else "baseline"
         rows.append(
             fit(title, values, 0, group, "ips" if "IPS" in title or title == "MF" else "dr", dataset="yahoo-r3")

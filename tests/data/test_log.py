@@ -430,5 +430,5 @@ def test_no_probe_is_drawn_from_ratings_that_are_not_uniform(sample: Any) -> Non
 
 
 def test_unknown_protocol_is_refused() -> None:
-    with pytest.raises(ConfigError, match="`protocol` must be one of 'honest', 'paper', got 'kind'"):
-        apply_protocol(some_log(3), some_log(3), "kind", rng=np.random.default_rng(0))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"`protocol` must be one of 'honest', 'paper', .*got 'kind'"):
+        apply_protocol(some_log(3), some_log(3), "kind", rng=np.random.default_rng(0))

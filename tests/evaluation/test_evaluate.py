@@ -258,7 +258,7 @@ def test_table_says_why_a_value_is_missing():
     [
         ({"k": 0}, "`k` must be an integer >= 1, got 0"),
         ({"k": 2.5}, "`k` must be an integer >= 1, got 2.5"),
-        ({"protocol": "two"}, "`protocol` must be one of 'honest', 'paper', got 'two'"),
+        ({"protocol": "two"}, "`protocol` must be one of 'honest', 'paper', 'upo'"),
         ({"bootstrap": -1}, "`bootstrap` must be an integer >= 0, got -1. Use 0 for no intervals."),
         ({"level": 95}, "`level` must be a number > 0 and <= 1, got 95. Use 0.95 for 95 %."),
         ({"seed": -3}, "`seed` must be an integer >= 0, got -3"),

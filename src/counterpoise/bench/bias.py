@@ -1,18 +1,19 @@
 """The bias of risk estimators: how far each estimate of the ideal loss is from the truth, where the truth is known.
 
-`study` follows Schnabel et al. 2016 (Recommendations as Treatments, section 6): a completed rating matrix, propensities
-that depend on the rating itself, repeated draws of the log, and six fixed prediction matrices whose mean error over all
-pairs is estimated. `fitted` estimates the ideal loss of trained predictors on simulated logs. Both give one `Row` for
-each estimate; `summary` and the sheets make tables of them.
+`study` is the semi-synthetic study of the field: a completed rating matrix, propensities that depend on the rating
+itself, repeated draws of the log, and six fixed prediction matrices whose mean error over all pairs is estimated. Two
+public constructions differ in what a rating stands for, see `CONSTRUCTIONS`. `fitted` estimates the ideal loss of
+trained predictors on simulated logs. Both give one `Row` for each estimate; `summary` and the sheets make tables of
+them.
 
-The file goes through it in order: prediction matrices, known selection, estimators, the study, trained predictors,
-tables.
+The file goes through it in order: prediction matrices, constructions, known selection, estimators, the study, trained
+predictors, tables.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -30,12 +31,16 @@ from counterpoise import __version__, risks
 from counterpoise.bench.statistics import mean_and_deviation
 from counterpoise.bench.store import Store, hash_facts
 from counterpoise.bench.tables import Sheet, Value
+from counterpoise.data.batches import Batch
 from counterpoise.data.datasets import load_dataset
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.simulation import simulate
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
+from counterpoise.evaluation.metrics import log_losses
+from counterpoise.imputation.base import residual_weights
 from counterpoise.methods import METHODS, canonical_name, make
+from counterpoise.models.base import Scorer
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_blas_thread, one_thread
 from counterpoise.training.contracts import FitContext, FittedWeights, Weights
@@ -55,31 +60,102 @@ MAX_PAIRS = 20_000_000  # the whole matrix is held in memory
 WEIGHTED, OWN = "weighted error", "own risk"  # the two estimates of `measure_fit`
 
 
-# Prediction matrices: ONE, FOUR, ROTATE, SKEW and CRS of Schnabel et al. 2016, and THREE of Wang et al. 2019 (Doubly
-# Robust Joint Learning). Sources differ in two details: here SKEW, normal around the rating, is clipped to the scale of
-# the ratings, and CRS predicts 3 for ratings up to 3 and 4 above.
+# Prediction matrices: functions of the ratings, 1 to 5, with values on the scale of a construction.
 
 
-def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Floats:
-    """The truth, except that ratings of `stars` are predicted as 5: as many as there are of 5, drawn at random."""
-    predicted, places = ratings.astype(np.float64), np.flatnonzero(ratings == stars)
+def flipped(ratings: Ratings, stars: int, rng: np.random.Generator) -> Ratings:
+    """The ratings, except that some of `stars` become 5: as many as there are of 5, drawn at random."""
+    predicted, places = ratings.copy(), np.flatnonzero(ratings == stars)
     count = min(int((ratings == 5).sum()), len(places))
     predicted.flat[rng.choice(places, count, replace=False)] = 5
     return predicted
 
 
-MATRICES: dict[str, Callable[[Ratings, np.random.Generator], Floats]] = {
-    "one": lambda ratings, rng: flipped(ratings, 1, rng),
-    "three": lambda ratings, rng: flipped(ratings, 3, rng),
-    "four": lambda ratings, rng: flipped(ratings, 4, rng),
-    "rotate": lambda ratings, rng: np.where(ratings >= 2, ratings - 1.0, 5.0),
-    "skew": lambda ratings, rng: np.clip(rng.normal(ratings, (6 - ratings) / 2), 1, 5),
-    "crs": lambda ratings, rng: np.where(ratings <= 3, 3.0, 4.0),
+def rotated(ratings: Ratings) -> Ratings:
+    """One star less, and 5 for 1."""
+    return np.where(ratings >= 2, ratings - 1, 5)
+
+
+def stars_matrix(name: str, ratings: Ratings, rng: np.random.Generator) -> Floats:
+    """Predicted ratings: ONE, FOUR, ROTATE, SKEW and CRS of Schnabel et al. 2016, and THREE of Wang et al. 2019.
+
+    Sources differ in two details: here SKEW, normal around the rating, is clipped to the scale of the ratings, and CRS
+    predicts 3 for ratings up to 3 and 4 above.
+    """
+    if name == "skew":
+        return np.clip(rng.normal(ratings, (6 - ratings) / 2), 1, 5)
+    if name == "crs":
+        return np.where(ratings <= 3, 3.0, 4.0)
+    moved = rotated(ratings) if name == "rotate" else flipped(ratings, {"one": 1, "three": 3, "four": 4}[name], rng)
+    return moved.astype(np.float64)
+
+
+def rates_matrix(name: str, ratings: Ratings, rng: np.random.Generator) -> Floats:
+    """Predicted rates of positive labels, by the release of MRDR: ONE, THREE and FIVE flip rates of 0.1, 0.3 and 0.5.
+
+    SKEW is normal around the rate g with deviation (1 - g) / 2, clipped to [0.1, 0.9]; CRS predicts 0.1 for rates of
+    0.7 and more and 0.5 below. The release has no ROTATE: here it is that of the ratings.
+    """
+    if name == "skew":
+        rates = RATES[ratings - 1]
+        return np.clip(rng.normal(rates, (1 - rates) / 2), RATES[0], RATES[-1])
+    if name == "crs":
+        return np.where(ratings >= 4, 0.1, 0.5)
+    moved = rotated(ratings) if name == "rotate" else flipped(ratings, {"one": 1, "three": 2, "five": 3}[name], rng)
+    return RATES[moved - 1]
+
+
+# Constructions: how ratings, labels, propensities and predictions are made of a score for every pair.
+
+
+@dataclass(frozen=True)
+class Construction:
+    """A public variant of the study. Its truth is the rating, or a label drawn once with a rate for each rating."""
+
+    name: str
+    citation: str
+    marginals: tuple[float, ...]  # shares of the ratings 1 to 5 over all pairs
+    matrix: Callable[[str, Ratings, np.random.Generator], Floats]
+    matrices: tuple[str, ...]
+    errors: tuple[str, ...]  # that make sense on its scale, the usual one first
+    beta: float | None  # of noisy propensities, see `noisy_propensity`; None: uniform in [0, 1] for each pair
+    labels: bool = False  # whether the truth is a drawn label
+    words: tuple[str, str] = ("", "")  # of the truth and of the propensity
+
+
+RATES = np.array([0.1, 0.3, 0.5, 0.7, 0.9])  # of positive labels, by rating
+
+CONSTRUCTIONS: dict[str, Construction] = {
+    one.name: one
+    for one in (
+        Construction(
+            "schnabel",
+            "Schnabel et al. 2016, Recommendations as Treatments, ICML, section 6; noise of Wang et al. 2019, Doubly "
+            "Robust Joint Learning, ICML",
+            MARGINALS,
+            stars_matrix,
+            ("one", "three", "four", "rotate", "skew", "crs"),
+            ("absolute", "squared"),
+            None,
+            words=("ratings", "k 0.25^max(0, 4 - rating), mean 5 %"),
+        ),
+        Construction(
+            "mrdr",
+            "Guo et al. 2021, Enhanced Doubly Robust Learning (MRDR), SIGIR: the release",
+            (0.53, 0.24, 0.14, 0.07, 0.02),
+            rates_matrix,
+            ("one", "three", "five", "rotate", "skew", "crs"),
+            ("log", "squared", "absolute"),
+            0.5,
+            labels=True,
+            words=("labels with rates 0.1 to 0.9", "0.5^min(4, 6 - rating)"),
+        ),
+    )
 }
 
 
-# Known selection: the design of Schnabel et al. 2016. A completed matrix gets the rating distribution that was measured
-# on items drawn at random, and high ratings are observed more often.
+# Known selection: a completed matrix gets the rating distribution that was measured on items drawn at random, and high
+# ratings are observed more often.
 
 
 def random_numbers(seed: int, *purpose: str | int) -> np.random.Generator:
@@ -92,22 +168,43 @@ class Draw(NamedTuple):
 
     log: FeedbackLog
     probe: FeedbackLog
+    bounds: tuple[float, float] = (1, 5)  # of the truth before that
+
+    def unscaled(self, ratings: Any) -> Any:
+        """Ratings of the log on the scale of the truth."""
+        low, high = self.bounds
+        return low + (high - low) * ratings
 
 
 @dataclass(frozen=True, eq=False)
 class KnownSelection:
-    """Every rating and every propensity, and side features if there are any."""
+    """Every rating and every propensity, and side features if there are any.
+
+    `labels`: the truth, where it is not the rating itself. `beta`: of noisy propensities, see `noisy_propensity`.
+    """
 
     ratings: Ratings
     propensity: Floats  # (users, items)
     user_features: Features = None
     item_features: Features = None
+    construction: Construction = CONSTRUCTIONS["schnabel"]
+    labels: Floats | None = None
+    beta: float | None = None
+
+    @property
+    def truth(self) -> Floats:
+        """What a predicted matrix is to be near: every label, or every rating."""
+        return self.ratings.astype(np.float64) if self.labels is None else self.labels
+
+    def predictions(self, matrix: str, rng: np.random.Generator) -> Floats:
+        """A prediction matrix of the construction."""
+        return self.construction.matrix(matrix, self.ratings, rng)
 
     def fingerprint(self) -> str:
-        """A hash of all arrays."""
-        arrays = (self.ratings, self.propensity, self.user_features, self.item_features)
-        parts = (b"none" if array is None else str(array.shape).encode() + array.tobytes() for array in arrays)
-        return hashlib.sha256(b"|".join(parts)).hexdigest()
+        """A hash of everything."""
+        arrays = (self.ratings, self.propensity, self.user_features, self.item_features, self.labels)
+        parts = [b"none" if array is None else str(array.shape).encode() + array.tobytes() for array in arrays]
+        return hashlib.sha256(b"|".join([f"{self.construction.name} {self.beta}".encode(), *parts])).hexdigest()
 
     def observe(self, rng: np.random.Generator) -> Draw:
         """Observe every pair with its propensity; the probe has as many uniform pairs as there are users."""
@@ -115,14 +212,15 @@ class KnownSelection:
         probed = rng.choice(self.ratings.size, min(len(self.ratings), self.ratings.size), replace=False)
         if not observed.any():
             raise DataError("no pair was observed in a draw. Take a larger matrix or a larger `density`.")
-        return Draw(self._log(np.flatnonzero(observed)), self._log(np.sort(probed)))
+        bounds = (1, 5) if self.labels is None else (0, 1)
+        return Draw(self._log(np.flatnonzero(observed), *bounds), self._log(np.sort(probed), *bounds), bounds)
 
-    def _log(self, pairs: NDArray[np.int64]) -> FeedbackLog:
+    def _log(self, pairs: NDArray[np.int64], low: float, high: float) -> FeedbackLog:
         users, items = np.divmod(pairs, self.ratings.shape[1])
         return FeedbackLog.from_arrays(
             users,
             items,
-            (self.ratings.flat[pairs] - 1) / 4,
+            (self.truth.flat[pairs] - low) / (high - low),
             user_ids=Vocabulary.numbered(self.ratings.shape[0]),
             item_ids=Vocabulary.numbered(self.ratings.shape[1]),
             user_features=self.user_features,
@@ -133,17 +231,21 @@ class KnownSelection:
 def known_selection(
     data: Data = None,
     seed: int = 0,
+    protocol: str = "schnabel",
     *,
     density: float = 0.05,
     alpha: float = 0.25,
     n_users: int = 500,
     n_items: int = 400,
 ) -> KnownSelection:
-    """The design on `data`: a log of ratings, the name of a dataset or a file; None for simulated preferences.
+    """A construction on `data`: a log of ratings, the name of a dataset or a file; None for simulated preferences.
 
     A log is completed by matrix factorisation (`completed`). In the simulation (`n_users` x `n_items`) the preference
-    of every pair is known, and depends on the side features.
+    of every pair is known, and depends on the side features. `protocol`: a name of `CONSTRUCTIONS`; `density` and
+    `alpha` are those of "schnabel".
     """
+    check_choice("protocol", protocol, CONSTRUCTIONS)
+    construction = CONSTRUCTIONS[protocol]
     features: tuple[Features, Features]
     if data is None:
         simulated = simulate(n_users, n_items, seed=seed)
@@ -151,8 +253,14 @@ def known_selection(
     else:
         log = data if isinstance(data, FeedbackLog) else load_dataset(data).train
         scores, features = completed(log, seed), (log.user_features, log.item_features)
-    ratings = ratings_by_rank(scores)
-    return KnownSelection(ratings, selective_propensity(ratings, density, alpha), *features)
+    ratings = ratings_by_rank(scores, construction.marginals)
+    if construction.labels:
+        propensity = halving_propensity(ratings)
+        labels = (random_numbers(seed, "labels").random(ratings.shape) < RATES[ratings - 1]).astype(np.float64)
+    else:
+        propensity, labels = selective_propensity(ratings, density, alpha), None
+    users, items = features
+    return KnownSelection(ratings, propensity, users, items, construction, labels, construction.beta)
 
 
 def completed(log: FeedbackLog, seed: int = 0) -> Floats:
@@ -194,19 +302,24 @@ def selective_propensity(ratings: Ratings, density: float = 0.05, alpha: float =
     return propensity
 
 
-def noisy_propensity(propensity: Floats, rng: np.random.Generator) -> Floats:
-    """1 / noisy = beta / propensity + (1 - beta) / density, beta uniform in [0, 1] for each pair (Wang et al. 2019).
+def halving_propensity(ratings: Ratings) -> Floats:
+    """P(observed) = 0.5^min(4, 6 - rating): 1/2 for a rating of 5, halved for each star less, 1/16 for 2 and 1."""
+    return np.power(0.5, np.minimum(4, 6 - ratings))
 
-    `density` is the mean propensity. beta = 1 is the truth, beta = 0 no correction.
+
+def noisy_propensity(propensity: Floats, rng: np.random.Generator, beta: float | None = None) -> Floats:
+    """1 / noisy = beta / propensity + (1 - beta) / density; beta = 1 is the truth, beta = 0 no correction.
+
+    `density` is the mean propensity. `beta` None: uniform in [0, 1] for each pair (Wang et al. 2019).
     """
-    beta = rng.random(propensity.shape)
-    noisy: Floats = 1 / (beta / propensity + (1 - beta) / propensity.mean())
+    share = rng.random(propensity.shape) if beta is None else beta
+    noisy: Floats = 1 / (share / propensity + (1 - share) / propensity.mean())
     return noisy
 
 
 # Estimators of the ideal loss: weights x risk. `naive` is the mean over the log, `eib` imputes all pairs that were not
-# observed. The others are called `risk-weights` (`snips-logistic`) or, with the weights of a balancing method,
-# `method-features` (`skb-dr-side`).
+# observed, `mrdr` is dr with ratings imputed for the least variance. The others are called `risk-weights`
+# (`snips-logistic`) or, with the weights of a balancing method, `method-features` (`skb-dr-side`).
 
 RULES = ("mb", "rkb", "wkb", "akb", "skb")
 BALANCED = {"side": RULES, "exposure": RULES, "embeddings": ("akb", "skb")}  # features: rules
@@ -243,7 +356,7 @@ WEIGHTS: dict[str, Builder] = {
     "uniform": lambda known, rng: Uniform(),
     "unit": lambda known, rng: UnitWeights(),
     "true": lambda known, rng: KnownPropensity(known.propensity, clip=0),
-    "noisy": lambda known, rng: KnownPropensity(noisy_propensity(known.propensity, rng), clip=0),
+    "noisy": lambda known, rng: KnownPropensity(noisy_propensity(known.propensity, rng, known.beta), clip=0),
     "naive-bayes": lambda known, rng: RatingBayes(),
     "logistic": lambda known, rng: Logistic(),
     "propensity": lambda known, rng: Propensity(),
@@ -259,11 +372,12 @@ class Estimator(NamedTuple):
     risk: str
 
 
+RISKS = ("ips", "snips", "dr", "mrdr")
 PROPENSITIES = ("true", "noisy", "naive-bayes", "logistic", "propensity", "popularity")
 ESTIMATORS: dict[str, Estimator] = {
     "naive": Estimator("uniform", "ips"),
     "eib": Estimator("unit", "dr"),
-    **{f"{risk}-{weights}": Estimator(weights, risk) for weights in PROPENSITIES for risk in ("ips", "snips", "dr")},
+    **{f"{risk}-{weights}": Estimator(weights, risk) for weights in PROPENSITIES for risk in RISKS},
     **{
         f"{rule}-{risk}-{features}": Estimator(f"{rule}-{features}", risk)
         for features, rules in BALANCED.items()
@@ -283,7 +397,7 @@ class Errors(NamedTuple):
 
 def estimate(risk: str, errors: Errors, ratio_of: RatioOf) -> float:
     """The estimate of the mean error over all pairs."""
-    if risk == "dr":
+    if risk in ("dr", "mrdr"):
         ratio = ratio_of(errors.on_log - errors.imputed)
         return float(risks.dr(errors.on_log, ratio, errors.imputed, errors.imputed_on_pairs))
     ratio = ratio_of(errors.on_log)
@@ -307,29 +421,39 @@ def ratios(weights: str, known: KnownSelection, draw: Draw, rng: np.random.Gener
 
 
 class ImputedRatings(NamedTuple):
-    """Ratings from 1 to 5 that imputed errors are computed against."""
+    """Ratings on the scale of the truth that imputed errors are computed against."""
 
     on_log: Floats  # (rows,)
     on_pairs: Floats  # (models, users, items)
 
 
-def imputed_ratings(imputation: str, draw: Draw, rng: np.random.Generator) -> ImputedRatings:
+def imputed_ratings(
+    imputation: str, draw: Draw, rng: np.random.Generator, importance: Tensor | None = None
+) -> ImputedRatings:
     """The same rating for all, or learned by matrix factorisation of those observed.
 
     "constant": their mean. "learned": one model, which has seen the rows that it imputes. "cross-fitted": one for each
-    half of the log, fitted to the other half.
+    half of the log, fitted to the other half. `importance`: how much each row counts in this, by default all alike.
     """
     log = draw.log
+    counts = torch.ones(len(log)) if importance is None else importance.float()
     if imputation == "constant":
-        mean = 1 + 4 * log.ratings.mean()
+        mean = draw.unscaled(np.average(log.ratings, weights=counts))
         return ImputedRatings(np.full(len(log), mean), np.full((1, *log.shape), mean))
     on_log, on_pairs = np.empty(len(log)), []
     for rows, others in _fit_context(draw, rng).k_fold(FOLDS[imputation]):
-        scorer, own = others.fit_labels(MatrixFactorization(dim=4)), rows.numpy()
-        ratings = 1 + 4 * torch.sigmoid(scorer.grid(torch.arange(log.shape[0]))).double().numpy()
+        own, learned = rows.numpy(), torch.ones(len(log), dtype=torch.bool)
+        learned[rows] = len(others.log) == len(log)
+        weighted = partial(_weighted_error, counts[learned])
+        scorer = others.short().fit_scorer(MatrixFactorization(dim=4), weighted)
+        ratings = draw.unscaled(torch.sigmoid(scorer.grid(torch.arange(log.shape[0]))).double().numpy())
         on_log[own] = ratings[log.users[own], log.items[own]]
         on_pairs.append(ratings)
     return ImputedRatings(on_log, np.stack(on_pairs))
+
+
+def _weighted_error(counts: Tensor, scorer: Scorer, batch: Batch) -> Tensor:
+    return (risks.error(batch.labels, scorer(batch.users, batch.items)) * counts[batch.rows]).mean()
 
 
 def _fit_context(draw: Draw, rng: np.random.Generator) -> FitContext:
@@ -344,6 +468,7 @@ ErrorOf = Callable[[Any, Floats], Floats]  # (ratings, predictions) -> the error
 ERRORS: dict[str, ErrorOf] = {
     "absolute": lambda ratings, predicted: np.abs(ratings - predicted),
     "squared": lambda ratings, predicted: np.square(ratings - predicted),
+    "log": log_losses,
 }
 
 
@@ -370,24 +495,35 @@ def study(
     seed: int = 0,
     progress: Progress | None = None,
     *,
-    error: str = "absolute",
+    protocol: str = "schnabel",
+    error: str | None = None,
     imputation: str = "constant",
+    beta: float | None = None,
     store: Store | None = None,
 ) -> list[Row]:
     """Every estimator on every matrix, for `repeats` draws of the log.
 
     `data`: a `KnownSelection`, or what `known_selection` takes. `estimators`: names of `ESTIMATORS`; "all" leaves out
-    those on side features if there are none. `error`: "absolute" or "squared" difference to the rating. `imputation`:
-    the rating that imputed errors are taken against, "constant", "learned" or "cross-fitted", see `imputed_ratings`.
+    those on side features if there are none. `protocol`: the construction that `known_selection` makes. `error`: the
+    "absolute" or "squared" difference to the truth, or the "log" loss of labels; by default the construction's usual
+    one. `imputation`: the rating that imputed errors are taken against, "constant", "learned" or "cross-fitted", see
+    `imputed_ratings`. `beta`: of noisy propensities, by default the construction's (`noisy_propensity`).
     `store`: draws that it has are not measured again.
     A result depends only on `seed`, its repeat and its own names, not on the other estimators and matrices.
     """
     check_number("repeats", repeats, at_least=1, integer=True)
     check_number("seed", seed, at_least=0, integer=True)
-    chosen, predictions = _names("estimators", estimators, ESTIMATORS), _names("matrices", matrices, MATRICES)
-    check_choice("error", error, ERRORS)
+    check_choice("protocol", protocol, CONSTRUCTIONS)
+    construction = data.construction if isinstance(data, KnownSelection) else CONSTRUCTIONS[protocol]
+    chosen = _names("estimators", estimators, ESTIMATORS)
+    predictions = _names("matrices", matrices, construction.matrices)
+    error = construction.errors[0] if error is None else error
+    check_choice("error", error, construction.errors)
     check_choice("imputation", imputation, IMPUTATIONS)
-    known = data if isinstance(data, KnownSelection) else known_selection(data, seed)
+    if beta is not None:
+        check_number("beta", beta, at_least=0, at_most=1, advice="1 is the true propensity, 0 none.")
+    known = data if isinstance(data, KnownSelection) else known_selection(data, seed, protocol)
+    known = known if beta is None else replace(known, beta=beta)
     if estimators == "all" and known.user_features is None and known.item_features is None:
         chosen = [name for name in chosen if not name.endswith("-side")]
     rows, options = [], (chosen, predictions, seed, error, imputation)
@@ -426,21 +562,29 @@ def measure(
     estimators: Sequence[str],
     matrices: Sequence[str],
     seed: int = 0,
-    error: str = "absolute",
+    error: str | None = None,
     imputation: str = "constant",
 ) -> list[Row]:
     """All estimates on one draw of the log; depends on nothing but its arguments."""
-    draw = known.observe(random_numbers(seed, "log", repeat))
-    ideals, errors, found = {}, {}, {}
+    draw, error = known.observe(random_numbers(seed, "log", repeat)), error or known.construction.errors[0]
+    predicted, ideals, errors, found = {}, {}, {}, {}
     with one_thread(), one_blas_thread():
         imputed = imputed_ratings(imputation, draw, random_numbers(seed, "imputation", repeat))
         for matrix in matrices:
-            predicted = MATRICES[matrix](known.ratings, random_numbers(seed, "matrix", matrix))
-            errors[matrix], ideals[matrix] = errors_of(predicted, known.ratings, imputed, draw, ERRORS[error])
+            predicted[matrix] = known.predictions(matrix, random_numbers(seed, "matrix", matrix))
+            errors[matrix], ideals[matrix] = errors_of(predicted[matrix], known.truth, imputed, draw, ERRORS[error])
         for weights, names in groupby(sorted(estimators, key=_weights), key=_weights):  # the same weights are shared
             ratio_of = ratios(weights, known, draw, random_numbers(seed, "weights", weights, repeat))
-            for name, matrix in product(names, matrices):
-                found[name, matrix] = estimate(ESTIMATORS[name].risk, errors[matrix], ratio_of)
+            for name in names:
+                risk = ESTIMATORS[name].risk
+                if risk == "mrdr":
+                    importance = residual_weights("variance", ratio_of(torch.zeros(len(draw.log))) / draw.log.density)
+                    own = imputed_ratings(imputation, draw, random_numbers(seed, "imputation", repeat), importance)
+                for matrix in matrices:
+                    seen = errors[matrix]
+                    if risk == "mrdr":
+                        seen, _ = errors_of(predicted[matrix], known.truth, own, draw, ERRORS[error])
+                    found[name, matrix] = estimate(risk, seen, ratio_of)
     return [
         Row(matrix, name, repeat, ideals[matrix], found[name, matrix] / ideals[matrix] - 1)
         for matrix in matrices
@@ -449,10 +593,10 @@ def measure(
 
 
 def errors_of(
-    predicted: Floats, ratings: Ratings, imputed: ImputedRatings, draw: Draw, error: ErrorOf
+    predicted: Floats, truth: Floats | Ratings, imputed: ImputedRatings, draw: Draw, error: ErrorOf
 ) -> tuple[Errors, float]:
     """The errors that estimators see, and the mean error over all pairs, which they do not see."""
-    whole, rows = error(ratings, predicted), (draw.log.users, draw.log.items)
+    whole, rows = error(truth, predicted), (draw.log.users, draw.log.items)
     if not whole.any():
         raise DataError("a prediction matrix has no error on so few ratings. Take a larger matrix.")
     imputed_errors = error(imputed.on_log, predicted[rows]), error(imputed.on_pairs, predicted).ravel()
@@ -526,7 +670,7 @@ def _listed(names: Names) -> list[str]:
     return [names] if isinstance(names, str) else list(names)
 
 
-def _names(argument: str, names: Names, known: dict[str, Any]) -> list[str]:
+def _names(argument: str, names: Names, known: Collection[str]) -> list[str]:
     """The names asked for, each once and in their order; "all" for all."""
     chosen = list(known) if names == "all" else list(dict.fromkeys(_listed(names)))
     if not chosen:
@@ -536,9 +680,29 @@ def _names(argument: str, names: Names, known: dict[str, Any]) -> list[str]:
     return chosen
 
 
-def study_sheet(rows: Sequence[Row], data: str) -> Sheet:
+def study_sheet(rows: Sequence[Row], data: str, protocol: str = "schnabel", error: str | None = None) -> Sheet:
     """An estimator in each row, the prediction matrices side by side."""
-    return _sheet(rows, f"Estimates of the error of six predictions, {data}", "draws of the log")
+    construction = CONSTRUCTIONS[protocol]
+    title = f"Estimates of the {error or construction.errors[0]} error of six predictions, {data}, protocol {protocol}"
+    return _sheet(rows, title, "draws of the log", (f"{protocol}: {construction.citation}.",))
+
+
+def construction_sheet() -> Sheet:
+    """The public constructions of the study."""
+    columns = ("protocol", "truth", "P(observed)", "error", "predictions", "beta")
+    lines: list[dict[str, Value]] = [
+        {
+            "protocol": one.name,
+            "truth": one.words[0],
+            "P(observed)": one.words[1],
+            "error": ", ".join(one.errors),
+            "predictions": ", ".join(one.matrices),
+            "beta": "uniform" if one.beta is None else f"{one.beta:g}",
+        }
+        for one in CONSTRUCTIONS.values()
+    ]
+    notes = tuple(f"{one.name}: {one.citation}." for one in CONSTRUCTIONS.values())
+    return Sheet("Protocols of the bias study (`counterpoise bench bias`)", columns, lines, notes)
 
 
 def fitted_sheet(rows: Sequence[Row]) -> Sheet:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from counterpoise.config import Feedback, Protocol
+from counterpoise.config import Feedback
 from counterpoise.data.datasets import SOURCES, load_dataset, search_folders
 from counterpoise.data.log import Dataset, hash_logs
+from counterpoise.data.protocols import find_protocol
 from counterpoise.data.simulation import simulate
 from counterpoise.errors import ConfigError, DataError, did_you_mean
 from counterpoise.evaluation.evaluate import binary_labels
@@ -31,7 +32,7 @@ class BenchDataset:
 
     def load(
         self,
-        protocol: Protocol,
+        protocol: str,
         seed: int,
         threshold: float | None = None,
         read_options: Mapping[str, Any] | None = None,
@@ -46,6 +47,7 @@ class BenchDataset:
             self._check_simulated(protocol)
             return simulate(seed=seed, **self.shape, **kind).dataset
         own = {**((read_options or {}) if self.name not in BENCH_DATASETS else {}), **kind}
+        own["probe_fraction"] = find_protocol(protocol).probe
         dataset = load_dataset(self.name, protocol=protocol, seed=seed, threshold=threshold, **own)
         if dataset.test is None:
             ways = "hold rows out (`holdout`), or give it a test.csv"
@@ -54,9 +56,14 @@ class BenchDataset:
             binary_labels(log)  # raises now instead of in every fit
         return dataset
 
+    def list_length(self, protocol: str) -> int:
+        """The length k of the evaluated lists: the protocol's, or else the dataset's own."""
+        setting = find_protocol(protocol).setting(self.name)
+        return self.k if setting is None else setting.k
+
     def fingerprint(
         self,
-        protocol: Protocol,
+        protocol: str,
         threshold: float | None = None,
         read_options: Mapping[str, Any] | None = None,
         feedback: Feedback | None = None,
@@ -64,11 +71,11 @@ class BenchDataset:
         """A hash of k and the data; of simulated data, of k and their shape."""
         if self.shape:
             self._check_simulated(protocol)
-            return hash_logs(f"{self.k} {sorted(self.shape.items())}")
+            return hash_logs(f"{self.list_length(protocol)} {sorted(self.shape.items())}")
         dataset = self.load(protocol, 0, threshold, read_options, feedback)
-        return hash_logs(str(self.k), dataset.train, dataset.probe, dataset.test)
+        return hash_logs(str(self.list_length(protocol)), dataset.train, dataset.probe, dataset.test)
 
-    def _check_simulated(self, protocol: Protocol) -> None:
+    def _check_simulated(self, protocol: str) -> None:
         if protocol != "honest":
             raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
 

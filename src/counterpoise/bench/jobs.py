@@ -22,18 +22,18 @@ from counterpoise.bench.datasets import BENCH_DATASETS, BenchDataset, find_datas
 from counterpoise.bench.methods import BenchMethod, find_methods
 from counterpoise.bench.presets import preset_settings
 from counterpoise.bench.store import hash_facts
-from counterpoise.config import BenchPreset, Feedback, Protocol
+from counterpoise.config import BenchPreset, Feedback
 from counterpoise.data.log import Dataset
+from counterpoise.data.protocols import find_protocol
 from counterpoise.errors import ConfigError, CounterpoiseError, check_number
 from counterpoise.evaluation.evaluate import evaluate, metrics_and_replicates
 from counterpoise.evaluation.full_ranking import MEASURES, evaluate_ranking
-from counterpoise.evaluation.metrics import CLICK_METRIC_NAMES, METRIC_NAMES
+from counterpoise.evaluation.metrics import CLICK_METRIC_NAMES, METRIC_NAMES, PAPER_METRIC_NAMES
 from counterpoise.methods import configure
 from counterpoise.recommender import DebiasedRecommender
 
 REPLICATES = 200  # resampled sets of users, the same for all methods on one test
-RESAMPLED = ("auc", "ndcg", "f1", "ndcg_one", "f1_one")
-RESAMPLED_OF_CLICKS = ("auc", "ndcg", "recall", *CLICK_METRIC_NAMES)
+RESAMPLED = ("auc", "ndcg", "recall", "f1", *PAPER_METRIC_NAMES, *CLICK_METRIC_NAMES)
 ReadOptions = tuple[tuple[str, Any], ...]  # the items of `Job.read_options`: hashable
 
 
@@ -45,7 +45,7 @@ class Job:
     method: str
     seed: int
     preset: BenchPreset = "default"
-    protocol: Protocol = "honest"
+    protocol: str = "honest"
     threshold: float | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     read_options: Mapping[str, Any] = field(default_factory=dict)  # for files of the user's own
@@ -58,8 +58,9 @@ class Job:
     @cached_property
     def kind(self) -> Feedback:
         """What the rows of its log are."""
-        if self.feedback is not None or self.dataset in BENCH_DATASETS:
-            return self.feedback or "ratings"
+        feedback = self.feedback or find_protocol(self.protocol).feedback
+        if feedback is not None or self.dataset in BENCH_DATASETS:
+            return feedback or "ratings"
         return self.load().train.feedback
 
     @cached_property
@@ -102,9 +103,7 @@ class Job:
         facts = {name: getattr(self, name) for name in names} | {"settings": dict(self.settings), "model": own}
         data = _fingerprint(self.dataset, self.protocol, *self._source)
         facts |= {"source": self.bench_method.source(), "data": data, "version": __version__}
-        if self.kind == "clicks":
-            return facts | {"feedback": self.kind, "replicates": [REPLICATES, *RESAMPLED_OF_CLICKS]}
-        return facts | {"replicates": [REPLICATES, *RESAMPLED]}
+        return facts | {"feedback": self.kind, "replicates": [REPLICATES, *RESAMPLED]}
 
     @cached_property
     def config_hash(self) -> str:
@@ -119,7 +118,7 @@ class Job:
 
     def measure(self) -> dict[str, Any]:
         """Fit and evaluate: a row of results. If the fit fails, `failed` is the reason."""
-        dataset, method, k = self.load(), self.bench_method, self.bench_dataset.k
+        dataset, method, k = self.load(), self.bench_method, self.bench_dataset.list_length(self.protocol)
         row: dict[str, Any] = {
             "dataset": self.dataset,
             "method": self.method,
@@ -145,7 +144,7 @@ class Job:
 
 
 def measured(
-    model: Any, dataset: Dataset, k: int, protocol: Protocol
+    model: Any, dataset: Dataset, k: int, protocol: str
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
     """(every metric, the same of resampled sets of users); on a biased test weighted estimates, not resampled.
 
@@ -156,10 +155,9 @@ def measured(
     if dataset.ranked:
         ranking = evaluate_ranking(model, test, k, train=dataset.train)
         return {f"ranking_{name}": getattr(ranking, name) for name in MEASURES}, {}
-    if test.sample == "uniform" or protocol == "paper":
+    if test.sample == "uniform" or find_protocol(protocol).keeps_seen:
         metrics, resampled = metrics_and_replicates(model, test, k, REPLICATES)
-        names = RESAMPLED_OF_CLICKS if dataset.train.feedback == "clicks" else RESAMPLED
-        return metrics, {name: resampled[name] for name in names}
+        return metrics, {name: resampled[name] for name in RESAMPLED}
     found = evaluate(model, test, k, weights="balanced", train=dataset.train, probe=dataset.probe, bootstrap=0)
     return {name: getattr(found, name) for name in METRIC_NAMES}, {}
 
@@ -169,7 +167,7 @@ def plan(
     methods: Sequence[str],
     seeds: int,
     presets: Sequence[BenchPreset],
-    protocols: Sequence[Protocol],
+    protocols: Sequence[str],
     **common: Any,
 ) -> tuple[list[Job], list[dict[str, str]]]:
     """The fits of an experiment, and the datasets that were not found with the way to get them.
@@ -187,12 +185,13 @@ def plan(
         raise ConfigError(f"{named}: only for files of your own, and `datasets` names none.")
     missing = {dataset.name: advice for dataset in asked if (advice := dataset.missing())}
     found = [dataset.name for dataset in asked if dataset.name not in missing]
-    kinds = {dataset: Job(dataset, "", 0, presets[0], protocols[0], **common).kind for dataset in found}
+    pairs = list(product(found, protocols))
+    kinds = {pair: Job(pair[0], "", 0, presets[0], pair[1], **common).kind for pair in pairs}
     of_kind = {kind: find_methods(methods, kind) for kind in {*kinds.values()} or {common.get("feedback") or "ratings"}}
     jobs = [
         Job(dataset, method.name, seed, preset, protocol, **common)
-        for seed, dataset, protocol, preset in product(range(seeds), found, protocols, presets)
-        for method in of_kind[kinds[dataset]]
+        for seed, (dataset, protocol), preset in product(range(seeds), pairs, presets)
+        for method in of_kind[kinds[dataset, protocol]]
     ]
     for job in jobs[: len(jobs) // seeds]:
         job.config_hash  # noqa: B018  builds the model and reads the data
@@ -219,7 +218,7 @@ def _versions() -> dict[str, str]:
 
 @lru_cache(maxsize=32)
 def _fingerprint(
-    dataset: str, protocol: Protocol, threshold: float | None, read_options: ReadOptions, feedback: Feedback | None
+    dataset: str, protocol: str, threshold: float | None, read_options: ReadOptions, feedback: Feedback | None
 ) -> str:
     return find_dataset(dataset).fingerprint(protocol, threshold, dict(read_options), feedback)
 
@@ -227,7 +226,7 @@ def _fingerprint(
 @lru_cache(maxsize=16)
 def _load(
     dataset: str,
-    protocol: Protocol,
+    protocol: str,
     seed: int,
     threshold: float | None,
     read_options: ReadOptions,

@@ -1,4 +1,4 @@
-"""The effect of the evaluation protocol: the same methods on honest and paper splits, two rules for empty users."""
+"""Evaluation protocols: what each one is, its published numbers, and the effect of "paper" against "honest"."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from counterpoise.bench.tables import Sheet, Value
-from counterpoise.config import Protocol
+from counterpoise.bench.published import DATASETS, published_lines
+from counterpoise.bench.tables import Sheet, Value, metric_name
+from counterpoise.data.protocols import PROTOCOLS, Protocol, find_protocol
 from counterpoise.evaluation.metrics import EMPTY_USERS, PAPER_EMPTY_USERS
 
-PROTOCOLS: tuple[Protocol, ...] = ("honest", "paper")
+COMPARED = ("honest", "paper")
 METRICS = ("auc", "ndcg", "ndcg_one", "f1", "f1_one")
 COLUMNS = ("method", "metric", "seeds", "honest", "paper", "difference", "std")
 NOTE = (
@@ -19,6 +20,42 @@ NOTE = (
     f"ndcg, f1: {EMPTY_USERS}; ndcg_one, f1_one: {PAPER_EMPTY_USERS}. "
     "Means over seeds; the difference is paper - honest over the same seeds, with its standard deviation."
 )
+COLUMNS_OF_PUBLISHED = ("protocol", "method", *DATASETS)
+LISTED = ("protocol", "datasets", "test without", "empty users", "metrics", "tuned on")
+MORE = "`counterpoise bench protocols NAME` shows what is not known of one, and its published numbers."
+PUBLISHED_NOTE = (
+    "Published means, in the order of the protocol's metrics. Compare within one protocol only: thresholds, tests, "
+    "rules and models differ between them."
+)
+
+
+def protocol_sheets(names: Sequence[str]) -> list[Sheet]:
+    """What is known of the protocols of these names and their published numbers; of none, a list of all protocols."""
+    chosen = [find_protocol(name) for name in names] or list(PROTOCOLS.values())
+    notes = [f"{one.name}: {one.citation}." + (f" Note: {one.note}." if one.note and names else "") for one in chosen]
+    notes += [] if names else [MORE]
+    facts = [one.to_dict() for one in chosen]
+    listed = Sheet("Protocols", LISTED, [_listed(one) for one in chosen], tuple(notes), facts)
+    lines = published_lines([one.name for one in chosen]) if names else []
+    return [listed] + ([Sheet("Published numbers", COLUMNS_OF_PUBLISHED, lines, (PUBLISHED_NOTE,))] if lines else [])
+
+
+def _listed(protocol: Protocol) -> dict[str, Value]:
+    """A protocol in words."""
+    settings = [f"{name} >= {one.threshold:g}, @{one.k}" for name, one in protocol.datasets.items()]
+    shares = {"probe": protocol.probe * (not protocol.keeps_probe), "validation": protocol.validation}
+    removed = ([] if protocol.keeps_seen else ["pairs of the log"]) + [f"{v:.0%} {n}" for n, v in shares.items() if v]
+    ks = {setting.k for setting in protocol.datasets.values()} or {0}
+    names = [metric_name(metric, max(ks)).split("@")[0] for metric in protocol.metrics]
+    kind = "" if protocol.feedback is None else f"{protocol.feedback}: "
+    return {
+        "protocol": protocol.name,
+        "datasets": kind + ("; ".join(settings) or "any"),
+        "test without": ", ".join(removed) or "nothing",
+        "empty users": protocol.empty_users,
+        "metrics": ", ".join(names),
+        "tuned on": protocol.tuned_on,
+    }
 
 
 def sheets(rows: Sequence[Mapping[str, Any]], failures: Sequence[str] = ()) -> list[Sheet]:
@@ -37,7 +74,7 @@ def sheets(rows: Sequence[Mapping[str, Any]], failures: Sequence[str] = ()) -> l
 
 def _line(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Value]:
     """One metric of one method."""
-    values: dict[str, dict[int, float]] = {protocol: {} for protocol in PROTOCOLS}
+    values: dict[str, dict[int, float]] = {protocol: {} for protocol in COMPARED}
     title = rows[0]["method"]
     for row in rows:
         if row["failed"] is None and row["metrics"].get(metric) is not None:
@@ -46,7 +83,7 @@ def _line(rows: Sequence[Mapping[str, Any]], metric: str) -> dict[str, Value]:
     seeds = sorted(set(values["honest"]) & set(values["paper"]))
     if not seeds:
         return {"method": title, "metric": metric, "seeds": 0}
-    honest, paper = (np.array([values[protocol][seed] for seed in seeds]) for protocol in PROTOCOLS)
+    honest, paper = (np.array([values[protocol][seed] for seed in seeds]) for protocol in COMPARED)
     gap = paper - honest
     return {
         "method": title,

@@ -1,54 +1,80 @@
-"""The published numbers: the paper's Table 1, to be read beside results on the paper's protocol only."""
+"""Published numbers by the protocol of their table, to be read beside results of the same protocol only."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from counterpoise.methods import PAPER
+from counterpoise.data.protocols import PROTOCOLS, find_protocol
 
-CITATION = f"{PAPER}, ICLR"
-DATASETS = {"coat": "coat", "yahoo-r3": "music", "kuairec": "product"}  # our names, the paper's
-METRICS = {"AUC": "auc", "NDCG": "ndcg_one", "F1": "f1_one"}  # the paper's names, ours
+DATASETS = ("coat", "yahoo-r3", "kuairec")  # of published tables, in the paper's order
 OTHER_TITLES = {"StableDR": "SDR"}  # the paper's text and its table disagree
 
 
 @dataclass(frozen=True)
 class Published:
-    """One number of the paper's Table 1: mean and standard deviation over seeds."""
+    """One published number: mean and standard deviation over runs."""
 
     mean: float
-    std: float
+    std: float  # nan where it was not recorded
     significant: bool  # starred: p <= 0.05 against the best baseline
-    k: int | None  # the length of the lists; None for AUC
 
 
-def published(title: str, dataset: str, metric: str) -> Published | None:
-    """The paper's result for a method by its title there ("AKBDR-Gau"), a dataset by our name, and a metric.
+def published(protocol: str, title: str, dataset: str, metric: str, k: int) -> Published | None:
+    """The number of a method by its title ("AKBDR-Gau"), in the table of a protocol; None if there is none.
 
-    `metric`: "auc", "ndcg_one" or "f1_one". None if the paper has none.
+    `metric`: by our name, with the protocol's rule for empty users ("ndcg_one"); k is the length of its lists.
     """
-    return _table().get((OTHER_TITLES.get(title, title), dataset, metric))
+    own = published_on(protocol, dataset).get(OTHER_TITLES.get(title, title), {})
+    return own.get((metric, None if metric == "auc" else k))
+
+
+@cache
+def published_on(protocol: str, dataset: str) -> Mapping[str, Mapping[tuple[str, int | None], Published]]:
+    """{title: {(metric, k or None for AUC): number}} of a protocol's table on one dataset, in its order."""
+    rules = find_protocol(protocol)
+    ours = {metric.removesuffix("_one"): metric for metric in rules.metrics}
+    found: dict[str, dict[tuple[str, int | None], Published]] = {}
+    for row in _rows():
+        if (row["protocol"], row["dataset"]) == (protocol, dataset):
+            name, _, k = row["metric"].partition("@")
+            value = Published(float(row["mean"]), float(row["std"] or math.nan), row["significant"] == "1")
+            found.setdefault(row["method"], {})[ours[name.lower()], int(k) if k else None] = value
+    return found
 
 
 @cache
 def places() -> Mapping[str, int]:
-    """The row of the paper's table in which each title stands."""
-    titles = list(dict.fromkeys(title for title, _, _ in _table()))
+    """The row in which each title stands in Table 1 of the kernel balancing paper."""
+    titles = list(published_on("paper", "coat"))
     return {title: place for place, title in enumerate(titles)} | {
         other: titles.index(title) for other, title in OTHER_TITLES.items()
     }
 
 
+def published_lines(protocols: Sequence[str] = tuple(PROTOCOLS)) -> list[dict[str, str]]:
+    """A line for each protocol and method, with its numbers on each dataset as "0.703 / 0.605 / 0.467".
+
+    Their metrics are those of the protocol for its length of lists; of one metric, for all its lengths.
+    """
+    lines = []
+    for protocol in protocols:
+        tables = {dataset: published_on(protocol, dataset) for dataset in DATASETS}
+        for title in dict.fromkeys(title for table in tables.values() for title in table):
+            numbers = {
+                dataset: " / ".join(f"{number.mean:.3f}" for number in table[title].values())
+                for dataset, table in tables.items()
+                if title in table
+            }
+            lines.append({"protocol": protocol, "method": title} | numbers)
+    return lines
+
+
 @cache
-def _table() -> Mapping[tuple[str, str, str], Published]:
-    ours = {theirs: name for name, theirs in DATASETS.items()}
-    found = {}
-    for row in csv.DictReader(files(__package__).joinpath("table1.csv").read_text(encoding="utf-8").splitlines()):
-        name, _, k = row["metric"].partition("@")
-        value = Published(float(row["mean"]), float(row["std"]), row["significant"] == "1", int(k) if k else None)
-        found[row["method"], ours[row["dataset"]], METRICS[name]] = value
-    return found
+def _rows() -> list[dict[str, str]]:
+    text = files(__package__).joinpath("published.csv").read_text(encoding="utf-8")
+    return list(csv.DictReader(text.splitlines()))

@@ -2,7 +2,8 @@
 
 As in the paper's Table 1, methods stand in two blocks, IPS-based (MF included) and DR-based. The best two methods and
 the best baseline of a block are marked, and every method that is no baseline is tested against the latter. Methods of
-other families stand in a block of their own and are compared with all. All methods for clicks are one block.
+other families stand in a block of their own and are compared with all. All methods for clicks are one block. With a
+named `baseline` every other method is tested against it instead.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from counterpoise.bench.published import CITATION, DATASETS, Published, places, published
+from counterpoise.bench.published import DATASETS, Published, places, published
 from counterpoise.bench.statistics import (
     Floats,
     Interval,
@@ -28,15 +29,14 @@ from counterpoise.bench.statistics import (
     paired_t_test,
     wilcoxon_test,
 )
-from counterpoise.config import Protocol
-from counterpoise.errors import ConfigError, DataError, check_choice, check_number, short_repr
+from counterpoise.data.protocols import find_protocol
+from counterpoise.errors import ConfigError, DataError, check_choice, check_number, did_you_mean, short_repr
 from counterpoise.evaluation.full_ranking import RANKING_METRIC_NAMES
 from counterpoise.evaluation.metrics import CLICK_METRIC_NAMES, LOWER_IS_BETTER, METRIC_NAMES, PAPER_METRIC_NAMES
 
 Block = Literal["IPS", "DR", "clicks", "other"]
 BLOCKS: dict[str, Block] = {"naive": "IPS", "ips": "IPS", "dr": "DR", "imputation": "DR"}  # by family
 GROUPS = ("baseline", "ours", "own")
-METRICS: dict[Protocol, tuple[str, ...]] = {"honest": ("auc", "ndcg", "f1"), "paper": ("auc", "ndcg_one", "f1_one")}
 METRICS_OF_CLICKS = ("ndcg", "recall", "map", "dcg")  # on a test of relevance
 TABLE_METRIC_NAMES = METRIC_NAMES | PAPER_METRIC_NAMES | CLICK_METRIC_NAMES | RANKING_METRIC_NAMES
 SIGNIFICANCE = 0.05  # the paper's level of p
@@ -116,7 +116,7 @@ CHECKS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """A method against the best baseline of its block, paired over the seeds that both have."""
+    """A method against the named baseline, or the best one of its block, paired over the seeds that both have."""
 
     against: str  # the baseline's title
     seeds: int
@@ -139,11 +139,11 @@ class Cell:
     mean: float
     std: float
     interval: Interval  # of the mean, over users
-    published: Published | None  # of the same test: the paper's protocol, lists of the same length, and its metrics
+    published: Published | None  # of the same protocol, metric and length of lists
     published_difference: float  # ours - published
     best: bool  # one of the best two of its block, as printed
     best_baseline: bool  # as printed, so that there may be two
-    comparison: Comparison | None  # None for baselines, and where there is none to compare with
+    comparison: Comparison | None  # None for the baseline or all baselines, and where there is none to compare with
 
 
 @dataclass(frozen=True)
@@ -184,46 +184,63 @@ class Table:
     sections: list[Section]
     missing: dict[str, str]
     notes: list[str]  # on all sections
+    baseline: str | None = None  # the title of what all others are tested against; None: the best of each block
 
     def to_dict(self) -> dict[str, Any]:
         """Everything in types that JSON has; None for nan."""
-        facts = json.dumps(asdict(self) | {"published": CITATION})
+        facts = json.dumps(asdict(self))
         return dict(json.loads(facts, parse_constant=lambda nan: None))
 
 
 def summarise(
     rows: Iterable[Mapping[str, Any]],
     missing: Iterable[Mapping[str, str]] = (),
-    metrics: Sequence[str] = METRICS["honest"],
+    metrics: Sequence[str] = find_protocol("honest").metrics,
     level: float = 0.95,
     notes: Sequence[str] = (),
+    baseline: str | None = None,
 ) -> Table:
     """The facts of a table; the order of rows does not matter.
 
     `rows`: one for each fit (see `Fit`). One without `metrics` and without `failed` is planned and counts as pending,
     as does every seed that another method of the same section has.
     `missing`: {"dataset": ..., "missing": how to get it} for each dataset that was not found. `notes`: lines that stand
-    below every section.
+    below every section. `baseline`: the method or title that every other is tested against, in all blocks; by default
+    methods that are no baseline, against the best one of their block.
     """
     chosen = check_metrics(metrics)
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
+    fits = [Fit.of(row) for row in rows]
+    against = None if baseline is None else baseline_title(baseline, {fit.method: fit.title for fit in fits})
     sections = defaultdict(list)
-    for fit in map(Fit.of, rows):
+    for fit in fits:
         sections[_section_order(fit)].append(fit)
     absent = sorted(missing, key=lambda one: _dataset_order(one["dataset"]))
     return Table(
         metrics=chosen,
         level=float(level),
-        sections=[_section(sections[order], chosen, level) for order in sorted(sections)],
+        sections=[_section(sections[order], chosen, level, against) for order in sorted(sections)],
         missing={one["dataset"]: one["missing"] for one in absent},
         notes=list(notes),
+        baseline=against,
     )
+
+
+def baseline_title(baseline: str, titles: Mapping[str, str]) -> str:
+    """The title of the baseline, by its name or title; `titles`: those of all methods of a table, by name."""
+    known = {word.lower(): title for name, title in titles.items() for word in (name, title)}
+    if baseline.lower() not in known:
+        listed, hint = ", ".join(titles), did_you_mean(baseline, titles)
+        raise ConfigError(f"`baseline` must be a method of this table, among {listed}, got {baseline!r}.{hint}")
+    return known[baseline.lower()]
 
 
 def check_metrics(metrics: Sequence[str]) -> list[str]:
     """Each metric once."""
     if not metrics:
-        raise ConfigError(f"`metrics` must name at least one metric, such as {', '.join(METRICS['honest'])}.")
+        raise ConfigError(
+            f"`metrics` must name at least one metric, such as {', '.join(find_protocol('honest').metrics)}."
+        )
     for metric in metrics:
         check_choice("metrics", metric, TABLE_METRIC_NAMES)
     return list(dict.fromkeys(metrics))
@@ -247,7 +264,7 @@ def _dataset_order(dataset: str) -> tuple[int, str]:
     return list(DATASETS).index(dataset) if dataset in DATASETS else len(DATASETS), dataset
 
 
-def _section(fits: Sequence[Fit], metrics: Sequence[str], level: float) -> Section:
+def _section(fits: Sequence[Fit], metrics: Sequence[str], level: float, baseline: str | None) -> Section:
     by_method = defaultdict(list)
     for fit in sorted(fits, key=lambda fit: fit.seed):
         by_method[fit.method].append(fit)
@@ -257,7 +274,7 @@ def _section(fits: Sequence[Fit], metrics: Sequence[str], level: float) -> Secti
             where = f"{fit.method!r} on {fit.dataset!r} (preset {fit.preset!r}, protocol {fit.protocol!r})"
             raise DataError(f"{where} has two rows with seed {fit.seed}. Keep one row for each fit.")
     seeds = sorted({fit.seed for fit in fits})
-    columns = {metric: _column(methods, metric, level) for metric in metrics}
+    columns = {metric: _column(methods, metric, level, baseline) for metric in metrics}
     lines = [_line(own, seeds, {metric: columns[metric][own[0].method] for metric in metrics}) for own in methods]
     first = fits[0]
     return Section(first.dataset, first.preset, first.protocol, first.k, seeds, lines, first.feedback)
@@ -297,11 +314,11 @@ class _Series:
         return np.array(found if len({len(one) for one in found}) == 1 else [], np.float64)
 
 
-def _column(methods: Sequence[Sequence[Fit]], metric: str, level: float) -> dict[str, Cell]:
+def _column(methods: Sequence[Sequence[Fit]], metric: str, level: float, baseline: str | None) -> dict[str, Cell]:
     """One metric of all methods."""
     column = {fits[0].method: _Series(fits, metric) for fits in methods}
     measured = [series for series in column.values() if series.values]
-    comparisons = _comparisons(measured, level)
+    comparisons = _comparisons(measured, level, baseline)
     return {method: _cell(series, measured, level, comparisons.get(method)) for method, series in column.items()}
 
 
@@ -337,20 +354,20 @@ def _is_among(series: _Series, peers: Sequence[_Series], places: int) -> bool:
 
 
 def _published(fit: Fit, metric: str) -> Published | None:
-    """The paper's number, where it has one of the same test, by the same metric for lists of the same length."""
-    if fit.protocol != "paper" or fit.group == "own":
-        return None
-    known = published(fit.title, fit.dataset, metric)
-    return known if known is None or known.k in (None, fit.k) else None
+    """The number of the method in the published table of this protocol, by the same metric for lists of this length."""
+    return None if fit.group == "own" else published(fit.protocol, fit.title, fit.dataset, metric, fit.k)
 
 
-def _comparisons(measured: Sequence[_Series], level: float) -> dict[str, Comparison]:
-    """Each method that is no baseline against the best baseline of its block; p corrected over all of them."""
+def _comparisons(measured: Sequence[_Series], level: float, baseline: str | None) -> dict[str, Comparison]:
+    """Each method against what it is tested against (see `summarise`); p corrected over all methods compared."""
     found: dict[str, dict[str, Any]] = {}
     for series in measured:
-        baselines = _baselines(series, measured)
-        if baselines and series.first.group != "baseline":
-            best = max(baselines, key=lambda baseline: baseline.score)
+        if baseline is None:
+            baselines = _baselines(series, measured) if series.first.group != "baseline" else []
+        else:
+            baselines = [other for other in measured if other.first.title == baseline and other is not series]
+        if baselines:
+            best = max(baselines, key=lambda other: other.score)
             found[series.first.method] = _comparison(series, best, level)
     for p in ("t_p", "wilcoxon_p"):
         corrected = holm([facts[p] for facts in found.values()])

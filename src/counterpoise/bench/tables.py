@@ -18,9 +18,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from counterpoise.bench.published import CITATION
+from counterpoise.bench.published import published_on
 from counterpoise.bench.statistics import MIN_SEEDS
 from counterpoise.bench.summary import TABLE_METRIC_NAMES, Cell, Comparison, Line, Section, Table, line_order
+from counterpoise.data.protocols import find_protocol
 from counterpoise.evaluation.full_ranking import RANKING_METRIC_NAMES
 from counterpoise.evaluation.metrics import (
     CLICK_METRIC_NAMES,
@@ -43,16 +44,13 @@ MARKS = "Bold: the best two of each block. Underlined: its best baseline."
 LATEX_MARKS = (
     "The best two results are bold and the best baseline is underlined, for IPS-based and for DR-based methods."
 )
+BEST_BASELINE = "the best baseline of its block"
 STARS = {
-    "*": "better than the best baseline of its block by the paired t-test over seeds, p <= 0.05",
+    "*": "better than {} by the paired t-test over seeds, p <= 0.05",
     "↓": "worse than it by the same test",
     "†": "also after Holm's correction over all methods compared here",
 }
-LATEX_STARS = {
-    "*": r"$^{*}$ better than the best baseline by the paired t-test over seeds ($p \leq 0.05$).",
-    "↓": r"$^{\downarrow}$ worse than the best baseline by the same test.",
-    "†": r"$^{\dagger}$ also after Holm's correction over all methods compared on the dataset.",
-}
+LATEX_SIGNS = {"*": "*", "↓": r"\downarrow", "†": r"\dagger"}
 ON_CLICKS = "Learned from clicks, which are the positive rows of the log alone; tested on uniform pairs of both kinds."
 CLICK_FORMULAS = {
     "map": "the sum over positives at ranks r <= k of the share of positives among the first r, over min(k, positives)",
@@ -64,7 +62,7 @@ RANKED_CLICKS = (
 )
 UNTESTED = f"With fewer than {MIN_SEEDS} seeds a difference is not tested and has no mark."
 TESTED = "p tells whether other seeds would agree, the interval whether other users would."
-PUBLISHED = f"Published: Table 1 of {CITATION}. Its settings differ: read differences as a hint."
+PUBLISHED = "Published: {}. Its settings differ: read differences as a hint."
 LEARN_PROBE_ROWS = ("mf-with-probe", "mf-probe", "cause", "kd-bridge", "kd-refine", "autodebias", "counterpoise")
 NOT_FOUND = "datasets not found"
 COLUMNS = (  # of the CSV
@@ -179,13 +177,13 @@ def _means(table: Table, section: Section, style: Style) -> Grid:
     notes = [
         f"Mean ± standard deviation over {_counted(len(section.seeds), 'seed')}.",
         *([MARKS] if style is MARKDOWN else []),
-        *(f"{star} {meaning}." for star, meaning in STARS.items() if star in stars),
+        *(f"{star} {meaning}." for star, meaning in _meanings(table).items() if star in stars),
         *_test_notes([section]),
-        *_block_notes([section]),
+        *_block_notes(table, [section]),
         *_rule_notes(table.metrics, [section.k]),
         *_click_notes(table.metrics, section),
         *_probe_notes(section),
-        *([PUBLISHED] if known else []),
+        *_published_notes(section),
         *table.notes,
         *_status_notes(section),
     ]
@@ -193,17 +191,19 @@ def _means(table: Table, section: Section, style: Style) -> Grid:
 
 
 def _differences(table: Table, section: Section, style: Style) -> Grid | None:
-    """Every method that is no baseline, against the best one of its block; None if there is no such method."""
+    """Every method that is tested, against its baseline; None if there is no such method."""
     lines = [line for line in section.lines if any(cell.comparison for cell in line.cells.values())]
     if not lines:
         return None
+    against = table.baseline or "best baseline"
     note = (
-        f"Ours - best baseline over the seeds that both have [its {100 * table.level:g} % interval over users], "
-        f"p of the paired t-test (after Holm's correction). {TESTED}"
+        f"{'Method' if table.baseline else 'Ours'} - {against} over the seeds that both have "
+        f"[its {100 * table.level:g} % interval over users], p of the paired t-test (after Holm's correction). {TESTED}"
     )
     rows = _rows(lines, style, lambda cell: style.text(_comparison_cell(cell)))
-    title = f"{_title(section)}: against the best baseline"
-    return Grid(title, _columns(table, section), rows, [note, *_baseline_notes(table, section)])
+    title = f"{_title(section)}: against {table.baseline or 'the best baseline'}"
+    notes = [] if table.baseline else _baseline_notes(table, section)
+    return Grid(title, _columns(table, section), rows, [note, *notes])
 
 
 def _intervals(table: Table, section: Section, style: Style) -> Grid | None:
@@ -233,7 +233,7 @@ def _latex_table(table: Table, sections: Sequence[Section]) -> str:
         r"% needs \usepackage{booktabs}",
         r"\begin{table*}",
         r"\centering\footnotesize\setlength{\tabcolsep}{3pt}",
-        rf"\caption{{{_caption(sections)}}}",
+        rf"\caption{{{_caption(table, sections)}}}",
         rf"\begin{{tabular}}{{l{(' ' + 'c' * metrics) * len(sections)}}}",
         r"\toprule",
         _latex_row([""] + [rf"\multicolumn{{{metrics}}}{{c}}{{{_small_caps(section)}}}" for section in sections]),
@@ -256,15 +256,18 @@ def _small_caps(section: Section) -> str:
     return rf"\textsc{{{_latex(section.dataset)}}}"
 
 
-def _caption(sections: Sequence[Section]) -> str:
+def _caption(table: Table, sections: Sequence[Section]) -> str:
     counts = sorted({len(section.seeds) for section in sections})
     seeds = _counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
     names = ", ".join(dict.fromkeys(map(_small_caps, sections)))
     where = f"preset {_latex(sections[0].preset)}, protocol {_latex(sections[0].protocol)}"
     text = f"Performance on {names}: mean and standard deviation over {seeds} ({where})."
     shown = _stars_shown(sections)
-    others = map(_latex, [*_test_notes(sections), *_block_notes(sections)])
-    return " ".join([text, LATEX_MARKS, *others, *(meaning for star, meaning in LATEX_STARS.items() if star in shown)])
+    others = map(_latex, [*_test_notes(sections), *_block_notes(table, sections)])
+    marks = (
+        f"$^{{{LATEX_SIGNS[star]}}}$ {_latex(meaning)}." for star, meaning in _meanings(table).items() if star in shown
+    )
+    return " ".join([text, LATEX_MARKS, *others, *marks])
 
 
 def _latex_body(table: Table, sections: Sequence[Section]) -> list[str]:
@@ -291,7 +294,7 @@ def _latex_cell(cell: Cell) -> str:
     r"""As the paper: \textbf{mean}$^{*}_{\pm deviation}$."""
     if not cell.seeds:
         return LATEX_NOTHING
-    raised = _stars(cell.comparison).replace("†", r"\dagger").replace("↓", r"\downarrow")
+    raised = "".join(LATEX_SIGNS[star] for star in _stars(cell.comparison))
     above = f"^{{{raised}}}" if raised else ""
     below = "" if math.isnan(cell.std) else rf"_{{\pm{cell.std:.3f}}}"
     return LATEX_STYLE.value(cell) + (f"${above}{below}$" if above or below else "")
@@ -407,9 +410,30 @@ def _probe_notes(section: Section) -> list[str]:
     """Which methods have learned labels of the test, where the test keeps the rows of the probe."""
     learned = {METHODS[name].title for name in LEARN_PROBE_ROWS}
     seen = [line.title for line in section.lines if line.title in learned]
-    if section.protocol != "paper" or not seen:
+    if not find_protocol(section.protocol).keeps_probe or not seen:
         return []
     return [f"This test keeps the rows of the probe, whose labels {', '.join(seen)} have learned: no fair comparison."]
+
+
+def _meanings(table: Table) -> dict[str, str]:
+    """What each mark means, with what methods are tested against."""
+    return {star: meaning.format(table.baseline or BEST_BASELINE) for star, meaning in STARS.items()}
+
+
+def _published_notes(section: Section) -> list[str]:
+    """Whose the published numbers of the section's protocol are, and those of methods that are not in the table."""
+    known = published_on(section.protocol, section.dataset)
+    if not known:
+        return []
+    rules, shown = find_protocol(section.protocol), {line.title for line in section.lines}
+    notes = [PUBLISHED.format(rules.citation)] + ([f"Protocol {rules.name}: {rules.note}."] if rules.note else [])
+    absent = [
+        f"{title} " + " / ".join(f"{number.mean:.3f}" for (_, k), number in numbers.items() if k in (None, section.k))
+        for title, numbers in known.items()
+        if title not in shown
+    ]
+    names = ", ".join(metric_name(metric, section.k) for metric in rules.metrics)
+    return notes + ([f"Also published there ({names}): {'; '.join(absent)}."] if absent else [])
 
 
 def _stars_shown(sections: Iterable[Section]) -> set[str]:
@@ -434,8 +458,10 @@ def _test_notes(sections: Iterable[Section]) -> list[str]:
     return [UNTESTED] if untested else []
 
 
-def _block_notes(sections: Iterable[Section]) -> list[str]:
+def _block_notes(table: Table, sections: Iterable[Section]) -> list[str]:
     """What methods outside of the paper's two blocks are compared with, if there are any."""
+    if table.baseline is not None:
+        return []
     return [OTHERS] if any(line.block == "other" for section in sections for line in section.lines) else []
 
 

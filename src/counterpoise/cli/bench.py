@@ -26,7 +26,8 @@ from counterpoise.cli.options import (
     with_options,
     words,
 )
-from counterpoise.config import BenchPreset, EngineName, Protocol
+from counterpoise.config import BenchPreset, EngineName
+from counterpoise.data.protocols import find_protocol
 from counterpoise.errors import RESUME_ADVICE, ConfigError, check_choice, check_number, did_you_mean, stoppable
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class FitOptions(LogColumns, HoldoutOptions):
     ] = None
 
     def plan(
-        self, datasets: str, methods: str, seeds: int, presets: Sequence[BenchPreset], protocols: Sequence[Protocol]
+        self, datasets: str, methods: str, seeds: int, presets: Sequence[BenchPreset], protocols: Sequence[str]
     ) -> tuple[list[Job], list[dict[str, str]]]:
         """The fits of every method on every dataset, both lists separated by commas; and the datasets not found."""
         from counterpoise.bench.jobs import plan
@@ -134,14 +135,14 @@ class FitOptions(LogColumns, HoldoutOptions):
 def show_sheets(
     sheets: list[Sheet],
     missing: list[dict[str, str]],
-    files: Path,
+    files: Path | None,
     output: OutputOptions,
     pictures: Sequence[Path] = (),
 ) -> None:
-    """Print sheets and write them to `files`.md, .json and .csv; without any, nothing is written."""
+    """Print sheets and write them to `files`.md, .json and .csv; without any sheet or `files`, nothing is written."""
     from counterpoise.bench.tables import write_sheets
 
-    paths = [*write_sheets(sheets, files.parent, files.name), *pictures] if sheets else []
+    paths = [*write_sheets(sheets, files.parent, files.name), *pictures] if sheets and files else []
     if output.as_json:
         facts = [sheet.to_dict() for sheet in sheets]
         show_json({"sheets": facts, "missing": missing, "files": list(map(str, paths))})
@@ -152,7 +153,7 @@ def show_sheets(
             print_line("\n".join(sheet.notes))
         for absent in missing:
             print_line(f"{absent['dataset']} is missing. {absent['missing']}")
-        if paths:
+        if files and paths:
             print_line(f"Written to {files.parent}: {', '.join(sorted(path.name for path in paths))}")
 
 
@@ -174,9 +175,18 @@ def table(
         ),
     ] = "default",
     protocol: Annotated[
-        Protocol,
-        option("Never test on a pair that was trained on (honest), or split as the paper did.", panel="Evaluation"),
+        str,
+        option("Evaluate by this protocol of `counterpoise bench protocols`.", metavar="NAME", panel="Evaluation"),
     ] = "honest",
+    baseline: Annotated[
+        str | None,
+        option(
+            "Test all methods against this one.",
+            metavar="NAME",
+            shown="the best baseline of each block",
+            panel="Evaluation",
+        ),
+    ] = None,
     metrics: Annotated[
         str | None,
         option(
@@ -198,7 +208,7 @@ def table(
 ) -> None:
     """The paper's Table 1: methods x datasets x seeds, with tests of significance from 5 seeds on.
 
-    Published numbers are of the paper's protocol, and stand beside ours only with --protocol paper.
+    Published numbers stand beside ours only under the protocol of their own table, such as --protocol paper.
     Written to OUT as NAME.md, .tex, .csv and .json. Stop it at any time; the same command resumes. With --tune, the
     settings found for each method are written as NAME-settings.md, .csv and .json.
 
@@ -206,23 +216,26 @@ def table(
         counterpoise bench table --datasets coat --methods mf,ips,skb-dr,counterpoise
         counterpoise bench table --datasets coat --methods all --seeds 10 --jobs 4
     """
-    from counterpoise.bench.summary import check_metrics, summarise
+    from counterpoise.bench.summary import baseline_title, check_metrics, summarise
     from counterpoise.bench.tables import FORMATS, as_terminal
     from counterpoise.bench.tuning import table_note
     from counterpoise.storage import write_text
 
     chosen = None if metrics is None else check_metrics(words(metrics) or [])
+    rules = find_protocol(protocol)
     check_number("tune", tune, at_least=0, integer=True)
     check_choice("preset", preset, PRESETS)
     planned, missing = fits.plan(datasets, methods, seeds, PRESETS[preset], [protocol])
     if not planned:
         show_sheets([], missing, run.out / name, output)
         return
-    notes, chosen = biased_tests(planned), chosen or usual_metrics(planned, protocol)
+    if baseline is not None:
+        baseline = baseline_title(baseline, {job.method: job.bench_method.title for job in planned})
+    notes, chosen = biased_tests(planned), chosen or usual_metrics(planned, rules.metrics)
     if tune:
         planned = tuned(planned, tune, run, run.out / f"{name}-settings", output.visible)
         notes += [table_note(tune, f"{name}-settings.md")]
-    found = summarise(run.fit(planned, output.visible), missing, chosen, notes=notes)
+    found = summarise(run.fit(planned, output.visible), missing, chosen, notes=notes, baseline=baseline)
     for ending, layout in FORMATS.items():
         write_text(run.out / f"{name}.{ending}", layout(found))
     if output.as_json:
@@ -239,14 +252,15 @@ def table(
         )
 
 
-def usual_metrics(jobs: Sequence[Job], protocol: Protocol) -> list[str]:
-    """The metrics of a table, by the kinds of its logs and tests."""
-    from counterpoise.bench.summary import METRICS, METRICS_OF_CLICKS
+def usual_metrics(jobs: Sequence[Job], metrics: Sequence[str]) -> list[str]:
+    """The metrics of a table, by the kinds of its logs and tests; `metrics`: those of its protocol."""
+    from counterpoise.bench.summary import METRICS_OF_CLICKS
     from counterpoise.evaluation.full_ranking import RANKING_METRIC_NAMES
 
     found: dict[str, None] = {}
     for job in {job.dataset: job for job in jobs}.values():
-        tested = METRICS_OF_CLICKS if job.kind == "clicks" else METRICS[protocol]
+        general = job.kind == "clicks" and find_protocol(job.protocol).feedback is None
+        tested = METRICS_OF_CLICKS if general else metrics
         found |= dict.fromkeys(RANKING_METRIC_NAMES if job.load().ranked else tested)
     return list(found)
 
@@ -257,7 +271,8 @@ def biased_tests(jobs: Sequence[Job]) -> list[str]:
     tests = {names: data.test for names, data in loaded.items() if not data.ranked}
     biased = sorted(names for names, test in tests.items() if test is not None and test.sample != "uniform")
     weighted = "weighted estimates over all pairs; they assume that selection follows what the weights balance"
-    meaning = {"honest": weighted, "paper": "metrics of the pairs that users chose, not of all pairs"}
+    naive = "metrics of the pairs that users chose, not of all pairs"
+    meaning = {protocol: naive if find_protocol(protocol).keeps_seen else weighted for _, protocol in biased}
     return [f"Biased test of {name} ({protocol} protocol): {meaning[protocol]}." for name, protocol in biased]
 
 
@@ -351,7 +366,22 @@ def sweep(
 
 @command(app)
 @with_options
-def protocol(
+def protocols(
+    output: OutputOptions,
+    names: Annotated[list[str] | None, typer.Argument(help="Protocols to show.", show_default="all")] = None,
+    out: Annotated[Path | None, option("Also write the tables as OUT.md, .json and .csv.")] = None,
+) -> None:
+    """List the evaluation protocols with what is published under each, and the constructions of the bias study."""
+    from counterpoise.bench.bias import construction_sheet
+    from counterpoise.bench.protocol import protocol_sheets
+
+    sheets = protocol_sheets(names or [])
+    show_sheets(sheets if names else [*sheets, construction_sheet()], [], out, output)
+
+
+@app.command()
+@with_options
+def protocol_effect(
     fits: FitOptions,
     run: RunOptions,
     output: OutputOptions,
@@ -366,12 +396,12 @@ def protocol(
         counterpoise bench protocol --datasets coat --seeds 5
     """
     from counterpoise.bench.jobs import describe_failures
-    from counterpoise.bench.protocol import PROTOCOLS, sheets
+    from counterpoise.bench.protocol import COMPARED, sheets
 
-    planned, missing = fits.plan(datasets, methods, seeds, [preset], PROTOCOLS)
+    planned, missing = fits.plan(datasets, methods, seeds, [preset], COMPARED)
     rows = run.fit(planned, output.visible)
     tables = with_notes(sheets(rows, describe_failures(rows)), biased_tests(planned))
-    show_sheets(tables, missing, run.out / "protocol", output)
+    show_sheets(tables, missing, run.out / "protocol-effect", output)
 
 
 @command(app)
@@ -380,24 +410,55 @@ def bias(
     columns: RatingFile,
     output: OutputOptions,
     data: Annotated[
-        str | None, option("Study this file of ratings, or coat.", metavar="FILE", shown="simulated", panel="Data")
+        str | None,
+        option(
+            "Study this file of ratings, or a dataset such as ml-100k or coat.",
+            metavar="DATA",
+            shown="simulated",
+            panel="Data",
+        ),
     ] = None,
+    protocol: Annotated[
+        str,
+        option(
+            "Construct the known truth from ratings (schnabel) or from labels (mrdr).",
+            metavar="NAME",
+            panel="Evaluation",
+        ),
+    ] = "schnabel",
     estimators: Annotated[str, option("Study these risk estimators.", metavar="NAMES", panel="Method")] = "all",
     matrices: Annotated[
         str,
         option(
-            "Study these predictions: one, three, four, rotate, skew, crs, or all.", metavar="NAMES", panel="Method"
+            "Study these predictions: one, three, four (or five), rotate, skew, crs, or all.",
+            metavar="NAMES",
+            panel="Method",
         ),
     ] = "all",
     repeats: Annotated[
         int, option("Draw this many logs from the known propensities.", metavar="NUMBER", panel="Evaluation")
     ] = 10,
     error: Annotated[
-        str, option("Take this error of a prediction: absolute or squared.", metavar="NAME", panel="Evaluation")
-    ] = "absolute",
+        str | None,
+        option(
+            "Take this error of a prediction: absolute, squared or log.",
+            metavar="NAME",
+            shown="absolute; of mrdr log",
+            panel="Evaluation",
+        ),
+    ] = None,
     imputation: Annotated[
         str, option("Impute by this in DR: constant, learned, or cross-fitted.", metavar="NAME", panel="Method")
     ] = "constant",
+    beta: Annotated[
+        float | None,
+        option(
+            "Mix noisy propensities with this share of the truth.",
+            metavar="SHARE",
+            shown="drawn for each pair; of mrdr 0.5",
+            panel="Method",
+        ),
+    ] = None,
     methods: Annotated[
         str, option("Train these methods on simulated logs: names, all, or none.", metavar="NAMES", panel="Method")
     ] = "all",
@@ -409,7 +470,8 @@ def bias(
 ) -> None:
     """How far each estimate of the ideal loss is from the truth, where ratings and propensities of all pairs are known.
 
-    Six predictions that are wrong in six ways (Schnabel et al. 2016), then trained predictors on simulated logs.
+    Six predictions that are wrong in six ways, by either public construction (`counterpoise bench protocols`), then
+    trained predictors on simulated logs.
     Stop it at any time; the same command resumes.
 
     For example:
@@ -432,12 +494,18 @@ def bias(
     with stoppable(f"Measurements that are done are in {out}: {RESUME_ADVICE}"):
         with progress_bar("drawing logs", output.visible, counting=True) as bar:
             what = _names(estimators), _names(matrices), repeats, seed
-            rows = study(log, *what, bar, error=error, imputation=imputation, store=store)
-        found = [study_sheet(rows, data or "simulated preferences")]
+            how: dict[str, Any] = {"protocol": protocol, "error": error, "imputation": imputation, "beta": beta}
+            rows = study(log, *what, bar, **how, store=store)
+        found = [study_sheet(rows, data or "simulated preferences", protocol, error)]
         if names != ["none"]:
             with progress_bar("fitting", output.visible, counting=True) as bar:
                 found.append(fitted_sheet(fitted(names, seeds, bar, store)))
-    show_sheets(found, [], out / ("bias" if data is None else f"bias-{Path(data).stem}"), output)
+    show_sheets(
+        found,
+        [],
+        out / "-".join(["bias", *([Path(data).stem] if data else []), *([protocol] * (protocol != "schnabel"))]),
+        output,
+    )
 
 
 def _names(text: str) -> str | list[str]:

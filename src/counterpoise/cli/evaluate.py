@@ -22,7 +22,6 @@ from counterpoise.cli.options import (
     option,
     with_options,
 )
-from counterpoise.config import Protocol
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,12 @@ class SplitOptions(OptionGroup):
     panel = "Data"
     path: Annotated[str | None, option(PATH_HELP, metavar="FOLDER", shown=PATH_SHOWN)] = None
     protocol: Annotated[
-        Protocol | None,
-        option("Leave out pairs that the model was trained on (honest), or count them (paper).", shown="of the run"),
+        str | None,
+        option(
+            "Leave out pairs that the model was trained on (honest), or count them (paper).",
+            metavar="NAME",
+            shown="of the run",
+        ),
     ] = None
     seed: Annotated[int | None, option("Split a named dataset by this seed.", metavar="NUMBER", shown="of the run")] = (
         None

@@ -14,7 +14,7 @@ import typer
 from typer.models import OptionInfo
 
 from counterpoise.cli.console import print_line, show_json
-from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Protocol, Sample, Unknown, UnknownInTest
+from counterpoise.config import Duplicates, EngineName, Feedback, Holdout, Sample, Unknown, UnknownInTest
 
 if TYPE_CHECKING:
     from counterpoise.runs import FitConfig
@@ -123,10 +123,12 @@ Kind = Annotated[Feedback | None, option(FEEDBACK_HELP, shown="by the labels")]
 ENGINE_HELP = "Read and balance logs beyond memory by threads of this process, or by Ray."
 ADDRESS_HELP = "Use the Ray cluster at this address: auto or HOST:PORT."
 Address = Annotated[str | None, option(ADDRESS_HELP, metavar="ADDRESS", shown="start one here", panel="Scale")]
-NEW_USERS_HELP = "For users that the log does not have: stop with an error, or score items by their share of positives."
-UnknownUsers = Annotated[Unknown, option(NEW_USERS_HELP, panel="Data")]
-NEW_ITEMS_HELP = "For items that the log does not have: stop with an error, or score them by the user's mean."
-UnknownItems = Annotated[Unknown, option(NEW_ITEMS_HELP, panel="Data")]
+UNKNOWN_USERS_HELP = (
+    "For users that the log does not have: stop with an error, or score items by their share of positives."
+)
+UnknownUsers = Annotated[Unknown, option(UNKNOWN_USERS_HELP, panel="Data")]
+UNKNOWN_ITEMS_HELP = "For items that the log does not have: stop with an error, or score them by the user's mean."
+UnknownItems = Annotated[Unknown, option(UNKNOWN_ITEMS_HELP, panel="Data")]
 TEST_KIND_HELP = (
     "Say how the pairs of the test were collected: drawn at random from all pairs (uniform), or not (biased)."
 )
@@ -136,6 +138,7 @@ UNKNOWN_HELP = f"For test rows of {{0}}s that the run does not know: {FATES}"
 OUT_HELP = "Write the result to this file, which ends in .parquet, .csv or .tsv."
 PATH_HELP = "Look for the files of a named dataset in this folder."
 PATH_SHOWN = "under COUNTERPOISE_DATA"
+PROTOCOL_HELP = "Split and test by this protocol: honest, paper, or another of `counterpoise bench protocols`."
 
 
 @dataclass(frozen=True)
@@ -236,10 +239,7 @@ class DataOptions(OptionGroup):
         ),
     ] = None
     path: Annotated[str | None, option(PATH_HELP, metavar="FOLDER", shown=PATH_SHOWN)] = None
-    protocol: Annotated[
-        Protocol | None,
-        option("Never test on a pair that was trained on (honest), or split as the paper did.", shown="honest"),
-    ] = None
+    protocol: Annotated[str | None, option(PROTOCOL_HELP, metavar="NAME", shown="honest")] = None
     probe_fraction: Annotated[
         float | None, option("Draw this share of a uniform test as probe.", metavar="SHARE", shown="0.05")
     ] = None

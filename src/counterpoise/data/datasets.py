@@ -21,10 +21,11 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from counterpoise.config import Feedback, Holdout, Protocol, Sample, UnknownInTest
+from counterpoise.config import Feedback, Holdout, Sample, UnknownInTest
 from counterpoise.data.files import TABLES, is_many, kind_of, title_of
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import Dataset, FeedbackLog
+from counterpoise.data.protocols import find_protocol
 from counterpoise.data.reading import (
     AnyPath,
     header_of,
@@ -364,6 +365,17 @@ SOURCES: Mapping[str, Source] = {
             uniform=False,
         ),
         Source(
+            name="ml-100k",
+            title="MovieLens 100K, the log of the semi-synthetic studies",
+            licence="as movielens",
+            size="943 users x 1,682 items, 100,000 ratings, about 2 MB",
+            obtain="Download ml-100k.zip from https://grouplens.org/datasets/movielens and unpack it",
+            citation="Harper and Konstan, The MovieLens Datasets: History and Context, ACM TiiS 2015",
+            threshold=4,
+            readers={("u.data",): read_movielens_100k},
+            uniform=False,
+        ),
+        Source(
             name="kuairand",
             title="KuaiRand: clicks on short videos, recommended and drawn at random",
             licence="CC BY-SA 4.0",
@@ -409,7 +421,7 @@ NAMES = ", ".join(map(repr, SOURCES))
 def load_dataset(
     name: AnyPath,
     path: AnyPath | None = None,
-    protocol: Protocol = "honest",
+    protocol: str = "honest",
     seed: int = 0,
     *,
     feedback: Feedback | None = None,
@@ -433,7 +445,8 @@ def load_dataset(
     more); or a folder with `train.*` and maybe `test.*` and `probe.*`. Without a probe file the protocol draws the
     probe from the test, if that is a uniform sample.
     `path`: the folder of a known dataset; by default $COUNTERPOISE_DATA/<name>, then the user's cache folder.
-    `protocol`: "honest" or "paper", see `apply_protocol`; `seed` draws the probe. What was removed is in `description`.
+    `protocol`: "honest", "paper", or that of a published table of a known dataset (see `PROTOCOLS`), which sets
+    threshold and kind of feedback too; `seed` draws the probe. What was removed is in `description`.
     `feedback`: what the rows of the log are, see `FeedbackLog.from_arrays`; "clicks" keeps the positive rows of a log
     of ratings. The test keeps both labels. No probe is drawn for clicks: none of their methods learns from one.
     `threshold`: ratings at or above it are positive; by default the dataset's own (of clicks: 4 of 5), for files none.
@@ -451,6 +464,10 @@ def load_dataset(
     """
     if feedback is not None:
         check_choice("feedback", feedback, get_args(Feedback))
+    rules = find_protocol(protocol)
+    setting, feedback = rules.setting(str(name), feedback), feedback or rules.feedback
+    threshold = setting.threshold if threshold is None and setting else threshold
+    if feedback is not None:
         options["feedback"] = feedback
     probe_fraction = 0.0 if feedback == "clicks" else probe_fraction
     split = Split(protocol, probe_fraction, seed, test_kind, holdout, by, unknown_users, unknown_items)

@@ -1,6 +1,6 @@
 """Hold-outs of a log, and how the ratings of a test become a probe and a test.
 
-The honest protocol keeps probe, test and training log apart; the other is that of the paper's released code.
+Of the rules by name in `protocols`, "honest" keeps probe, test and training log apart.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, Unpack, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from counterpoise.config import Holdout, Protocol, Sample, UnknownInTest, takes_options
+from counterpoise.config import Holdout, Sample, UnknownInTest, takes_options
 from counterpoise.data.log import DEFAULTS, Dataset, FeedbackLog, LogOptions, as_log
+from counterpoise.data.protocols import find_protocol
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number, short_repr
 
 Rows = NDArray[np.bool_]
@@ -137,7 +138,7 @@ def _latest(times: NDArray[np.int64], share: float) -> Rows:
 def apply_protocol(
     train: FeedbackLog,
     ratings: FeedbackLog,
-    protocol: Protocol = "honest",
+    protocol: str = "honest",
     probe_fraction: float = 0.05,
     *,
     rng: np.random.Generator,
@@ -147,30 +148,39 @@ def apply_protocol(
 
     The probe is the one that is given, or a uniform draw of round(probe_fraction * rows) of the ratings; None where
     that is no row, and where the ratings are not a uniform sample: a biased probe would teach the bias.
-    "honest": the test loses the pairs of the probe, and those that are also in the training log.
-    "paper": the test keeps both, as the paper's released code does.
-    The same generator state draws the same probe under both protocols.
+    `protocol`: a name of `PROTOCOLS`. By "honest" the test loses the pairs of the probe, and those that are also in the
+    training log; by "paper" it keeps both; others take a further uniform part away.
+    The same generator state draws the same probe under all protocols.
     """
-    check_choice("protocol", protocol, get_args(Protocol))
+    rules = find_protocol(protocol)
     check_number("probe_fraction", probe_fraction, at_least=0, at_most=1, advice="0 draws no probe.")
     if probe is None:
         probe = ratings.split(probe_fraction if ratings.sample == "uniform" else 0, rng)[0]
     in_probe = np.isin(ratings.pairs, probe.pairs)
     in_train = np.isin(ratings.pairs, train.pairs)
-    test = ratings if protocol == "paper" else ratings.take(~in_probe & ~in_train)
+    as_probe = in_probe & (not rules.keeps_probe)
+    as_validation = np.zeros(len(ratings), dtype=bool)
+    if rules.validation and ratings.sample == "uniform":
+        others = np.flatnonzero(~in_probe)
+        as_validation[rng.choice(others, min(len(others), round(rules.validation * len(ratings))), replace=False)] = (
+            True
+        )
+    as_seen = in_train & (not rules.keeps_seen)
+    leaves = as_probe | as_validation | as_seen
+    test = ratings.take(~leaves) if leaves.any() else ratings
     if len(test) == 0:
         raise DataError(
             f"the protocol leaves no test: of {len(ratings)} test ratings {in_probe.sum()} are in the probe and "
             f"{in_train.sum()} in the training log. Bring ratings of other pairs, hold rows of the log out "
             "(`holdout`), or lower `probe_fraction`."
         )
-    removed_as_probe = 0 if protocol == "paper" else int(in_probe.sum())
     removed = {
         "given_rows": len(ratings),
         "probe_rows": len(probe),
         "rows_in_train": int(in_train.sum()),
-        "removed_as_probe": removed_as_probe,
-        "removed_as_in_train": len(ratings) - len(test) - removed_as_probe,
+        "removed_as_probe": int(as_probe.sum()),
+        "removed_as_validation": int(as_validation.sum()),
+        "removed_as_in_train": int((as_seen & ~as_probe & ~as_validation).sum()),
         "test_rows": len(test),
     }
     return (probe if len(probe) else None), test, removed
@@ -185,7 +195,7 @@ class Split:
     item has no row in the training log: "error", "drop" them, or keep them ("popular"), to be scored by the rest.
     """
 
-    protocol: Protocol = "honest"
+    protocol: str = "honest"
     probe_fraction: float = 0.05
     seed: int = 0
     test_kind: Sample | None = None
@@ -196,7 +206,7 @@ class Split:
 
     def __post_init__(self) -> None:
         """Check the settings, also where there is nothing to split."""
-        check_choice("protocol", self.protocol, get_args(Protocol))
+        find_protocol(self.protocol)
         check_number("probe_fraction", self.probe_fraction, at_least=0, at_most=1, advice="0 draws no probe.")
         check_number("seed", self.seed, at_least=0, integer=True)
         for name, choices in (("test_kind", Sample), ("by", Holdout)):

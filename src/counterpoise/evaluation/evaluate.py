@@ -11,10 +11,11 @@ from typing import Any, Literal, NamedTuple, Unpack, get_args
 import numpy as np
 import polars as pl
 
-from counterpoise.config import Protocol, UnknownInTest, takes_options
+from counterpoise.config import UnknownInTest, takes_options
 from counterpoise.data.frames import POLARS, to_kind
 from counterpoise.data.log import DEFAULTS, FeedbackLog, LogOptions, as_logs
 from counterpoise.data.notebook import notebook_html
+from counterpoise.data.protocols import find_protocol
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.evaluation import metrics
@@ -53,9 +54,9 @@ class Evaluation:
     mae: float
     log_loss: float
     k: int
-    protocol: Protocol
+    protocol: str
     n_rows: int
-    n_seen: int  # rows that the model was fitted to: left out by the honest protocol, counted by that of the paper
+    n_seen: int  # rows that the model was fitted to: left out or counted by the protocol
     n_users: int
     n_empty_users: int  # without a positive label: left out of NDCG, precision, recall and F1
     n_short_users: int  # with fewer than k rows
@@ -109,7 +110,7 @@ class Evaluation:
         lines += [f"{self.n_auc_users:>7,}  have labels of both kinds: the AUC per user is their mean"]
         lines += [f"{self.n_short_users:>7,}  have fewer than {self.k} rows"]
         if self.n_seen:
-            counted = "left out" if self.protocol == "honest" else "counted"
+            counted = "counted" if find_protocol(self.protocol).keeps_seen else "left out"
             seen = f"rows were seen in training or in the probe: {counted} ({self.protocol} protocol)"
             lines += [f"{self.n_seen:>7,}  {seen}"]
         if self.n_dropped:
@@ -131,7 +132,7 @@ def evaluate(
     model: Any,
     log: Any,
     k: int = 5,
-    protocol: Protocol = "honest",
+    protocol: str = "honest",
     *,
     weights: Any = "auto",
     train: Any = None,
@@ -151,8 +152,9 @@ def evaluate(
     MSE, MAE and log loss need probabilities: they are nan where a score lies outside [0, 1].
     Users without a positive label are left out of NDCG, precision, recall and F1. Where scores are equal, these are
     expected values over all orders of the tied rows.
-    `protocol`: "honest" leaves out the rows whose pair the model was fitted to (in its log or its probe), "paper"
-    counts them; `n_seen` says how many there were. Scores and functions come without that knowledge: all rows count.
+    `protocol`: "honest" leaves out the rows whose pair the model was fitted to (in its log or its probe), "paper" and
+    those of other papers count them; `n_seen` says how many there were. Scores and functions come without that
+    knowledge: all rows count.
     `bootstrap`: how often to resample users, with all their rows, for the percentile intervals; 0 for none. Replicates
     in which a metric is not defined do not count, and a log of one user has no intervals (nan).
 
@@ -176,7 +178,7 @@ def evaluate(
     log, dropped = _without_cold(model, log, unknown_users, unknown_items)
     if isinstance(weights, str) and weights == "auto":
         known = hasattr(model, "seen_") or train is not None
-        weights = "balanced" if log.sample == "biased" and known and protocol == "honest" else None
+        weights = None if log.sample != "biased" or find_protocol(protocol).keeps_seen or not known else "balanced"
     if weights is None:
         n_seen = None
         if "popular" in (unknown_users, unknown_items):
@@ -185,8 +187,10 @@ def evaluate(
         found = resampled_evaluation(model, log, k, protocol, bootstrap=bootstrap, level=level, seed=seed).evaluation
         n_seen = found.n_seen if n_seen is None else n_seen
         return replace(found, n_dropped=dropped, n_seen=n_seen, frame_kind=log.frame_kind)
-    if protocol != "honest":
-        raise ConfigError('`weights` must be None for protocol="paper": weighted hold-outs have no trained pairs.')
+    if find_protocol(protocol).keeps_seen:
+        raise ConfigError(
+            f'`weights` must be None for protocol="{protocol}": weighted hold-outs have no trained pairs.'
+        )
     weighted = _weighted(model, log, int(k), weights, train, probe, bootstrap > 0, level, seed)
     return replace(weighted, n_dropped=dropped, frame_kind=log.frame_kind)
 
@@ -256,7 +260,7 @@ def resampled_evaluation(
     model: Any,
     log: FeedbackLog,
     k: int = 5,
-    protocol: Protocol = "honest",
+    protocol: str = "honest",
     *,
     bootstrap: int = 200,
     level: float = 0.95,
@@ -298,16 +302,16 @@ def check_both_labels(model: Any, log: FeedbackLog) -> None:
 
 def _check_settings(k: int, protocol: str, bootstrap: int, level: float, seed: int) -> None:
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
-    check_choice("protocol", protocol, get_args(Protocol))
+    find_protocol(protocol)
     check_number("bootstrap", bootstrap, at_least=0, integer=True, advice="Use 0 for no intervals.")
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     check_number("seed", seed, at_least=0, integer=True)
 
 
-def unseen_rows(model: Any, log: FeedbackLog, protocol: Protocol, name: str = "`log`") -> tuple[FeedbackLog, int]:
+def unseen_rows(model: Any, log: FeedbackLog, protocol: str, name: str = "`log`") -> tuple[FeedbackLog, int]:
     """(the rows of a log that count, the number of its pairs that a model was fitted to); see `evaluate`."""
     seen = model.has_seen(log)
-    if protocol == "honest" and seen.any():
+    if seen.any() and not find_protocol(protocol).keeps_seen:
         if seen.all():
             ways = 'Hold rows out before the fit (`split`, `holdout`), or count them (protocol="paper")'
             raise DataError(

@@ -13,6 +13,7 @@ from counterpoise import __version__
 from counterpoise.config import UnknownInTest
 from counterpoise.data.feedback import words_of
 from counterpoise.data.log import FeedbackLog
+from counterpoise.data.protocols import find_protocol
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, DataError, short_repr
 from counterpoise.evaluation.evaluate import difference_facts, paired_differences, resampled_evaluation
@@ -96,8 +97,9 @@ def common_test(contexts: Sequence[ReportContext]) -> tuple[FeedbackLog | None, 
         check_knows(context, log, first)
         log, cold = drop_cold(log, context.model.cold_rows(log), context.unknown_users, context.unknown_items)
         notes += [f"{context.name}: {sentence}" for sentence in cold_sentences(cold) if sentence not in notes]
-    if first.configuration.get("protocol", "honest") == "paper":
-        kept = "Pairs seen in training are kept in the test: the first run has the paper's protocol."
+    protocol = first.configuration.get("protocol", "honest")
+    if find_protocol(protocol).keeps_seen:
+        kept = f"Pairs seen in training are kept in the test: the first run has the protocol {protocol}."
         return log, [kept, *notes]
     seen = np.logical_or.reduce([context.model.has_seen(log) for context in contexts])
     if seen.all():

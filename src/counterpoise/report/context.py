@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from counterpoise.config import Feedback, UnknownInTest
 from counterpoise.data.log import Dataset, FeedbackLog
+from counterpoise.data.protocols import find_protocol
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
 from counterpoise.evaluation.baselines import baseline_of, baselines_for
 from counterpoise.imputation.base import NoImputation
@@ -124,7 +125,7 @@ def load_context(
             return context
         return with_test(context, dataset.test, name_of_test(dataset), dataset.description)
     test = read_test(model, fitted, data)  # raises before a baseline is fitted
-    kept = "left out" if test.protocol == "honest" else "kept"
+    kept = "kept" if find_protocol(test.protocol).keeps_seen else "left out"
     seen_notes = [f"{test.n_seen:,} pairs of {data.test} were seen in training and are {kept}."] if test.n_seen else []
     return with_test(replace(context, notes=(*notes, *seen_notes)), test.log, data.test, test.facts)
 

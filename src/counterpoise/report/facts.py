@@ -24,6 +24,7 @@ from counterpoise.balance.features import side_features, side_names, standardise
 from counterpoise.balance.population import Pairs
 from counterpoise.data.feedback import words_of
 from counterpoise.data.log import FeedbackLog
+from counterpoise.data.protocols import find_protocol
 from counterpoise.data.splits import cold_counts
 from counterpoise.errors import CounterpoiseError
 from counterpoise.evaluation.baselines import clicks_rankings, fit_baselines, weighted_evaluations
@@ -436,7 +437,7 @@ def weighted_facts(
     `context`: has the training log. `baselines`: the names of methods to fit to it for comparison.
     """
     dataset, configuration = context.dataset, context.configuration
-    if log.sample == "uniform" or configuration.get("protocol", "honest") == "paper":
+    if log.sample == "uniform" or find_protocol(configuration.get("protocol", "honest")).keeps_seen:
         return None
     if dataset is None:
         return {"reason": "the log could not be read", "models": {}}
