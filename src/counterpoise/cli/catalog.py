@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.console import print_line, show_json, show_table
+from counterpoise.cli.console import print_line, show_json
 from counterpoise.cli.options import Json
+
+MORE = "counterpoise methods NAME explains one; docs/choosing.md helps to choose."
 
 
 def datasets(as_json: Json = False) -> None:
@@ -27,8 +29,8 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Method to explain.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods, or explain one, by our name or the paper's (AKBDR-Gau)."""
-    from counterpoise.cli.describe import COLUMNS, method_facts, method_rows, method_text
+    """List the methods by their idea, or explain one, by our name or the paper's (AKBDR-Gau)."""
+    from counterpoise.cli.describe import method_facts, method_lines, method_text
     from counterpoise.methods import METHODS
 
     if name is not None:
@@ -36,5 +38,4 @@ def methods(
     elif as_json:
         show_json([method.to_dict() for method in METHODS.values()])
     else:
-        show_table(list(COLUMNS), method_rows())
-        print_line("counterpoise methods NAME explains one; docs/methods.md helps to choose.")
+        print_line("\n".join([*method_lines(), "", MORE]))
