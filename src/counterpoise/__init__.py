@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from counterpoise.evaluation.holdout_weights import HoldoutWeights, weigh_holdout
     from counterpoise.evaluation.weighted import WeightedEvaluation
     from counterpoise.imputation.base import Constant, Learned, NoImputation
+    from counterpoise.imputation.calibrated import CalibratedLabels
     from counterpoise.imputation.causal_embeddings import CausalEmbeddings
     from counterpoise.imputation.distillation import BridgeDistillation, RefineDistillation
+    from counterpoise.imputation.filtered import Filtered
     from counterpoise.imputation.mnar import MNARLikelihood
     from counterpoise.imputation.multiply_robust import MultiplyRobust
     from counterpoise.imputation.outcome import OutcomeModel
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
     from counterpoise.weights.auto_debias import AutoDebias
     from counterpoise.weights.balancing import Balancing
     from counterpoise.weights.base import NaiveBayes, Uniform, UnitWeights
+    from counterpoise.weights.calibration import Calibrated
+    from counterpoise.weights.capping import Capped
     from counterpoise.weights.joint import BalancedPropensity, StabilizedPropensity
     from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity
 
@@ -131,12 +135,14 @@ _HOMES = {
         "Learned",
         "NoImputation",
     ),
+    "imputation.calibrated": ("CalibratedLabels",),
     "imputation.causal_embeddings": ("CausalEmbeddings",),
     "imputation.clicks": ("ClickModel",),
     "imputation.distillation": (
         "BridgeDistillation",
         "RefineDistillation",
     ),
+    "imputation.filtered": ("Filtered",),
     "imputation.multiply_robust": ("MultiplyRobust",),
     "imputation.targeted": ("Targeted",),
     "imputation.mnar": ("MNARLikelihood",),
@@ -183,6 +189,8 @@ _HOMES = {
         "NaiveBayes",
         "Uniform",
     ),
+    "weights.calibration": ("Calibrated",),
+    "weights.capping": ("Capped",),
     "weights.exposure": ("RelativeExposure",),
     "weights.joint": (
         "BalancedPropensity",
@@ -205,6 +213,9 @@ __all__ = [
     "BalancedPropensity",
     "Balancing",
     "BridgeDistillation",
+    "Calibrated",
+    "CalibratedLabels",
+    "Capped",
     "CausalEmbeddings",
     "ClickModel",
     "ClippedPairs",
@@ -224,6 +235,7 @@ __all__ = [
     "ExposureCovariate",
     "ExposureEM",
     "FeedbackLog",
+    "Filtered",
     "Gaussian",
     "History",
     "HoldoutSplit",

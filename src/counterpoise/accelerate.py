@@ -16,6 +16,7 @@ from torch import Tensor
 
 from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import ConstantLabel, LearnedLabel
+from counterpoise.imputation.filtered import FilteredErrors
 from counterpoise.imputation.mnar import FittedMNAR
 from counterpoise.imputation.outcome import OutcomeLabel
 from counterpoise.training.contracts import FittedImputation
@@ -26,6 +27,7 @@ from counterpoise.training.loop import Training
 from counterpoise.training.optimizer import Rate, optimizers_of
 from counterpoise.weights.balancing import BalancedWeights
 from counterpoise.weights.base import ConstantWeights, InversePropensity, LabelWeights
+from counterpoise.weights.capping import CappedWeights
 
 WARM_UP_STEPS = 3  # before the first step is recorded: libraries allocate their workspaces in them
 # Parts whose steps change nothing but tensors in place, and ask nothing of the host.
@@ -47,7 +49,9 @@ def is_replayable(learner: Any) -> bool:
         return True  # a scorer that is trained by itself
     if type(learner) is not Learner:
         return False  # solved in closed form
-    return type(learner.weights) in REPLAYABLE_WEIGHTS and type(learner.imputation) in REPLAYABLE_IMPUTATIONS
+    weights = learner.weights.inner if isinstance(learner.weights, CappedWeights) else learner.weights
+    imputation = learner.imputation.base if isinstance(learner.imputation, FilteredErrors) else learner.imputation
+    return type(weights) in REPLAYABLE_WEIGHTS and type(imputation) in REPLAYABLE_IMPUTATIONS
 
 
 class CudaGraphLearner:

@@ -58,7 +58,6 @@ from counterpoise.storage import (
 )
 from counterpoise.training.events import Callback
 from counterpoise.training.loop import DivergenceError
-from counterpoise.weights.balancing import Balancing
 
 if TYPE_CHECKING:
     from counterpoise.balance.covariate_balance import Imbalance
@@ -337,8 +336,7 @@ def _checkpoint(
     configuration: FitConfig, model: DebiasedRecommender, dataset: Dataset, folder: Path, resume: bool
 ) -> Checkpoint | None:
     """The checkpoint of this fit; None where weights or the best epoch depend on more than the last epoch."""
-    weights = model.weights
-    changing = isinstance(weights, Balancing) and getattr(weights.functions, "adaptive", False)
+    changing = any(getattr(part, "adaptive", False) for part in model.weights.get_params().values())
     if changing or getattr(model.training, "patience", None) is not None:
         if resume:
             raise ConfigError("`resume` does not go with patience, nor with weights that follow the errors (akb).")

@@ -16,10 +16,23 @@ from typing import Any, Literal
 from counterpoise.bench.published import places
 from counterpoise.config import Feedback
 from counterpoise.errors import ConfigError, did_you_mean
-from counterpoise.methods import BALANCING, KERNEL_RULES, METHODS, PAPER, canonical_name, make
+from counterpoise.methods import (
+    BALANCING,
+    FROM_PROBE,
+    KERNEL_RULES,
+    LIKELIHOOD,
+    METHODS,
+    NO_CORRECTION,
+    PAPER,
+    Method,
+    canonical_name,
+    make,
+)
 
 PLUGINS = "counterpoise.methods"  # the group of entry points under which other packages offer methods
 KERNELS = {"exp": "Exp", "gau": "Gau"}  # the ending of our names and of the paper's
+OTHER_FAMILIES = {NO_CORRECTION: "naive", FROM_PROBE: "probe", LIKELIHOOD: "likelihood"}
+IN_BLOCK_OF_IPS = ("asips",)  # of the paper's table, though it imputes labels
 TITLES = {"sdr": "SDR"}  # where the paper's table has another name than the method's own paper
 
 
@@ -33,7 +46,7 @@ class BenchMethod:
     name: str
     title: str
     group: Literal["baseline", "ours", "own"]  # the literature's; the paper's and ours; the user's
-    family: str  # naive, ips, dr, imputation; or own
+    family: str  # naive, ips, dr, probe, likelihood: see `estimator`; or own
     build: Callable[..., Any]  # of a seed and, for a method of ours, `feedback`
     feedback: tuple[Feedback, ...] = ()  # the kinds of log that it learns from; empty for the user's own
 
@@ -83,8 +96,16 @@ def _with_kernels(name: str) -> list[BenchMethod]:
     names = {name: title}
     if name.partition("-")[0] in KERNEL_RULES:
         names = {f"{name}-{kernel}": f"{title}-{ending}" for kernel, ending in KERNELS.items()}
-    own = group, method.family
+    own = group, estimator(method)
     return [BenchMethod(name, title, *own, partial(_make, name), method.feedback) for name, title in names.items()]
+
+
+def estimator(method: Method) -> str:
+    """What a method is beside in a table: "ips" without imputed errors, "dr" with them; or what it is by its family."""
+    if method.family in OTHER_FAMILIES:
+        return OTHER_FAMILIES[method.family]
+    imputes = method.build().imputation.imputes_errors and method.name not in IN_BLOCK_OF_IPS
+    return "dr" if imputes else "ips"
 
 
 def _make(name: str, seed: int, feedback: Feedback) -> Any:

@@ -6,8 +6,10 @@ from typing import Annotated
 
 import typer
 
-from counterpoise.cli.console import print_line, show_json, show_table
+from counterpoise.cli.console import print_line, show_json
 from counterpoise.cli.options import Json
+
+MORE = "counterpoise methods NAME explains one; docs/choosing.md helps to choose."
 
 
 def datasets(as_json: Json = False) -> None:
@@ -32,13 +34,13 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="Method to explain.", metavar="NAME", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
-    """List the methods, or explain one, by our name or the paper's (AKBDR-Gau).
+    """List the methods by their idea, or explain one, by our name or the paper's (AKBDR-Gau).
 
     For example:
         counterpoise methods
         counterpoise methods skb-dr
     """
-    from counterpoise.cli.describe import COLUMNS, method_facts, method_rows, method_text
+    from counterpoise.cli.describe import method_facts, method_lines, method_text
     from counterpoise.methods import METHODS
 
     if name is not None:
@@ -46,5 +48,4 @@ def methods(
     elif as_json:
         show_json([method.to_dict() for method in METHODS.values()])
     else:
-        show_table(list(COLUMNS), method_rows())
-        print_line("counterpoise methods NAME explains one; docs/choosing.md helps to choose.")
+        print_line("\n".join([*method_lines(), "", MORE]))

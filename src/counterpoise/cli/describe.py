@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from counterpoise.data.log import Dataset
 from counterpoise.evaluation.evaluate import Difference, Evaluation, verdict
 from counterpoise.evaluation.full_ranking import MEASURES, RankingEvaluation
 from counterpoise.evaluation.metrics import METRIC_NAMES
-from counterpoise.methods import METHODS, PARTS, canonical_name, make, short_names
+from counterpoise.methods import FAMILIES, METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.path import intercept_sentence, path_of, path_sentence
@@ -31,28 +30,21 @@ NOT_EVALUATED = (
 MAIN_METRICS = ("auc", "ndcg", "log_loss")  # of the sentence that compares
 MAIN_RANKING_METRICS = ("dcg", "recall")  # the same, of clicks that rank among all items
 WIDTH = 110  # characters in a line of a paragraph
-COLUMNS = ("name", "family", "weights", "risk", "imputation", "needs", "citation")
 WORDS = {kind: word for _, words in PARTS.values() for word, kind in words.items()}
 OWN_OPTIONS = {"seed": "--seed"}  # settings that --set does not take, because the command has an option for them
 
 
-def method_rows() -> list[list[str]]:
-    """A row for each method under `COLUMNS`; a citation is shortened to authors and year."""
-    rows = []
-    for method in METHODS.values():
-        model = method.build()
-        parts = [_short(model.weights), model.risk, _short(model.imputation)]
-        rows.append([method.name, method.family, *parts, method.needs, short_citation(method.citation)])
-    return rows
+def method_lines() -> list[str]:
+    """All methods by family, a line of at most 80 characters each: name, year, what it needs, when it is right."""
+    lines = [_row("", "", "needs", "right when")]
+    for family in FAMILIES:
+        lines += ["", family.capitalize()]
+        lines += [_row(m.name, str(m.year), m.needs, m.when) for m in METHODS.values() if m.family == family]
+    return lines
 
 
-def short_citation(citation: str) -> str:
-    """Authors and year of the first work cited: "Saito 2020", "Li et al. 2023"."""
-    found = re.match(r"(.+?) (\d{4}),", citation)
-    if found is None:
-        return citation
-    authors = re.split(r", | and ", found[1])
-    return f"{found[1] if len(authors) < 3 else authors[0] + ' et al.'} {found[2]}"
+def _row(name: str, year: str, needs: str, when: str) -> str:
+    return f"  {name:<14} {year:<4} {needs:<16} {when}".rstrip()
 
 
 def method_facts(name: str) -> dict[str, Any]:
@@ -67,9 +59,10 @@ def method_text(name: str) -> str:
     """One method in a paragraph, with its formula and its settings."""
     model, method = make(name), METHODS[canonical_name(name)]
     labelled = {"weights": _about(model.weights), "risk": model.risk, "imputation": _about(model.imputation)}
-    labelled |= {"needs": method.needs, "citation": method.citation}
+    labelled |= {"right when": method.when, "needs": method.needs, "citation": method.citation}
+    asked = "" if name == method.name else f"{name}: "
     lines = [
-        f"{'' if name == method.name else f'{name}: '}{method.name} ({method.title}), of the family {method.family}",
+        f"{asked}{method.name} ({method.title}), {method.year}, family: {method.family}",
         "",
         *textwrap.wrap(method.about, WIDTH),
         "",
@@ -306,7 +299,8 @@ def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:
 def features_lines(model: DebiasedRecommender) -> list[str]:
     """A warning where the given features of users and items are not used by any part."""
     sided = any(getattr(module, "uses_side_features", False) for module in model.scorer_.modules())
-    if sided or "side" in getattr(model.weights, "sources", ()):
+    sources = [value for name, value in model.weights.get_params().items() if name.rpartition("__")[2] == "sources"]
+    if sided or any("side" in value for value in sources):
         return []
     return ["The features of users and items are not used here. Matrix factorisation takes --set side_features=true."]
 
@@ -320,8 +314,10 @@ def truth_line(truth: Mapping[str, float]) -> str:
 
 
 def _imputation_lines(facts: Mapping[str, Any]) -> list[str]:
-    """Tri-training, where there is such."""
+    """Tri-training and filtered errors, where there are such."""
     lines = []
+    if "kept_share" in facts:
+        lines.append(f"Filtered: {facts['kept_share']:.1%} of all pairs keep their imputed error.")
     if "share_agreed" in facts:
         share = f"{facts['share_agreed']:.1%}"
         lines.append(f"Tri-training: two models agree on {share} of all pairs; the third learns these.")
@@ -341,6 +337,12 @@ def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
             f"Propensities from {low:.2g} to {high:.2g}, mean ratio {mean:.2f} (about 1 if they are right); "
             f"clipped {clipped:,} rows ({share:.1%}), {removed:.1%} of the weight."
         )
+    if "calibration" in facts:
+        how = facts["calibration"]
+        before, after = how["error_before"], how["error_after"]
+        lines.append(f"Calibrated by {how['method']}: mean error of propensities {before:.4f} -> {after:.4f}.")
+    if "capped_share" in facts:
+        lines.append(f"Capped: the weights of {facts['capped_share']:.1%} of the rows.")
     gaps = [f"{name.replace('_', ' ')} {facts[name]:.3f}" for name in ("balance_gap", "stability_gap") if name in facts]
     lines += [f"Constraints: {', '.join(gaps)} (0 if met)."] if gaps else []
     if facts.get("solver") == "gradient":

@@ -153,9 +153,14 @@ class LearnedLabel(FittedImputation):
         self.optimizer.step((slope * own).sum(), rate)
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            own, own_on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
-        return error(torch.sigmoid(own), logits), error(torch.sigmoid(own_on_pairs), pair_logits)
+        rows, on_pairs = self.labels(batch)
+        return error(rows, logits), error(on_pairs, pair_logits)
+
+    @torch.no_grad()
+    def labels(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(the imputed labels of a batch's rows, and of its pairs of D)"""
+        own, on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        return torch.sigmoid(own), torch.sigmoid(on_pairs)
 
     def state(self) -> list[Tensor]:
         return [parameter.data for parameter in self.scorer.parameters()]

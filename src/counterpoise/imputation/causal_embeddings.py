@@ -57,7 +57,7 @@ class CausalEmbeddings(Imputation):
 class FittedCausalEmbeddings(FittedImputation):
     """The differences of both tables, learned beside the predictor."""
 
-    learns_from_probe: ClassVar[bool] = True
+    learns_from_probe = True
 
     scorer: Scorer  # the predictor
     differences: dict[str, Tensor]  # b' - b of each table of items, by its name in the predictor

@@ -64,7 +64,7 @@ class BridgeDistillation(Imputation):
 class FittedBridge(FittedImputation):
     """The distance to a fitted teacher."""
 
-    learns_from_probe: ClassVar[bool] = True
+    learns_from_probe = True
 
     def __init__(self, teacher: Scorer, strength: float) -> None:
         self.teacher, self.strength = teacher, strength
@@ -106,7 +106,7 @@ class RefineDistillation(Imputation):
 class FittedRefinement(FittedImputation):
     """Labels that are moved towards those of a fitted teacher."""
 
-    learns_from_probe: ClassVar[bool] = True
+    learns_from_probe = True
 
     def __init__(self, teacher: Scorer, strength: float, log: Batch) -> None:
         self.teacher, self.strength = teacher, strength

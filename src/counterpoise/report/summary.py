@@ -27,6 +27,8 @@ WEIGHTS = {
     "KnownPropensity": "weights each rating by its inverse known propensity",
     "RelativeExposure": "weights each rating by its inverse exposure",
     "Popularity": "weights each rating by the inverse popularity of its item",
+    "Calibrated": "weights each rating by its inverse estimated propensity, calibrated to how often pairs are observed",
+    "Capped": "weights each rating by its inverse estimated propensity, up to a cap",
 } | dict.fromkeys(("Logistic", "Propensity", "BalancedPropensity", "StabilizedPropensity"), INVERSE_PROPENSITY)
 
 

@@ -187,10 +187,11 @@ class InterceptShift:
 class FittedWeights:
     """Weights during one fit. Those that never change set `ratio` and answer `at`; others learn in training."""
 
-    changes: ClassVar[bool] = False  # whether training changes them
-    learns_from_probe: ClassVar[bool] = False  # from its rows, not from its label rate alone
-    needs_pairs: ClassVar[bool] = False  # whether `step` looks at pairs of D
-    needs_pair_logits: ClassVar[bool] = True  # and at what is predicted there
+    changes: bool = False  # whether training changes them
+    learns_from_probe: bool = False  # from its rows, not from its label rate alone
+    needs_pairs: bool = False  # whether `step` looks at pairs of D
+    needs_pair_logits: bool = True  # and at what is predicted there
+    user_vectors: Tensor | None = None  # (|U|, d) what a model of being observed learned of each user, if there is one
     ratio: Tensor  # (rows,) of the log that is trained on, on the device of the fit
 
     def start(self, scorer: Scorer) -> None:
@@ -245,7 +246,7 @@ class Weights(Configurable):
 class FittedImputation:
     """An imputation during one fit. By itself it imputes errors of 0."""
 
-    learns_from_probe: ClassVar[bool] = False  # from its rows, not from its label rate alone
+    learns_from_probe: bool = False  # from its rows, not from its label rate alone
     active: bool = True  # whether it acts on this fit at all
     needs_pairs: bool = False  # whether `extra_loss` looks at pairs of D
     backbone: Backbone | None = None  # of the model that the predictor learns from, where there is one

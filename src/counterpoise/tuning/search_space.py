@@ -19,7 +19,9 @@ NOT_SEARCHED = ("seed", "device")
 # Settings of weights and imputations that no kernel method has.
 BASELINES_OWN = (
     *("weights__clip", "weights__observation", "weights__labels", "weights__balance", "weights__stability"),
-    *("imputation__mix", "imputation__ridge", "imputation__threshold"),
+    *("weights__cap", "weights__transform", "weights__experts"),
+    *("imputation__mix", "imputation__ridge", "imputation__threshold", "imputation__max_variation"),
+    *("imputation__experts", "imputation__base__experts"),
     *("closed_form__confidence", "closed_form__exposure", "closed_form__precision"),
 )
 # The paper's grid of C: 1e-6, 5e-6, 1e-5, ..., 0.5, 1.
@@ -107,6 +109,12 @@ DEFAULT_SPACE: dict[str, Callable[[Any], Dimension]] = {
     "weights__labels": _around(10, 10),
     "weights__balance": _around(10, 10),
     "weights__stability": _around(10, 10),
+    "weights__cap": _around(8, 4),
+    "weights__transform": _fixed(choices=("identity", "log", "sine", "tanh")),
+    "weights__experts": _around(5, 2, integer=True),
+    "imputation__experts": _around(5, 2, integer=True),
+    "imputation__base__experts": _around(5, 2, integer=True),
+    "imputation__max_variation": _around(10, 10),
     "imputation__mix": _fixed(low=0.1, high=0.9),
     "imputation__ridge": _around(10, 10),
     "imputation__threshold": _around(4, 3),
@@ -164,6 +172,8 @@ def search_space(
         taken |= {"training__learning_rate", "backbone__l2_biases"}  # it takes no steps, and learns no biases
     if getattr(model.imputation, "weighting", None) != "mse":
         taken.add("imputation__mix")  # which no other weighting looks at
+    if getattr(model.weights, "method", None) != "experts":
+        taken.add("weights__experts")
     # settings that can be searched: {name, as if a wrapped backbone stood alone: full name}
     free = {full.replace("backbone__backbone__", "backbone__"): full for full in params if full not in taken}
     for name, dimension in {"default": DEFAULT_SPACE, "paper": PAPER_SPACE, "own": {}}[space].items():

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -159,10 +159,10 @@ class AutoDebias(Weights):
 class FittedAutoDebias(FittedWeights):
     """The debiasing parameters of one fit, and the predictor that they are learned for."""
 
-    learns_from_probe: ClassVar[bool] = True
+    learns_from_probe = True
 
-    changes: ClassVar[bool] = True
-    needs_pairs: ClassVar[bool] = True
+    changes = True
+    needs_pairs = True
     scorer: Scorer  # the predictor
     ahead: Scorer  # a copy that is moved about
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -155,7 +155,7 @@ def share_to_keep(rows: int, n_users: int, n_items: int) -> float:
 class BalancedWeights(FittedWeights):
     """Exact weights over the whole log, fold by fold."""
 
-    changes: ClassVar[bool] = True
+    changes = True
 
     def __init__(self, part: Balancing, context: FitContext, prior: FittedWeights) -> None:
         self.part, self.context, self.prior = part, context, prior

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from counterpoise.data.batches import Batch
 from counterpoise.errors import ConfigError, check_number
-from counterpoise.training.contracts import FitContext, FittedWeights, Weights
+from counterpoise.models.base import Backbone, Scorer
+from counterpoise.training.contracts import FitContext, FittedWeights, InterceptShift, StepInputs, Weights
+from counterpoise.training.optimizer import Rate
 
 PropensityOf = Callable[[Tensor | None, Tensor | None], Tensor]  # of pairs by their codes; of all of D where None
+NO_FACTS: Mapping[str, Any] = {}
 CLIP = 0.05  # the smallest propensity that counts, as a share of the density: no ratio above 20. On simulated logs 0 to
 # 0.2 give `ips` with Logistic an AUC of .6125 to .6143, larger clips the larger (benchmarks/constants.py --only clip)
 
@@ -114,7 +118,7 @@ class InversePropensity(FittedWeights):
     """Weights from propensities that are known before training: see `inverse_propensity`.
 
     `density`: of the log that the propensities are for, None for that of the rows trained on. `normalised`: the ratios
-    are divided by their mean over the log, for propensities known up to a factor.
+    are divided by their mean over the log, for propensities known up to a factor. `learned`: more of their facts.
     """
 
     def __init__(
@@ -124,9 +128,10 @@ class InversePropensity(FittedWeights):
         clip: float,
         density: float | None = None,
         normalised: bool = False,
+        learned: Mapping[str, Any] = NO_FACTS,
     ) -> None:
         check_clip(clip)
-        log, self.clip = context.log, clip
+        log, self.clip, self.learned = context.log, clip, learned
         self.density = log.density if density is None else density
         codes = [torch.from_numpy(codes).to(context.device) for codes in (log.users, log.items)]
         self.propensity_of, self.on_log = propensity_of, propensity_of(*codes)
@@ -143,4 +148,48 @@ class InversePropensity(FittedWeights):
         return ratio
 
     def facts(self) -> dict[str, Any]:
-        return propensity_facts(self.on_log, self.density, self.clip)
+        return propensity_facts(self.on_log, self.density, self.clip) | dict(self.learned)
+
+
+class TransformedWeights(FittedWeights):
+    """A function of other weights, pair by pair, that follows them in training. `inner`: the others."""
+
+    def __init__(self, inner: FittedWeights) -> None:
+        self.inner = inner
+        self.changes, self.learns_from_probe = inner.changes, inner.learns_from_probe
+        self.needs_pairs, self.needs_pair_logits = inner.needs_pairs, inner.needs_pair_logits
+        self.user_vectors, self.ratio = inner.user_vectors, self.transformed(inner.ratio)
+
+    def transformed(self, ratio: Tensor) -> Tensor:
+        """The ratio of a pair from that of the weights inside."""
+        raise NotImplementedError
+
+    def start(self, scorer: Scorer) -> None:
+        self.inner.start(scorer)
+
+    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> bool:
+        changed = self.inner.refresh(epoch, residuals)
+        if changed:
+            self.ratio.copy_(self.transformed(self.inner.ratio))
+        return changed
+
+    def step(self, inputs: StepInputs, imputed: Tensor, imputed_on_pairs: Tensor, rate: Rate) -> None:
+        self.inner.step(inputs, imputed, imputed_on_pairs, rate)
+        if self.needs_pairs:
+            self.ratio[inputs.batch.rows] = self.transformed(self.inner.ratio[inputs.batch.rows])
+
+    def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
+        return self.inner.extra_loss(batch, logits, pair_logits)
+
+    def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
+        return self.transformed(self.inner.at(users, items, labels))
+
+    def finalize(self) -> None:
+        self.inner.finalize()
+        self.ratio.copy_(self.transformed(self.inner.ratio))
+
+    def intercept_shift(self, backbone: Backbone | None = None) -> InterceptShift | None:
+        return self.inner.intercept_shift(backbone)
+
+    def state(self) -> list[Tensor]:
+        return [self.ratio, *self.inner.state()] if self.changes else self.inner.state()

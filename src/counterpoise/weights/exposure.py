@@ -15,20 +15,19 @@ everything was seen.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
 from torch import Tensor
 
 from counterpoise.balance.diagnostics import warn_of_collapse
 from counterpoise.errors import ConfigError, ConvergenceWarning, check_number
 from counterpoise.training.contracts import FitContext, FittedWeights, Weights
+from counterpoise.weights.base import TransformedWeights
 from counterpoise.weights.propensity import Popularity
 
 
-def relative_exposure(ratio: Tensor, least: float | Tensor, power: float, clip: float) -> Tensor:
+def relative_exposure(ratio: Tensor, least: Tensor, power: float, clip: float) -> Tensor:
     """theta = (least / ratio)^power, in [clip, 1], from ratios that balance the clicks against all pairs."""
     theta: Tensor = (least / ratio).clamp(max=1.0).pow(power).clamp(min=clip)
     return theta
@@ -59,38 +58,24 @@ class RelativeExposure(Weights):
         return _RelativeExposure(self, context, inner)
 
 
-class _RelativeExposure(FittedWeights):
-    changes: ClassVar[bool] = True
-
+class _RelativeExposure(TransformedWeights):
     def __init__(self, part: RelativeExposure, context: FitContext, inner: FittedWeights) -> None:
-        self.part, self.inner, self.density = part, inner, context.log.density
-        self.ratio = torch.empty_like(inner.ratio)
-        self._update()
+        self.part, self.density = part, context.log.density
+        super().__init__(inner)
 
-    def _update(self) -> None:
-        self.least = self.inner.ratio.min()
-        self.theta = relative_exposure(self.inner.ratio, self.least, self.part.power, self.part.clip)
-        self.ratio.copy_(self.density / self.theta)
+    def transformed(self, ratio: Tensor) -> Tensor:
+        return self.density / self._theta(ratio)
 
-    def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> bool:
-        changed = self.inner.refresh(epoch, residuals)
-        if changed:
-            self._update()
-        return changed
-
-    def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
-        ratio = self.inner.at(users, items, labels)
-        return self.density / relative_exposure(ratio, self.least, self.part.power, self.part.clip)
-
-    def state(self) -> list[Tensor]:
-        return [self.ratio, *self.inner.state()]
+    def _theta(self, ratio: Tensor) -> Tensor:
+        return relative_exposure(ratio, self.inner.ratio.min(), self.part.power, self.part.clip)
 
     def facts(self) -> dict[str, Any]:
         """Those of the weights inside, and the exposure of the clicked pairs. What must not collapse is 1 / theta."""
+        theta = self._theta(self.inner.ratio)
         exposure = {
-            "smallest": float(self.theta.min()),
-            "mean": float(self.theta.mean()),
-            "clipped_share": float((self.theta <= self.part.clip).float().mean()),
+            "smallest": float(theta.min()),
+            "mean": float(theta.mean()),
+            "clipped_share": float((theta <= self.part.clip).float().mean()),
         }
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)

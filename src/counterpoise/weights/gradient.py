@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -84,9 +84,9 @@ class WeightModel(FittedWeights):
     the softmax is 0, and no step leads back.
     """
 
-    changes: ClassVar[bool] = True
-    needs_pairs: ClassVar[bool] = True
-    needs_pair_logits: ClassVar[bool] = False
+    changes = True
+    needs_pairs = True
+    needs_pair_logits = False
 
     def __init__(
         self,

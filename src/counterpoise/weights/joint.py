@@ -66,8 +66,8 @@ class _JointPropensity(FittedWeights):
     what an imputation sees of a row before that step is at most an epoch old, and exact where the batch is the log.
     """
 
-    changes: ClassVar[bool] = True
-    needs_pairs: ClassVar[bool] = True
+    changes = True
+    needs_pairs = True
     gap_name: ClassVar[str]
     part: BalancedPropensity | StabilizedPropensity
 

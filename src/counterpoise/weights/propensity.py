@@ -55,7 +55,9 @@ class Propensity(Weights):
 
     def init(self, context: FitContext) -> FittedWeights:
         scorer = context.fit_exposure(exposure_model(self.backbone, dim=4))
-        return InversePropensity(context, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
+        found = InversePropensity(context, lambda users, items: torch.sigmoid(scorer.at(users, items)), self.clip)
+        found.user_vectors = scorer.features()[0].detach()
+        return found
 
 
 @dataclass

@@ -1,0 +1,130 @@
+"""Imputed errors that are dropped where they are not reliable: CDR."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from counterpoise.data.batches import Batch
+from counterpoise.errors import ConfigError, check_number
+from counterpoise.imputation.base import Learned, LearnedLabel
+from counterpoise.imputation.targeted import check_parts
+from counterpoise.training.contracts import (
+    FitContext,
+    FittedImputation,
+    FittedWeights,
+    Imputation,
+    LogErrors,
+    StepInputs,
+)
+from counterpoise.training.optimizer import Rate
+
+NODES = 7  # of the Gauss-Hermite rule: on logits of deviation 2 moments are right to 0.002
+
+
+def label_moments(logits: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """(mean, standard deviation) of sigmoid(s), s normal with mean `logits` and `variance`, by quadrature."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
+    deviation, first, second = variance.sqrt(), torch.zeros_like(logits), torch.zeros_like(logits)
+    for node, weight in zip(nodes.tolist(), (weights / math.sqrt(2 * math.pi)).tolist(), strict=True):
+        label = torch.sigmoid(logits + node * deviation)
+        first, second = first + weight * label, second + weight * label.square()
+    return first, (second - first.square()).clamp(min=0).sqrt()
+
+
+def is_reliable(logits: Tensor, mean: Tensor, deviation: Tensor, max_variation: float) -> Tensor:
+    """Whether sd(e^) / mean(e^) < `max_variation`, from the moments of the imputed label and the predictor's logits s.
+
+    e^ = -log(1 - prediction) - label s is linear in the label: its mean is softplus(s) - mean s, its sd |s| deviation.
+    """
+    reliable: Tensor = logits.abs() * deviation < max_variation * (softplus(logits) - mean * logits)
+    return reliable
+
+
+@dataclass
+class Filtered(Imputation):
+    """The imputed errors e^ of `base` where they are reliable, sd(e^) / mean(e^) < `max_variation`, and 0 elsewhere.
+
+    With the risk `dr` that is CDR, mean over D of g e^ + (1/|D|) sum over O of w (e - g e^) with g = 1 where e^ is
+    kept: where it is not, that is `ips`. With the right w it is unbiased for any g, since g stands in both terms.
+    (Song et al. 2023.)
+    The moments are those of the base's model when a share `dropout` of the factors of user and of item is left out at
+    random, the others scaled up. The paper takes ten such passes; here the logit, a sum over the factors, is taken for
+    normal with its exact variance, (1 / (1 - dropout)^2 - 1) sum_d p_ud^2 q_id^2, and nothing is drawn. The variance
+    of e^ in place of sd / mean, as in the released code, keeps nearly all: it is at most logit^2 / 4.
+    """
+
+    base: Imputation = field(default_factory=Learned)
+    max_variation: float = 0.5
+    dropout: float = 0.5
+
+    def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
+        """The base, ready: a model with factors."""
+        check_number("max_variation", self.max_variation, at_least=0, advice="0 drops every imputed error.")
+        check_number("dropout", self.dropout, above=0, at_most=0.95, advice="It is the share of factors left out.")
+        check_parts("base", (self.base,), Imputation)
+        base = self.base.init(context, weights)
+        if not isinstance(base, LearnedLabel) or base.scorer.factors() is None:
+            raise ConfigError(
+                "`base` of Filtered must be learned by a model with factors: Learned() or CalibratedLabels(), whose "
+                "`backbone` is 'mf'. Set imputation__base__backbone=mf."
+            )
+        return FilteredErrors(self, base)
+
+
+class FilteredErrors(FittedImputation):
+    """The errors of a model of the label, where they are reliable."""
+
+    def __init__(self, part: Filtered, base: LearnedLabel) -> None:
+        self.part, self.base, self.scorer = part, base, base.scorer
+        self.kept: Tensor | None = None  # the share of the pairs of D in the last step that keep their imputed error
+
+    def refresh(self, on_log: Callable[[], LogErrors]) -> None:
+        self.base.refresh(on_log)
+
+    def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
+        self.base.step(inputs, ratio, rate, shift)
+
+    def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
+        imputed, imputed_on_pairs = self.base.errors(batch, logits, pair_logits, errors)
+        of_rows, of_pairs = self._reliable(batch, logits.detach(), pair_logits.detach())
+        if len(pair_logits):
+            self.kept = of_pairs.float().mean()
+        return of_rows * imputed, of_pairs * imputed_on_pairs
+
+    @torch.no_grad()
+    def _reliable(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> tuple[Tensor, Tensor]:
+        """g of the rows, and of the pairs of D."""
+        own, on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        variance, variance_on_pairs = self._variance(batch)
+        return (
+            is_reliable(logits, *label_moments(own, variance), self.part.max_variation),
+            is_reliable(pair_logits, *label_moments(on_pairs, variance_on_pairs), self.part.max_variation),
+        )
+
+    def _variance(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of the logits under dropout."""
+        tables = self.scorer.factors()
+        assert tables is not None
+        users, items = (table.detach().square() for table in tables)
+        factor = 1 / (1 - self.part.dropout) ** 2 - 1
+        if batch.pair_users is None or batch.pair_items is None:
+            everywhere = factor * (users @ items.T).flatten()
+            return everywhere[self.scorer.position(batch.users, batch.items)], everywhere
+        pairs = (batch.users, batch.items), (batch.pair_users, batch.pair_items)
+        rows, others = (factor * (users[u.long()] * items[i.long()]).sum(1) for u, i in pairs)
+        return rows, others
+
+    def state(self) -> list[Tensor]:
+        return self.base.state()
+
+    def facts(self) -> dict[str, Any]:
+        kept = {} if self.kept is None else {"kept_share": float(self.kept)}
+        return {"base": self.base.facts()} | kept
