@@ -154,7 +154,7 @@ class LearnedLabel(FittedImputation):
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            own, own_on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+            own, own_on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, *batch.pairs)
         return error(torch.sigmoid(own), logits), error(torch.sigmoid(own_on_pairs), pair_logits)
 
     def state(self) -> list[Tensor]:
