@@ -276,4 +276,4 @@ def test_a_fitted_model_keeps_no_columns_of_its_log(dataset: Dataset) -> None:
     model = cp.make("counterpoise", epochs=3, device="cpu").fit(dataset.train, probe=dataset.probe)
     caches = [module.cache for module in model.scorer_.modules() if hasattr(module, "cache")]
     assert caches
-    assert all(cache.inputs == () and cache.value is None for cache in caches)
+    assert all(not cache.values for cache in caches)

@@ -181,6 +181,16 @@ def test_the_logits_of_many_pairs_are_those_of_each_alone(dataset: Dataset, back
         assert torch.allclose(on_pairs, scorer.at(*pairs), atol=1e-5)
 
 
+def test_the_logits_of_blocks_are_those_of_their_pairs(dataset: Dataset) -> None:
+    scorer, log = built(MatrixFactorization(dim=3), dataset), dataset.train
+    users, items = torch.from_numpy(log.users), torch.from_numpy(log.items)
+    blocks = torch.randperm(60).view(5, 12), torch.randperm(50).view(5, 10)
+    pairs = blocks[0].repeat_interleave(10, 1).flatten(), blocks[1].repeat(1, 12).flatten()
+    on_rows, on_pairs = scorer.rows_and_pairs(users, items, *pairs, blocks)
+    assert torch.allclose(on_rows, scorer(users, items), atol=1e-5)
+    assert torch.allclose(on_pairs, scorer(*pairs), atol=1e-5)
+
+
 class Incomplete(Scorer):
     """Has a parameter that no logit depends on, and no `precision`."""
 

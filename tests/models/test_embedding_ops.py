@@ -12,9 +12,11 @@ from counterpoise.models.embedding_ops import (
     BLOCK_PAIRS,
     MIN_PAIRS_TO_SORT,
     MIN_ROWS_TO_SORT,
+    ORDERS,
     GridPositions,
     RepeatedInputCache,
     biased_products,
+    block_products,
     inner_products,
     rows_and_grid,
     rows_of_grid,
@@ -66,6 +68,38 @@ def test_biased_products_and_gradients_are_those_of_autograd(count: int, dtype: 
     for own, of_autograd in zip(*gradients, strict=True):
         assert own.shape == of_autograd.shape
         assert torch.allclose(own, of_autograd, atol=1e-5)
+
+
+@pytest.mark.parametrize("by_user", [False, True])
+def test_pairs_that_come_again_have_the_same_products_and_gradients(by_user: bool) -> None:
+    both, (users, items) = tables((MIN_ROWS_TO_SORT, 30)), codes(MIN_PAIRS_TO_SORT + 7)
+    users = users.sort().values if by_user else users
+    slopes, found = torch.linspace(-1, 2, len(users)), []
+    for _ in range(3):
+        products = inner_products(*both, users, items)
+        found.append([products, *torch.autograd.grad(products @ slopes, both)])
+    kept = ORDERS.values[id(users), id(items)][1]
+    assert (kept.by_user.order is None) == by_user
+    for again in found[1:]:
+        assert all(torch.equal(first, other) for first, other in zip(found[0], again, strict=True))
+    larger = tables((MIN_ROWS_TO_SORT + 1, 31))
+    assert torch.allclose(
+        inner_products(*larger, users, items), (larger[0][users] * larger[1][items]).sum(1), atol=1e-5
+    )
+    del users, items, kept
+    assert not any(value is not None for _, value in ORDERS.values.values())
+
+
+def test_products_of_blocks_and_gradients_are_those_of_autograd() -> None:
+    both = tables()
+    users, items = torch.randperm(40)[:36].view(6, 6).int(), torch.randperm(30)[:18].view(6, 3).int()
+    rows = both[0][users.long()], both[1][items.long()]
+    found, expected = block_products(*both, users, items), (rows[0][:, :, None] * rows[1][:, None]).sum(-1).flatten()
+    assert torch.allclose(found, expected, atol=1e-5)
+    slopes = torch.linspace(-1, 2, len(found))
+    gradients = torch.autograd.grad(found @ slopes, both), torch.autograd.grad(expected @ slopes, both)
+    for own, other in zip(*gradients, strict=True):
+        assert torch.allclose(own, other, atol=1e-4)
 
 
 def test_products_over_sorted_pairs_give_no_warning() -> None:

@@ -98,6 +98,45 @@ def test_uniform_pairs_are_uniform_over_all_pairs(dataset: Dataset) -> None:
     assert abs(chi_square - degrees) < 5 * np.sqrt(2 * degrees)
 
 
+def large_batches(dataset: Dataset, monkeypatch: pytest.MonkeyPatch, pairs: int) -> Batches:
+    monkeypatch.setattr("counterpoise.data.batches.MIN_FIXED_ROWS", 10)
+    return Batches(dataset.train, 100, CPU, torch.Generator().manual_seed(0), pairs_per_row=pairs)
+
+
+def test_large_batches_are_drawn_once_and_sorted_by_user(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, log = large_batches(dataset, monkeypatch, 0), dataset.train
+    first, second = list(batches.epoch()), list(batches.epoch())
+    assert torch.equal(torch.cat([batch.rows for batch in first]).sort().values, torch.arange(len(log)))
+    assert {id(batch.users) for batch in first} == {id(batch.users) for batch in second}
+    assert [id(batch.users) for batch in first] != [id(batch.users) for batch in second]
+    for batch in first:
+        assert bool((batch.users.diff() >= 0).all())
+        assert len(batch.rows) < len(log)
+        assert np.array_equal(batch.users.numpy(), log.users[batch.rows.numpy()])
+        assert np.array_equal(batch.items.numpy(), log.items[batch.rows.numpy()])
+        assert np.array_equal(batch.labels.numpy(), log.labels[batch.rows.numpy()])
+
+
+def test_blocks_of_pairs_are_uniform_over_all_pairs(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, (users, items) = large_batches(dataset, monkeypatch, 3), dataset.train.shape
+    counts, drawn, batches_seen = np.zeros(users * items), 0, 0
+    for _ in range(400):
+        for batch in batches.epoch():
+            codes = (batch.pair_users.long() * items + batch.pair_items).numpy()
+            assert len(np.unique(codes)) == len(codes)
+            of_users, of_items = batch.block_users, batch.block_items
+            expected = [[(u, i) for u in us for i in js] for us, js in zip(of_users, of_items, strict=True)]
+            assert codes.tolist() == [int(u) * items + int(i) for block in expected for u, i in block]
+            assert abs(len(codes) - 3 * len(batch.rows)) < 0.2 * 3 * len(batch.rows)
+            counts[codes] += 1
+            drawn, batches_seen = drawn + len(codes), batches_seen + 1
+        if batches_seen > 600:
+            break
+    share = drawn / batches_seen / len(counts)
+    error = np.sqrt(batches_seen * share * (1 - share))
+    assert abs(counts - batches_seen * share).max() < 5 * error
+
+
 def test_no_uniform_pairs_are_drawn_by_default(dataset: Dataset) -> None:
     (batch,) = Batches(dataset.train, len(dataset.train), CPU, torch.Generator()).epoch()
     assert len(batch.pair_users) == len(batch.pair_items) == 0

@@ -23,6 +23,7 @@ MATRIX_BLOCK_VALUES = 2**20  # values of a block that lie in memory already
 DEVICE_BLOCK_VALUES = 2**26  # values of a block on an accelerator, which wants few and large ones
 MAX_CHUNKS = 64  # parts of the rows that threads work on; fixed, so that sums do not depend on the number of threads
 MAX_KEPT_VALUES = 2**23  # functions x rows, 64 MB of float64: up to here they are computed once and kept
+MAX_KEPT_FLOAT32 = 2**28  # 1 GB of float32, in which more are kept: computing them again takes ten times a pass
 MIN_VARIANCE_SHARE = 1e-6  # of the mean square: a smaller variance has lost its digits and is taken around the mean
 MIN_VARIANCE_SHARE_FLOAT32 = 1e-2  # the same for products in float32
 MIN_LOG_BASE = math.log(1e-299)  # base weights of 0 have logarithms below it (see `solver`)
@@ -62,6 +63,7 @@ class Rows(FunctionRows):
     take: Callable[[slice | Tensor], Tensor]
     width: int = 0  # values that `take` holds for one row, where more than J
     cpu_block: int = CPU_BLOCK_VALUES
+    unit_norm: bool = False  # whether the mean square of every function over the population is of the order of 1
 
     def family(self, targets: Tensor, log_base: Tensor | None, max_weight: float | None) -> InMemoryFamily:
         return InMemoryFamily(self, targets, log_base, max_weight)
@@ -95,10 +97,23 @@ class Rows(FunctionRows):
             torch.set_num_threads(workers)
 
     def kept(self) -> Rows:
-        """The same rows, in memory where they are few: the solver sums over them a dozen times."""
-        if self.n_rows * self.n_functions > MAX_KEPT_VALUES:
+        """The same rows, in memory where they are few: the solver sums over them a dozen times.
+
+        Where they are not so few, rounded to float32 if their values are of the order of 1: functions that differ by
+        1e-7 are balanced just as exactly.
+        """
+        size = self.n_rows * self.n_functions
+        if size > (MAX_KEPT_FLOAT32 if self.unit_norm else MAX_KEPT_VALUES):
             return self
-        return matrix_rows(torch.cat([values for _, values in self.blocks()]))
+        dtype = torch.float64 if size <= MAX_KEPT_VALUES else torch.float32
+        matrix = torch.empty(self.n_rows, self.n_functions, dtype=dtype, device=self.device)
+
+        def work(blocks: Blocks) -> None:
+            for part, values in blocks:
+                matrix[part] = values
+
+        self.each_chunk(work)
+        return matrix_rows(matrix)
 
     def at(self, numbers: Tensor) -> Rows:
         """The rows with these numbers."""
@@ -133,6 +148,7 @@ def pair_rows(
     """h(x_ui) = user_table[u] * item_table[i], and its product with `mixing` (candidates, J) if that is given.
 
     For functions that factorise over users and items, such as Gaussian kernels of x_ui = [user row; item row].
+    `mixing` gives each combination a mean square of 1 over the population, or a variance of 1.
     """
 
     def take(rows: slice | Tensor) -> Tensor:
@@ -140,7 +156,8 @@ def pair_rows(
         return values if mixing is None else values @ mixing
 
     count = user_table.shape[1]
-    return Rows(len(users), count if mixing is None else mixing.shape[1], user_table.device, take, width=2 * count)
+    functions, mixed = (count, False) if mixing is None else (mixing.shape[1], True)
+    return Rows(len(users), functions, user_table.device, take, width=2 * count, unit_norm=mixed)
 
 
 class ExponentialFamily:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 import torch
@@ -14,6 +15,12 @@ if TYPE_CHECKING:
     from counterpoise.data.log import FeedbackLog
 
 MAX_FINAL_PAIRS = 1 << 20  # uniform pairs of D from which the final risk on the whole log is computed at most
+MIN_FIXED_ROWS = 1 << 15  # rows of a batch from which batches are drawn once, and not anew in every epoch
+
+
+Blocks = tuple[
+    Tensor, Tensor
+]  # (blocks, users of each), (blocks, items of each): every user of a block with every item
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +34,18 @@ class Batch:
     pair_users: Tensor | None  # None: all pairs of D, user by user
     pair_items: Tensor | None
     pair_rows: Tensor | None = None  # the row of the log that each pair is, -1 for none; None where nobody asked
+    block_users: Tensor | None = None  # of the pairs as blocks, where they are; no code twice
+    block_items: Tensor | None = None
+
+    @property
+    def pairs(self) -> tuple[Tensor | None, Tensor | None, Blocks | None]:
+        """The pairs of D, as `Scorer.rows_and_pairs` takes them."""
+        blocks = None if self.block_users is None or self.block_items is None else (self.block_users, self.block_items)
+        return self.pair_users, self.pair_items, blocks
 
     def without_pairs(self) -> Self:
-        return replace(self, pair_users=self.users[:0], pair_items=self.items[:0], pair_rows=None)
+        none = self.users[:0], self.items[:0]
+        return replace(self, pair_users=none[0], pair_items=none[1], pair_rows=None, block_users=None, block_items=None)
 
     def sum(self, values: Tensor) -> Tensor:
         """The sum of a value of each row. Where processes share a batch: these rows' share of the sum over all."""
@@ -41,6 +57,8 @@ class Batches:
 
     With `pairs_per_row` None every batch stands beside all of D. `own_users`: the pairs are those of the rows' users
     with uniform items, in as many copies of the rows, one after another.
+    Large batches are drawn once and come in another order each epoch, each sorted by user: what is computed from their
+    codes alone is then computed once (`RepeatedInputCache`). Their pairs come in blocks, about as many as asked for.
     """
 
     def __init__(
@@ -89,11 +107,58 @@ class Batches:
         if len(self) == 1:
             yield self.whole()
             return
+        if self.batch_size < MIN_FIXED_ROWS:
+            for batch in self._drawn():
+                yield self._with_pairs(batch)
+            return
+        for place in torch.randperm(len(self), generator=self.generator).tolist():
+            batch = self._fixed[place]
+            count = len(batch.rows) * (self.pairs_per_row or 0)
+            if self.in_order is not None or count == 0:
+                yield self._with_pairs(batch)
+            else:
+                users, items = self._blocks(count)
+                shape = *users.shape, items.shape[1]
+                user, item = (codes.expand(shape).flatten() for codes in (users[:, :, None], items[:, None, :]))
+                yield replace(batch, pair_users=user, pair_items=item, block_users=users, block_items=items)
+
+    def _drawn(self, by_user: bool = False) -> Iterator[Batch]:
+        """All rows in random order, in batches without pairs."""
         order = torch.randperm(len(self.labels), generator=self.generator).to(self.device)
-        for rows in torch.tensor_split(order, len(self)):  # of nearly equal size: no last one of a few rows
+        for drawn in torch.tensor_split(order, len(self)):  # of nearly equal size: no last one of a few rows
+            rows = drawn[self.users[drawn].sort(stable=True)[1]] if by_user else drawn
             users, items, labels = (column.index_select(0, rows) for column in (self.users, self.items, self.labels))
-            pairs = self._pairs_beside(users, len(rows) * (self.pairs_per_row or 0))
-            yield Batch(rows, users, items, labels, *pairs)
+            yield Batch(rows, users, items, labels, None, None)
+
+    @cached_property
+    def _fixed(self) -> list[Batch]:
+        return list(self._drawn(by_user=True))
+
+    def _with_pairs(self, batch: Batch) -> Batch:
+        user, item, *rows = self._pairs_beside(batch.users, len(batch.rows) * (self.pairs_per_row or 0))
+        return replace(batch, pair_users=user, pair_items=item, pair_rows=rows[0] if rows else None)
+
+    @cached_property
+    def _shuffled(self) -> tuple[Tensor, Tensor]:
+        """All users, and all items, in random order."""
+        users, items = (torch.randperm(size, generator=self.generator).int().to(self.device) for size in self.shape)
+        return users, items
+
+    def _blocks(self, count: int) -> Blocks:
+        """About so many pairs of D in blocks; every pair is as likely as any other.
+
+        Users and items each stand in a circle, in random order. Both circles are turned at random, and cut into as many
+        blocks as users and items then have equally many pairs: count / |I| users and count / |U| items each.
+        """
+        n_users, n_items = self.shape
+        users, items = max(1, round(count / n_items)), max(1, round(count / n_users))
+        users, items = min(users, n_users), min(items, n_items)
+        number = max(1, min(n_users // users, n_items // items, round(count / (users * items))))
+        of_users, of_items = (
+            circle.roll(int(torch.randint(len(circle), (1,), generator=self.generator)))[: number * size].view(-1, size)
+            for circle, size in zip(self._shuffled, (users, items), strict=True)
+        )
+        return of_users, of_items
 
     def _pairs_beside(self, users: Tensor, count: int) -> tuple[Tensor | None, ...]:
         """The pairs beside rows of these users: uniform ones, or the users' own and the row of the log that each is."""

@@ -159,7 +159,7 @@ class LearnedLabel(FittedImputation):
     @torch.no_grad()
     def labels(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(the imputed labels of a batch's rows, and of its pairs of D)"""
-        own, on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        own, on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, *batch.pairs)
         return torch.sigmoid(own), torch.sigmoid(on_pairs)
 
     def state(self) -> list[Tensor]:

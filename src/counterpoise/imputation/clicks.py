@@ -107,7 +107,7 @@ class _ClickModel(FittedImputation):
         self.optimizer = context.optimizer(self.scorer)
 
     def _both(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        return self.scorer.rows_and_pairs(batch.users, batch.items, *batch.pairs)
 
     def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         """A step of mu on the likelihood of the clicks, counted by click, with gamma held fixed."""

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 import counterpoise
 from counterpoise.config import Configurable
+from counterpoise.data.batches import Blocks
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, did_you_mean
 from counterpoise.models.embedding_ops import RepeatedInputCache, rows_of_grid
@@ -146,9 +147,17 @@ class Scorer(nn.Module):
         return logits
 
     def rows_and_pairs(
-        self, users: Tensor, items: Tensor, pair_users: Tensor | None, pair_items: Tensor | None
+        self,
+        users: Tensor,
+        items: Tensor,
+        pair_users: Tensor | None,
+        pair_items: Tensor | None,
+        blocks: Blocks | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """The logits of some rows and of pairs of D; where those are all of D, rows are read from the grid."""
+        """The logits of some rows and of pairs of D; where those are all of D, rows are read from the grid.
+
+        `blocks`: the same pairs in blocks, for scorers whose logits are products.
+        """
         if pair_users is None or pair_items is None:
             return rows_of_grid(self.at(None, None), self.position(users, items))
         together: Tensor = self(torch.cat([users, pair_users]), torch.cat([items, pair_items]))

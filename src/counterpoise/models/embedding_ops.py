@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, Self
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -24,26 +25,43 @@ MIN_ROWS_TO_SORT = 8192  # rows of both tables from which products are computed 
 
 
 class RepeatedInputCache:
-    """The value computed from the last inputs, kept while the same tensors come again.
+    """Values computed from tensors, kept while these live and come again.
 
-    None the first time: a batch that never comes again is not worth it. The whole log as a batch comes in every step.
+    None the first time: a batch that never comes again is not worth it. Batches that are drawn once come every epoch,
+    the whole log as a batch in every step.
     """
 
     def __init__(self) -> None:
-        self.inputs: tuple[Tensor, ...] = ()
-        self.value: Any = None
+        self.values: dict[tuple[int, ...], tuple[tuple[ref[Tensor], ...], Any]] = {}
 
     def clear(self) -> None:
-        """Forget the inputs: a fitted model has no use for the columns of its log."""
-        self.inputs, self.value = (), None
+        """Forget everything: a fitted model has no use for the columns of its log."""
+        self.values = {}
 
     def get(self, compute: Callable[..., Any], *inputs: Tensor) -> Any:
-        """compute(*inputs) from the second time on that the same inputs come in a row; None before."""
-        if len(inputs) != len(self.inputs) or any(a is not b for a, b in zip(self.inputs, inputs, strict=True)):
-            self.inputs, self.value = inputs, None
-        elif self.value is None:
-            self.value = compute(*inputs)
-        return self.value
+        """compute(*inputs) from the second time on that the same inputs come; None before."""
+        key = tuple(map(id, inputs))
+        known, value = self.values.get(key, ((), None))
+        if not known or any(reference() is not given for reference, given in zip(known, inputs, strict=True)):
+            own = ref(self)
+
+            def forget(_: object) -> None:
+                cache = own()
+                if cache is not None:
+                    cache.values.pop(key, None)
+
+            self.values[key] = tuple(ref(given, forget) for given in inputs), None
+        elif value is None:
+            value = compute(*inputs)
+            self.values[key] = known, value
+        return value
+
+    def __reduce__(self) -> tuple[type[RepeatedInputCache], tuple[()]]:
+        """A copy is empty: copied tensors are others."""
+        return RepeatedInputCache, ()
+
+
+ORDERS = RepeatedInputCache()  # of pairs that come again, for all scorers
 
 
 def inner_products(user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Tensor:
@@ -53,8 +71,43 @@ def inner_products(user_table: Tensor, item_table: Tensor, users: Tensor, items:
         return torch.cat([inner_products(user_table, item_table, *block) for block in blocks])
     if user_table.device.type != "cpu" or len(users) < MIN_PAIRS_TO_SORT or user_table.dtype != torch.float32:
         return (embedding(users, user_table) * embedding(items, item_table)).sum(-1)
-    products: Tensor = _InnerProducts.apply(user_table, item_table, users, items)  # type: ignore[no-untyped-call]
+    sizes = len(user_table), len(item_table)
+    order = ORDERS.get(partial(PairOrder.of, *sizes), users, items) if torch.is_grad_enabled() else None
+    order = order if order is None or order.sizes == sizes else None
+    products: Tensor = _InnerProducts.apply(user_table, item_table, users, items, order)  # type: ignore[no-untyped-call]
     return products
+
+
+def block_products(user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Tensor:
+    """<row of the user, row of the item> for every user of a block with every item of it. (blocks x users x items,)
+
+    `users` (blocks, users of each) and `items` (blocks, items of each), no code twice.
+    """
+    products: Tensor = _BlockProducts.apply(user_table, item_table, users, items)  # type: ignore[no-untyped-call]
+    return products
+
+
+class _BlockProducts(torch.autograd.Function):
+    """As no code comes twice, rows of the gradient are copied to their places, not added up."""
+
+    @staticmethod
+    def forward(ctx: Any, user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Tensor:
+        both = (user_table, users), (item_table, items)
+        of_users, of_items = (table.index_select(0, codes.flatten()).view(*codes.shape, -1) for table, codes in both)
+        ctx.save_for_backward(of_users, of_items, users, items)
+        ctx.sizes = len(user_table), len(item_table)
+        return torch.bmm(of_users, of_items.mT).flatten()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        of_users, of_items, users, items = ctx.saved_tensors
+        slopes = gradients[0].view(len(users), users.shape[1], items.shape[1])
+        user_rows, item_rows = torch.bmm(slopes, of_items), torch.bmm(slopes.mT, of_users)
+        found = [
+            rows.new_zeros(size, rows.shape[2]).index_copy_(0, codes.flatten().long(), rows.flatten(0, 1))
+            for rows, size, codes in zip((user_rows, item_rows), ctx.sizes, (users, items), strict=True)
+        ]
+        return *found, None, None
 
 
 def biased_products(tables: Sequence[Tensor], users: Tensor, items: Tensor) -> Tensor:
@@ -93,31 +146,35 @@ class _InnerProducts(torch.autograd.Function):
     """The gradient of a user's row is the sum over its pairs of slope x the item's row, and the other way round."""
 
     @staticmethod
-    def forward(ctx: Any, user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, user_table: Tensor, item_table: Tensor, users: Tensor, items: Tensor, order: PairOrder | None
+    ) -> Tensor:
         ctx.save_for_backward(user_table, item_table, users, items)
-        ctx.by_user, sizes = None, (len(user_table), len(item_table))
+        ctx.by_user, ctx.by_item = (None, None) if order is None else (order.by_user, order.by_item)
+        sizes = len(user_table), len(item_table)
         if sum(sizes) < MIN_ROWS_TO_SORT or len(users) > math.prod(sizes):  # a sparse tensor has fewer entries than D
             return (user_table.index_select(0, users) * item_table.index_select(0, items)).sum(1)
-        by_user = ctx.by_user = _SortedPairs.of(users, len(user_table), items)
+        by_user = ctx.by_user = ctx.by_user or _SortedPairs.of(users, len(user_table), items)
         found: Tensor = by_user.products(user_table, item_table)
         return found
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         user_table, item_table, users, items = ctx.saved_tensors
         slopes, wanted, of_users, of_items = gradients[0], ctx.needs_input_grad, None, None
         if wanted[0]:
             by_user = ctx.by_user or _SortedPairs.of(users, len(user_table), items)
             of_users = by_user.sums(slopes, item_table)
         if wanted[1]:
-            of_items = _SortedPairs.of(items, len(item_table), users).sums(slopes, user_table)
-        return of_users, of_items, None, None
+            by_item = ctx.by_item or _SortedPairs.of(items, len(item_table), users)
+            of_items = by_item.sums(slopes, user_table)
+        return of_users, of_items, None, None, None
 
 
 class _SortedPairs(NamedTuple):
     """Pairs sorted by one of their codes, to sum over those of each."""
 
-    order: Tensor  # (pairs,)
+    order: Tensor | None  # (pairs,) None: they came in this order
     ends: Tensor  # (1 + codes,) where the pairs of each begin, and where those of the last end
     others: Tensor  # (pairs,) the other code, sorted
 
@@ -127,9 +184,16 @@ class _SortedPairs(NamedTuple):
         torch.cumsum(torch.bincount(codes, minlength=size), 0, out=ends[1:])
         return cls(order, ends, others.index_select(0, order))
 
+    def kept(self, others: Tensor) -> Self:
+        """The same in less memory, where the other codes are those as they came."""
+        assert self.order is not None
+        if bool((self.order.diff() > 0).all()):
+            return self._replace(order=None, others=others)
+        return self._replace(order=self.order.int()) if len(others) < 2**31 else self
+
     def sums(self, slopes: Tensor, table: Tensor) -> Tensor:
         """For each code, the sum over its pairs of slope x the row of `table` at the other code."""
-        by_code = slopes.index_select(0, self.order)
+        by_code = slopes if self.order is None else slopes.index_select(0, self.order)
         return embedding_bag(self.others, table, self.ends[:-1], mode="sum", per_sample_weights=by_code)
 
     def products(self, table: Tensor, other_table: Tensor) -> Tensor:
@@ -138,8 +202,21 @@ class _SortedPairs(NamedTuple):
         pattern = torch.sparse_csr_tensor(
             self.ends, self.others, table.new_zeros(len(self.others)), (len(table), len(other_table))
         )
-        found = torch.sparse.sampled_addmm(pattern, table, other_table.T, beta=0.0).values()
-        return torch.empty_like(found).index_copy_(0, self.order, found)
+        found: Tensor = torch.sparse.sampled_addmm(pattern, table, other_table.T, beta=0.0).values()
+        return found if self.order is None else torch.empty_like(found).index_copy_(0, self.order.long(), found)
+
+
+class PairOrder(NamedTuple):
+    """Pairs sorted by user, and by item."""
+
+    sizes: tuple[int, int]
+    by_user: _SortedPairs
+    by_item: _SortedPairs
+
+    @classmethod
+    def of(cls, n_users: int, n_items: int, users: Tensor, items: Tensor) -> Self:
+        by_user, by_item = _SortedPairs.of(users, n_users, items), _SortedPairs.of(items, n_items, users)
+        return cls((n_users, n_items), by_user.kept(items), by_item.kept(users))
 
 
 @lru_cache(maxsize=1)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from counterpoise.data.batches import Blocks
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_flag, check_number
 from counterpoise.models.base import (
@@ -28,6 +29,7 @@ from counterpoise.models.embedding_ops import (
     GridPositions,
     RepeatedInputCache,
     biased_products,
+    block_products,
     inner_products,
     rows_and_grid,
 )
@@ -209,22 +211,36 @@ class _Factors(Scorer):
         return self.feature_weights.shape[side == "item"] - 1 if self.uses_side_features else 0
 
     def forward(self, users: Tensor, items: Tensor) -> Tensor:
-        n_pairs, large = self.n_users * self.n_items, self.n_users + self.n_items >= MIN_ROWS_TO_SORT
-        if n_pairs > (1 if large else MAX_GRID_RATIO) * len(users):
-            few = users.device.type == "cpu" and len(users) < MIN_PAIRS_TO_SORT
-            if few and self.part.biases and not self.uses_side_features:
-                biases = self.user_bias.weight, self.item_bias.weight
-                return biased_products((self.mean, *self.embeddings(), *biases), users, items)
-            return inner_products(*self.vectors(), users, items)
-        user_table, item_table = self.vectors()
+        few = users.device.type == "cpu" and len(users) < MIN_PAIRS_TO_SORT
+        if few and self.part.biases and not self.uses_side_features and not self._by_grid(len(users)):
+            biases = self.user_bias.weight, self.item_bias.weight
+            return biased_products((self.mean, *self.embeddings(), *biases), users, items)
+        return self._products(self.vectors(), users, items)
+
+    def _by_grid(self, pairs: int) -> bool:
+        """Whether the logits of all of D are computed for so many pairs."""
+        large = self.n_users + self.n_items >= MIN_ROWS_TO_SORT
+        return self.n_users * self.n_items <= (1 if large else MAX_GRID_RATIO) * pairs
+
+    def _products(self, tables: tuple[Tensor, Tensor], users: Tensor, items: Tensor) -> Tensor:
+        if not self._by_grid(len(users)):
+            return inner_products(*tables, users, items)
         positions = self._positions(users, items)
         if positions is not None:
-            return rows_and_grid(user_table, item_table, positions)[0]
-        return (user_table @ item_table.T).flatten().gather(0, self.position(users, items))
+            return rows_and_grid(*tables, positions)[0]
+        return (tables[0] @ tables[1].T).flatten().gather(0, self.position(users, items))
 
     def rows_and_pairs(
-        self, users: Tensor, items: Tensor, pair_users: Tensor | None, pair_items: Tensor | None
+        self,
+        users: Tensor,
+        items: Tensor,
+        pair_users: Tensor | None,
+        pair_items: Tensor | None,
+        blocks: Blocks | None = None,
     ) -> tuple[Tensor, Tensor]:
+        if blocks is not None:
+            tables = self.vectors()
+            return self._products(tables, users, items), block_products(*tables, *blocks)
         positions = self._positions(users, items) if pair_users is None else None
         if positions is None:
             return super().rows_and_pairs(users, items, pair_users, pair_items)

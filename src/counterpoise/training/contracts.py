@@ -113,7 +113,8 @@ class FitContext:
 
     def short(self) -> FitContext:
         """The same fit with fewer epochs, for first models."""
-        epochs = max(MIN_PRETRAINING_EPOCHS, math.ceil(PRETRAINING_STEPS / len(self.batches())))
+        batches = math.ceil(len(self.log) / self.training.rows_per_step(len(self.log)))
+        epochs = max(MIN_PRETRAINING_EPOCHS, math.ceil(PRETRAINING_STEPS / batches))
         return replace(self, training=replace(self.training, epochs=min(epochs, self.training.epochs), steps=None))
 
     def fit_labels(self, backbone: Backbone) -> Scorer:
@@ -125,7 +126,7 @@ class FitContext:
         density = self.log.density
 
         def loss(scorer: Scorer, batch: Batch) -> Tensor:  # counted by observed row: 1 / density x the mean over D
-            on_rows, on_pairs = scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+            on_rows, on_pairs = scorer.rows_and_pairs(batch.users, batch.items, *batch.pairs)
             return exposure_cross_entropy(on_pairs, on_rows, density) / density
 
         return self.short().fit_scorer(backbone, loss, pairs=True, rate=density)

@@ -314,15 +314,17 @@ class Learner:
         return {"intercept_shift": asdict(found)}
 
     def _logits(self, batch: Batch) -> Logits:
-        base, pairs = self.scorer.base(), (batch.pair_users, batch.pair_items)
+        base = self.scorer.base()
         if not (self.scores_pairs or self.imputation.needs_pairs):
             logits = self.scorer(batch.users, batch.items)
             return Logits(logits, logits[:0], logits, logits[:0])
-        base_rows, base_pairs = base.rows_and_pairs(batch.users, batch.items, *pairs)
+        base_rows, base_pairs = base.rows_and_pairs(batch.users, batch.items, *batch.pairs)
         if base is self.scorer:
             return Logits(base_rows, base_pairs, base_rows, base_pairs)
         rows = base_rows + self.scorer.exposure_logits(batch.users, batch.items)
-        on_pairs = base_pairs + self.scorer.exposure_logits(*pairs) if self.scores_pairs else rows[:0]
+        on_pairs = rows[:0]
+        if self.scores_pairs:
+            on_pairs = base_pairs + self.scorer.exposure_logits(batch.pair_users, batch.pair_items)
         return Logits(rows, on_pairs, base_rows, base_pairs)
 
     def _errors(self, batch: Batch, logits: Tensor) -> Tensor:

@@ -215,7 +215,7 @@ class FittedAutoDebias(FittedWeights):
         return observed_loss(phi, batch, on_rows) + self.part.imputed_strength * pairs
 
     def _logits(self, scorer: Scorer, batch: Batch) -> tuple[Tensor, Tensor]:
-        return scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        return scorer.rows_and_pairs(batch.users, batch.items, *batch.pairs)
 
     @torch.no_grad()
     def _at(self, direction: Sequence[Tensor], distance: float) -> Scorer:

@@ -97,7 +97,7 @@ class _JointPropensity(FittedWeights):
 
     def both(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The model's logits on the rows of a batch and on its pairs of D."""
-        return self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        return self.scorer.rows_and_pairs(batch.users, batch.items, *batch.pairs)
 
     def loss(
         self, inputs: StepInputs, on_pairs: Tensor, on_rows: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
