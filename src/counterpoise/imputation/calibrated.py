@@ -81,7 +81,7 @@ class _CalibratedLabel(LearnedLabel):
 
     @torch.no_grad()
     def labels(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        own, on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, batch.pair_users, batch.pair_items)
+        own, on_pairs = self.scorer.rows_and_pairs(batch.users, batch.items, *batch.pairs)
         if batch.pair_users is None:
             everywhere = self.experts.at(on_pairs.view(len(self.shares), -1), self.shares[:, None]).flatten()
             return everywhere[self.scorer.position(batch.users, batch.items)], everywhere
