@@ -185,7 +185,7 @@ def table(
             if grid.columns:
                 show_table(grid.columns, grid.rows)
             print_line("\n".join(grid.notes))
-        found_settings = [f"{name}-settings.{ending}" for ending in ("md", "json", "csv") if tune]
+        found_settings = sorted(path.name for path in run.out.glob(f"{name}-settings.*") if tune)
         print_line(
             f"\nWritten to {run.out}: " + ", ".join([*(f"{name}.{ending}" for ending in FORMATS), *found_settings])
         )
