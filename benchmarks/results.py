@@ -1,9 +1,9 @@
-"""Everything that docs/results.md and docs/bias.md show, from fits to tables and figures: `make results`.
+"""Everything that docs/results.md shows, from fits to tables and figures: `make results`.
 
     python benchmarks/results.py [--jobs 2] [--out results]
 
 Runs the commands below, which resume where they were stopped and repeat no fit, and puts
-what they wrote between the marks of those pages. The text between the tables is written by hand: read it again when
+what they wrote between the marks of that page. The text between the tables is written by hand: read it again when
 numbers change.
 """
 
@@ -26,7 +26,8 @@ COMMANDS = (
     f"{PUBLISHED} --methods all --seeds 10 --preset both --name published",
     "table --datasets coat --methods all --seeds 10 --tune 20 --name tuned",
     f"{PUBLISHED} --methods all --seeds 10 --preset paper --tune 20 --name published-tuned",
-    "protocol --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
+    "protocols upo superdr d-dr cdr",
+    "protocol-effect --datasets coat --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise --seeds 10",
     "bias",
     "bias --data coat --methods none",
     *(f"sweep --parameter {name} --datasets coat --seeds 3" for name in SWEPT),
@@ -65,12 +66,12 @@ def main() -> None:
     arguments = parser.parse_args()
     for command in COMMANDS:
         print(f"counterpoise bench {command}", flush=True)
-        jobs = [] if command.startswith("bias") else ["--jobs", str(arguments.jobs)]
+        jobs = [] if command.startswith(("bias", "protocols")) else ["--jobs", str(arguments.jobs)]
         code = counterpoise(["bench", *shlex.split(command), *jobs, "--out", str(arguments.out), "--quiet"])
         if code:
             sys.exit(code)
-    for page in (DOCS / "results.md", DOCS / "bias.md"):
-        page.write_text(filled(page.read_text(encoding="utf-8"), arguments.out), encoding="utf-8")
+    page = DOCS / "results.md"
+    page.write_text(filled(page.read_text(encoding="utf-8"), arguments.out), encoding="utf-8")
     (DOCS / "figures").mkdir(exist_ok=True)
     for name in FIGURES:
         shutil.copy(arguments.out / name, DOCS / "figures" / name)

@@ -289,14 +289,14 @@ def sweep(
 def protocols(
     output: OutputOptions,
     names: Annotated[list[str] | None, typer.Argument(help="Protocols to show.", show_default="all")] = None,
-    out: Annotated[Path | None, option("Also write the tables as OUT.md, .json and .csv.")] = None,
+    out: Annotated[Path | None, option("Folder for the tables.", shown="nothing is written")] = None,
 ) -> None:
     """List the evaluation protocols with what is published under each, and the constructions of the bias study."""
     from counterpoise.bench.bias import construction_sheet
     from counterpoise.bench.protocol import protocol_sheets
 
     sheets = protocol_sheets(names or [])
-    show_sheets(sheets if names else [*sheets, construction_sheet()], [], out, output)
+    show_sheets(sheets if names else [*sheets, construction_sheet()], [], out and out / "protocols", output)
 
 
 @app.command()
