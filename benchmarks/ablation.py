@@ -36,8 +36,8 @@ from scipy.stats import ttest_rel
 
 import counterpoise as cp
 from counterpoise.bench.bias import known_selection
-from counterpoise.bench.summary import METRICS
 from counterpoise.bench.tables import metric_name
+from counterpoise.data.protocols import find_protocol
 from counterpoise.evaluation.evaluate import metrics_and_replicates
 
 KINDS = ("random", "weak", "features", "popularity", "preference", "both", "mixed")
@@ -136,7 +136,7 @@ def on_test(model: cp.DebiasedRecommender, data: cp.Dataset) -> dict[str, float]
     """Metrics on unbiased ratings: those of `counterpoise bench table`, and the log loss."""
     assert data.test is not None
     found, _ = metrics_and_replicates(model, data.test, K)
-    metrics = *METRICS[data.description.get("protocol", "honest")], "log_loss"
+    metrics = *find_protocol(data.description.get("protocol", "honest")).metrics, "log_loss"
     return {metric_name(metric, K): found[metric] for metric in metrics}
 
 

@@ -34,17 +34,20 @@ EXPERIMENTS = {  # by the name of what they write to OUT
     "ablation": "python benchmarks/ablation.py --only coat",
     "ablation-paper": "python benchmarks/ablation.py --only coat --protocol paper",
     "published": f"bench table {COAT} 10 --methods all --protocol paper --preset both --name published",
-    "tuned": f"bench table {COAT} 10 --methods mf mr tdr tdr-jl --tune 20 --name tuned",
-    "protocol": f"bench protocol {COAT} 10 --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise",
+    "tuned": f"bench table {COAT} 10 --methods all --tune 20 --name tuned",
+    "published-tuned": f"bench table {COAT} 10 --methods all --protocol paper --preset paper --tune 20 "
+    "--name published-tuned",
+    "protocol-effect": f"bench protocol-effect {COAT} 10 --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise",
     "sweep-n_functions": f"bench sweep --parameter n_functions {COAT} 3",
     "sweep-strength": f"bench sweep --parameter strength {COAT} 3",
     "bias": "bench bias",
+    "bias-coat": "bench bias --data coat --methods none",
     "probes": "python benchmarks/probes.py",
     "kinds": "python benchmarks/kinds.py",
     "kinds-dr": "python benchmarks/kinds.py --against dr",
 }
 QUICK = {"coat": "bench table --datasets coat-like --seeds 1 --methods popularity mf wkb-dr --set epochs=3 --name coat"}
-ONE_PROCESS = ("ablation", "ablation-paper", "bias")
+ONE_PROCESS = ("ablation", "ablation-paper", "bias", "bias-coat")
 BEST = "best baseline"  # of the paper's table, by each metric
 METRICS = {"AUC": "auc", "NDCG@5": "ndcg", "F1@5": "f1"}
 PAPER_METRICS = ("auc", "ndcg_one", "f1_one")

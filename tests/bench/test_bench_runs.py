@@ -32,6 +32,7 @@ from counterpoise.bench.tables import Sheet, write_sheets
 from counterpoise.bench.tuning import settings_sheets, tuned_jobs, tuning_jobs
 from counterpoise.cli.bench import join_lists, numbers
 from counterpoise.cli.main import main
+from counterpoise.data.protocols import PROTOCOLS
 from counterpoise.errors import ConfigError
 from counterpoise.evaluation.evaluate import metrics_and_replicates
 from counterpoise.evaluation.metrics import METRIC_NAMES
@@ -360,6 +361,73 @@ def test_protocol_difference_is_paired_over_seeds(small: str, tmp_path: Path) ->
     assert row["std"] == pytest.approx(np.std(gaps, ddof=1))
 
 
+def write_coat(folder: Path) -> None:
+    """Files as those of Coat: 20 x 15 ratings, 0 where there is none."""
+    folder.mkdir()
+    for name, seed in (("train", 1), ("test", 2)):
+        rng = np.random.default_rng(seed)
+        np.savetxt(folder / f"{name}.ascii", rng.integers(1, 6, (20, 15)) * (rng.random((20, 15)) < 0.5), fmt="%d")
+
+
+def test_table_of_a_published_protocol_has_its_test_metrics_and_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_coat(tmp_path / "coat")
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
+
+    def section(protocol: str, *methods: str) -> dict[str, Any]:
+        words = ["bench", "table", "--methods", *methods, "--seeds", "1", "--set", "epochs=2", "--json"]
+        assert main([*words, "--protocol", protocol, "--out", str(tmp_path / "out")]) == 0
+        (found,) = json.loads(capsys.readouterr().out)["sections"]
+        return dict(found) | {"cells": {line["title"]: line["cells"] for line in found["lines"]}}
+
+    cells = section("cdr", "mf", "dr-jl")["cells"]
+    assert list(cells["MF"]) == ["auc", "ndcg", "recall"]
+    assert cells["DR-JL"]["recall"]["published"]["mean"] == 0.636
+    text = (tmp_path / "out" / "table.md").read_text()
+    assert "Published: CDR: Conservative Doubly Robust Learning" in text
+    assert "TDR 0.739 / 0.638 / 0.653" in text  # which is not fitted
+    assert section("d-dr", "mf")["cells"]["MF"]["ndcg"]["published"]["mean"] == 0.617
+    clicks = section("counter-if", "wmf", "bpr")
+    assert clicks["feedback"] == "clicks"
+    assert clicks["cells"]["WMF"]["map"]["published"] is None  # theirs is another model
+    assert clicks["cells"]["BPR"]["map"]["published"]["mean"] == 0.290
+    for name, reason in (("kdcrec", "is of yahoo-r3, got 'coat'"), ("cdrr", "Did you mean 'cdr'?")):
+        assert main(["bench", "table", "--methods", "mf", "--protocol", name]) == 2
+        assert reason in capsys.readouterr().err
+
+
+def test_protocols_are_listed_and_shown_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "protocols", "--json"]) == 0
+    listed, constructions = json.loads(capsys.readouterr().out)["sheets"]
+    assert [row["name"] for row in listed["rows"]] == list(PROTOCOLS)
+    assert [row["protocol"] for row in constructions["rows"]] == ["schnabel", "mrdr"]
+    assert main(["bench", "protocols", "d-dr", "kdcrec", "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert ".778/.658" in printed  # D-IPS on Coat
+    assert "not known: what leaves the test" in printed
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("protocols-2.csv", "protocols.csv", "protocols.json", "protocols.md")
+    ]
+    assert main(["bench", "protocols", "d-d"]) == 2
+    assert "Did you mean 'd-dr'?" in capsys.readouterr().err
+
+
+def test_named_baseline_is_what_all_others_are_tested_against(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "table", "--datasets", small, "--methods", "mf", "ips", "eib", "--seeds", "5", "--test-kind"]
+    words += ["uniform", "--set", "epochs=3", "--set", "dim=2", "--out", str(tmp_path), "--baseline"]
+    assert main([*words, "IPS", "--json"]) == 0
+    (section,) = json.loads(capsys.readouterr().out)["sections"]
+    found = {line["title"]: line["cells"]["auc"]["comparison"] for line in section["lines"]}
+    assert found["IPS"] is None
+    assert {title: one["against"] for title, one in found.items() if one} == {"MF": "IPS", "EIB": "IPS"}
+    assert main([*words, "ibs"]) == 2
+    message = "`baseline` must be a method of this table, among mf, ips, eib, got 'ibs'. Did you mean 'ips'"
+    assert message in capsys.readouterr().err
+
+
 def test_names_stay_text_in_a_sheet(tmp_path: Path) -> None:
     sheet = Sheet("a|b", ("name", "value"), [{"name": "<b>|", "value": 0.25}, {"name": "c", "value": None}])
     paths = write_sheets([sheet, sheet], tmp_path, "facts")
@@ -534,6 +602,55 @@ def test_interrupted_tuning_resumes_with_the_same_settings(
     monkeypatch.setattr(Study, "finish", finish)
     assert main(tuned_table) == 0
     assert (tmp_path / "table-settings.md").read_text() == expected
+
+
+def test_killed_search_resumes_with_the_same_table(small: str, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = [
+        "bench",
+        "table",
+        "--datasets",
+        small,
+        "--methods",
+        "mf",
+        "dr-v2",
+        "--seeds",
+        "2",
+        "--tune",
+        "4",
+        "--quiet",
+    ]
+    words += ["--set", "epochs=40", "--set", "dim=2", "--out"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    process = subprocess.Popen([sys.executable, "-m", "counterpoise.cli.main", *words, str(broken)])
+    while not list(broken.glob("studies/*.db")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.kill()
+    process.wait()
+    assert not (broken / "table.csv").exists()
+    for folder in (broken, whole):
+        assert main([*words, str(folder)]) == 0
+    tables = []
+    for folder in (whole, broken):
+        assert len(list(folder.glob("fits/tuning.*.json"))) == 2
+        with (folder / "table.csv").open() as stream:
+            tables.append([{k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(stream)])
+    assert tables[0] == tables[1]
+
+
+def test_a_method_with_nothing_to_search_is_fitted_as_it_comes(
+    small: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("optuna")
+    fixed = ["--set", "epochs=2", "--set", "learning_rate=0.05", "--set", "l2_biases=2"]
+    words = ["bench", "table", "--datasets", small, "--seeds", "1", "--tune", "2", *fixed, "--out", str(tmp_path)]
+    assert main([*words, "--methods", "popularity", "mf"]) == 0
+    assert [json.loads(path.read_text())["method"] for path in tmp_path.glob("fits/tuning.*.json")] == ["mf"]
+    capsys.readouterr()
+    assert main([*words, "--methods", "popularity", "--name", "alone"]) == 0
+    assert "alone-settings.csv" not in capsys.readouterr().out
 
 
 def test_search_never_sees_probe_labels_nor_test(small: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,7 @@ COLUMNS_OF_PUBLISHED = ("protocol", "method", *DATASETS)
 LISTED = ("protocol", "datasets", "test without", "empty users", "metrics", "tuned on")
 MORE = "`counterpoise bench protocols NAME` shows what is not known of one, and its published numbers."
 PUBLISHED_NOTE = (
-    "Published means, in the order of the protocol's metrics. Compare within one protocol only: thresholds, tests, "
-    "rules and models differ between them."
+    "Published means ({}). Compare within one protocol only: thresholds, tests, rules and models differ between them."
 )
 
 
@@ -37,7 +36,11 @@ def protocol_sheets(names: Sequence[str]) -> list[Sheet]:
     facts = [one.to_dict() for one in chosen]
     listed = Sheet("Protocols", LISTED, [_listed(one) for one in chosen], tuple(notes), facts)
     lines = published_lines([one.name for one in chosen]) if names else []
-    return [listed] + ([Sheet("Published numbers", COLUMNS_OF_PUBLISHED, lines, (PUBLISHED_NOTE,))] if lines else [])
+    if not lines:
+        return [listed]
+    shown = {line["protocol"]: _metrics(find_protocol(line["protocol"]), "/") for line in lines}
+    note = PUBLISHED_NOTE.format("; ".join(f"{protocol}: {metrics}" for protocol, metrics in shown.items()))
+    return [listed, Sheet("Published numbers", COLUMNS_OF_PUBLISHED, lines, (note,))]
 
 
 def _listed(protocol: Protocol) -> dict[str, Value]:
@@ -45,17 +48,19 @@ def _listed(protocol: Protocol) -> dict[str, Value]:
     settings = [f"{name} >= {one.threshold:g}, @{one.k}" for name, one in protocol.datasets.items()]
     shares = {"probe": protocol.probe * (not protocol.keeps_probe), "validation": protocol.validation}
     removed = ([] if protocol.keeps_seen else ["pairs of the log"]) + [f"{v:.0%} {n}" for n, v in shares.items() if v]
-    ks = {setting.k for setting in protocol.datasets.values()} or {0}
-    names = [metric_name(metric, max(ks)).split("@")[0] for metric in protocol.metrics]
     kind = "" if protocol.feedback is None else f"{protocol.feedback}: "
     return {
         "protocol": protocol.name,
         "datasets": kind + ("; ".join(settings) or "any"),
         "test without": ", ".join(removed) or "nothing",
         "empty users": protocol.empty_users,
-        "metrics": ", ".join(names),
+        "metrics": _metrics(protocol, ", "),
         "tuned on": protocol.tuned_on,
     }
+
+
+def _metrics(protocol: Protocol, between: str) -> str:
+    return between.join(metric_name(metric, 0).partition("@")[0] for metric in protocol.metrics)
 
 
 def sheets(rows: Sequence[Mapping[str, Any]], failures: Sequence[str] = ()) -> list[Sheet]:

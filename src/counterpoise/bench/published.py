@@ -57,7 +57,7 @@ def places() -> Mapping[str, int]:
 
 
 def published_lines(protocols: Sequence[str] = tuple(PROTOCOLS)) -> list[dict[str, str]]:
-    """A line for each protocol and method, with its numbers on each dataset as "0.703 / 0.605 / 0.467".
+    """A line for each protocol and method, with its numbers on each dataset as ".703/.605/.467".
 
     Their metrics are those of the protocol for its length of lists; of one metric, for all its lengths.
     """
@@ -66,12 +66,17 @@ def published_lines(protocols: Sequence[str] = tuple(PROTOCOLS)) -> list[dict[st
         tables = {dataset: published_on(protocol, dataset) for dataset in DATASETS}
         for title in dict.fromkeys(title for table in tables.values() for title in table):
             numbers = {
-                dataset: " / ".join(f"{number.mean:.3f}" for number in table[title].values())
+                dataset: "/".join(_brief(number.mean) for number in table[title].values())
                 for dataset, table in tables.items()
                 if title in table
             }
             lines.append({"protocol": protocol, "method": title} | numbers)
     return lines
+
+
+def _brief(value: float) -> str:
+    """.703; with more decimals where they were published."""
+    return (f"{value:.3f}" if round(value, 3) == value else f"{value:g}").removeprefix("0")
 
 
 @cache

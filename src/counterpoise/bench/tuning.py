@@ -22,7 +22,7 @@ from counterpoise.config import Space
 from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.methods import configure
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.tuning.search_space import search_space
+from counterpoise.tuning.search_space import Dimension, dimensions_of
 from counterpoise.tuning.tune import tune
 
 FOLDS = 5
@@ -69,10 +69,14 @@ class TuningJob:
         return configure(model, **settings)
 
     @cached_property
+    def dimensions(self) -> list[Dimension]:
+        """What is searched; nothing where all settings of the method are fixed."""
+        return dimensions_of(self.job.method, self.fixed, 1, self.space, build=self.build)
+
+    @cached_property
     def config_hash(self) -> str:
         """A short hash of everything that decides the result."""
-        space = search_space(self.job.method, self.fixed, 1, self.space, build=self.build)
-        facts = {"trials": self.trials, "space": repr(space), "folds": FOLDS, "fixed": repr(self.fixed)}
+        facts = {"trials": self.trials, "space": repr(self.dimensions), "folds": FOLDS, "fixed": repr(self.fixed)}
         return hash_facts(self.job.configuration() | facts)
 
     @property
@@ -116,9 +120,12 @@ class TuningJob:
 
 
 def tuning_jobs(jobs: Sequence[Job], trials: int, studies: Path | None) -> list[TuningJob]:
-    """One search for each method, dataset, preset and protocol; none for a user's model of another kind."""
-    first = [job for job in jobs if job.seed == 0]
-    return [TuningJob(job, trials, studies) for job in first if isinstance(job.model(), DebiasedRecommender)]
+    """One search for each method, dataset, preset and protocol.
+
+    None for a user's model of another kind, and where nothing is left to search: both are fitted as they come.
+    """
+    first = [job for job in jobs if job.seed == 0 and isinstance(job.model(), DebiasedRecommender)]
+    return [search for search in (TuningJob(job, trials, studies) for job in first) if search.dimensions]
 
 
 def tuned_jobs(jobs: Sequence[Job], rows: Sequence[Mapping[str, Any]]) -> list[Job]:

@@ -246,7 +246,7 @@ def table(
             if grid.columns:
                 show_table(grid.columns, grid.rows)
             print_line("\n".join(grid.notes))
-        found_settings = [f"{name}-settings.{ending}" for ending in ("md", "json", "csv") if tune]
+        found_settings = sorted(path.name for path in run.out.glob(f"{name}-settings.*") if tune)
         print_line(
             f"\nWritten to {run.out}: " + ", ".join([*(f"{name}.{ending}" for ending in FORMATS), *found_settings])
         )
@@ -369,14 +369,14 @@ def sweep(
 def protocols(
     output: OutputOptions,
     names: Annotated[list[str] | None, typer.Argument(help="Protocols to show.", show_default="all")] = None,
-    out: Annotated[Path | None, option("Also write the tables as OUT.md, .json and .csv.")] = None,
+    out: Annotated[Path | None, option("Folder for the tables.", shown="nothing is written")] = None,
 ) -> None:
     """List the evaluation protocols with what is published under each, and the constructions of the bias study."""
     from counterpoise.bench.bias import construction_sheet
     from counterpoise.bench.protocol import protocol_sheets
 
     sheets = protocol_sheets(names or [])
-    show_sheets(sheets if names else [*sheets, construction_sheet()], [], out, output)
+    show_sheets(sheets if names else [*sheets, construction_sheet()], [], out and out / "protocols", output)
 
 
 @app.command()

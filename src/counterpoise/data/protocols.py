@@ -91,8 +91,8 @@ PROTOCOLS: dict[str, Protocol] = {
             empty_users="counted",
             tuned_on="the test: the release stops early by its AUC",
             datasets=STARS_3,
-            note="MF and IPS are quoted from Table 1 of `paper`, whose rules are taken here; those of its own "
-            "rows are not known",
+            note="MF and IPS are quoted from the table of `paper`, whose rules are taken here; not known: those of its "
+            "own rows",
         ),
         Protocol(
             "superdr",
