@@ -230,10 +230,10 @@ def test_large_body_is_refused_with_or_without_length(ask) -> None:
 
 
 def test_other_paths_and_methods_are_refused_in_json(ask) -> None:
-    refused(ask.get("/nothing"), 404)
+    refused(ask.get("/nothing"), 404, "/openapi.json lists all")
     refused(ask.get("/docs"), 404)
     refused(ask.get("/redoc"), 404)
-    refused(ask.delete("/recommend"), 405)
+    refused(ask.delete("/recommend"), 405, "/openapi.json lists all")
     refused(ask.get("/report"), 404, "counterpoise report RUN")
 
 
@@ -333,6 +333,31 @@ def test_page_policy_forbids_scripts_and_loading(ask) -> None:
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
     assert "script-src" not in policy
     assert "frame-ancestors 'none'" in policy
+
+
+def test_page_shows_an_example_user(ask, run: ServedRun, dataset: Dataset) -> None:
+    counts = sorted(count for count in dataset.train.to_frame().group_by("user_id").len()["len"] if count)
+    example = run.users.values[run.example]
+    assert len(run.lists.seen(run.example)) == counts[len(counts) // 2]
+    text = ask.get("/").text
+    assert f"<h1>Recommendations for {example}</h1>" in text
+    assert "This is an example" in text
+    assert f"{counts[len(counts) // 2]} ratings of this user in the log" in text
+    assert "This is an example" not in ask.get("/", params={"user": example}).text
+
+
+def test_page_lists_similar_items(ask, run: ServedRun) -> None:
+    user_page = ask.get("/?user=3&k=4").text
+    first = run.recommend("3", 1)["items"][0]["item_id"]
+    assert f'href="/?item={first}&amp;user=3&amp;k=4"' in user_page
+    answer = ask.get(f"/?item={first}&user=3&k=4")
+    assert answer.status_code == 200
+    assert f"<h1>Items like {first}</h1>" in answer.text
+    assert 'href="/?user=3&amp;k=4"' in answer.text
+    places = [answer.text.index(f">{row['item_id']}</a>") for row in run.similar(first, 4)["items"]]
+    assert places == sorted(places)
+    assert ask.get("/?item=nothing").status_code == 404
+    assert "unknown item &#39;nothing&#39;" in ask.get("/?item=nothing").text
 
 
 def test_page_shows_the_baseline_run(run: ServedRun, dataset: Dataset, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ FEW_USERS = 10  # in a request that need not wait for those with more
 THREADS = 2  # for requests with few users, and as many for the others
 MAX_LARGE = 64  # requests with more users, at work or waiting for a thread; others are answered 503
 MAX_SECONDS = 10  # of work on one request
+PAGE_PARAMETERS = {"user": "", "k": "10", "item": ""}  # with what they are where they are not given
 NO_SNIFF = {"X-Content-Type-Options": "nosniff"}  # a browser must not interpret JSON as anything else
 ABOUT = "Recommendations of one saved run, in the ids of its log."
 REASONS = {
@@ -40,6 +41,10 @@ REASONS = {
     422: "A value breaks its rule.",
     500: "Something went wrong in the server; its log has the details.",
     503: "There is too much work: ask later, or for less.",
+}
+ROUTING_ERRORS = {
+    404: "there is no such path. /openapi.json lists all.",
+    405: "this path has no such method. /openapi.json lists all.",
 }
 RequestModel = TypeVar("RequestModel", bound=schema.BaseRequest)
 T = TypeVar("T")
@@ -149,9 +154,9 @@ async def model(request: Request) -> Response:
 
 @router.get("/", include_in_schema=False)
 async def page(request: Request) -> Response:
-    """A page with a form for a user, and two lists side by side."""
-    asked = request.query_params
-    text, status = await in_thread(request, render_page, served(request), asked.get("user", ""), asked.get("k", "10"))
+    """A page to try the run: lists of a user, and items like one."""
+    user, k, item = (request.query_params.get(name, usual) for name, usual in PAGE_PARAMETERS.items())
+    text, status = await in_thread(request, render_page, served(request), user, k, item)
     return Response(text, status, page_headers(), "text/html")
 
 
@@ -232,7 +237,7 @@ async def _failure(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestValidationError):
         return answer({"error": "; ".join(map(_rule, error.errors()[:5]))}, 422)
     if isinstance(error, HTTPException):
-        response = answer({"error": str(error.detail)}, error.status_code)
+        response = answer({"error": ROUTING_ERRORS.get(error.status_code, str(error.detail))}, error.status_code)
         response.headers.update(error.headers or {})
         return response
     if isinstance(error, CounterpoiseError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ class ServedRun:
         """What the rows of its log are: ratings, clicks or impressions."""
         log = self.facts.get("log")
         return str(log.get("feedback", "ratings")) if isinstance(log, dict) else "ratings"
+
+    @cached_property
+    def example(self) -> int:
+        """The first user with as many rows in the log as the median user."""
+        counts = np.diff(self.lists.seen_starts)
+        return int(np.argmax(counts == np.sort(counts[counts > 0])[np.count_nonzero(counts) // 2]))
 
     def has_report(self) -> bool:
         """Whether the run's report lies in the folder; a link is not followed."""

@@ -1,4 +1,4 @@
-"""The page at /: two lists for a user side by side, with the popularity of each item. It needs no script."""
+"""The page at /: for a user two lists side by side, for an item those most like it. It needs no script."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from counterpoise import __version__
@@ -16,20 +17,36 @@ from counterpoise.serve.lists import Items
 from counterpoise.serve.model import ServedRun
 from counterpoise.serve.schema import MAX_K
 
+MAX_HISTORY = 5  # items of the user's own that are shown
+SCORE_HEADS = {  # the head of a column of scores, and their form
+    "ratings": ("Probability of a positive rating", "{:.1%}"),
+    "clicks": ("Relevance", "{:.3f}"),
+    "impressions": ("Probability of a click", "{:.1%}"),
+}
+SIMILARITY = "Similarity", "{:.3f}"
 REPORT_POLICY = "sandbox allow-scripts; connect-src 'none'; form-action 'none'"  # gives the report an origin of its own
 
 
-def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
-    """The page as HTML, and its status: 404 for an unknown user, 422 for a wrong k."""
+def render_page(run: ServedRun, user: str, k: str, item: str = "") -> tuple[str, int]:
+    """The page as HTML, and its status: 404 for an unknown user or item, 422 for a wrong k.
+
+    Without a user and an item it shows an example: a user with as many ratings as the median user.
+    """
+    is_example = not user and not item
+    user = str(run.users.values[run.example]) if is_example else user
     lists, error, status = [], "", 200
     try:
-        lists = page_lists(run, user, _length(k)) if user else []
+        lists = [similar_list(run, item, _length(k))] if item else user_lists(run, user, _length(k))
     except CounterpoiseError as problem:
         error, status = str(problem), 422 if isinstance(problem, ConfigError) else 404
+    code = None if item or error else run.users.code(user)
     text = load_template("counterpoise.serve").render(
         run=run,
         user=user,
         k=k,
+        item=run.named(run.items.require(item)) if item and lists else None,
+        is_example=is_example,
+        history=history(run, code),
         lists=lists,
         error=error,
         max_k=MAX_K,
@@ -40,28 +57,48 @@ def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
     return text, status
 
 
-def page_lists(run: ServedRun, user: str, k: int) -> list[dict[str, Any]]:
+def history(run: ServedRun, user: int | None) -> tuple[list[dict[str, Any]], int]:
+    """(some items that a user has rated, the most rated first; how many there are)."""
+    seen = run.lists.seen(user)
+    most = seen[np.argsort(-run.lists.popularity[seen], kind="stable")[:MAX_HISTORY]]
+    return [run.named(item) for item in most.tolist()], len(seen)
+
+
+def user_lists(run: ServedRun, user: str, k: int) -> list[dict[str, Any]]:
     """The list of the run, and beside it that of the baseline run or else the most rated items."""
-    code = run.user(user)
+    code, words = run.user(user), words_of(run.feedback)
     title = f"{'Debiased' if run.is_corrected else 'Not corrected'}: {run.method}"
-    words = words_of(run.feedback)
-    unknown = (
-        "" if code is not None else words(" This user is unknown: the items with the best rates of positive labels.")
-    )
-    own = _page_list(run, title, f"Recommendations of this run.{unknown}", *run.lists.recommend(code, k))
+    note = "Best first; items in the user's log are left out."
+    if code is None:
+        note = words("This user is unknown: the items with the best rates of positive labels.")
+    head = SCORE_HEADS[run.feedback if run.feedback in SCORE_HEADS else "ratings"]
+    own = _page_list(run, title, note, head, *run.lists.recommend(code, k))
     if run.baseline is not None:
-        note = words.beside
-        return [own, _page_list(run, "Baseline", note, *run.baseline.recommend(code, k))]
-    note = words("No baseline run was given (serve --baseline RUN), so the most rated items are shown.")
-    return [own, _page_list(run, words("Most rated, not seen yet"), note, run.lists.most_popular(code, k))]
+        beside = run.baseline.recommend(code, k)
+        return [own, _page_list(run, "For comparison, not corrected", words.beside, head, *beside)]
+    note = "For comparison. A run without correction can stand here: serve --baseline RUN."
+    return [own, _page_list(run, words("Most rated, not seen yet"), note, None, run.lists.most_popular(code, k))]
 
 
-def _page_list(run: ServedRun, title: str, note: str, items: Items, scores: Any = None) -> dict[str, Any]:
-    """A list on the page: rows of item (id and maybe name), score (None where there is none) and ratings in the log."""
-    values = [None] * len(items) if scores is None else scores.tolist()
-    ratings = run.lists.popularity[items].tolist()
-    names = [run.named(item) for item in items.tolist()]
-    return {"title": title, "note": note, "rows": list(zip(names, values, ratings, strict=True))}
+def similar_list(run: ServedRun, item: str, k: int) -> dict[str, Any]:
+    """The items most like one."""
+    note = "Most similar first, by the directions of the learned factors; 1 is the most. Little evidence counts little."
+    return _page_list(run, "Similar items", note, SIMILARITY, *run.lists.similar(run.items.require(item), k))
+
+
+def _page_list(
+    run: ServedRun, title: str, note: str, head: tuple[str, str] | None, items: Items, scores: Any = None
+) -> dict[str, Any]:
+    """A list on the page: the head of its scores, and rows of item, score as text and number of ratings in the log."""
+    form = "" if head is None else head[1]
+    values = [form] * len(items) if scores is None else [form.format(score) for score in scores.tolist()]
+    names, ratings = [run.named(item) for item in items.tolist()], run.lists.popularity[items].tolist()
+    return {
+        "title": title,
+        "note": note,
+        "head": head and head[0],
+        "rows": list(zip(names, values, ratings, strict=True)),
+    }
 
 
 def _length(text: str) -> int:
