@@ -60,6 +60,27 @@ def test_members_are_the_predictors_with_and_without_imputation(dataset: Dataset
         assert torch.allclose(member.grid(), model.scorer_.grid(), atol=1e-5)
 
 
+def test_on_a_large_log_the_second_member_starts_half_way(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("counterpoise.training.loop.MAX_FULL_BATCH", 10)
+    model = cp.make("counterpoise", batch_size=300, steps=30, **(FAST | {"epochs": 40}))
+    learner = model._learner(model._context(dataset.train, dataset.probe))
+    first, second = (member.scorer for member in learner.members)
+    batch, start = next(iter(learner.batches(model._context(dataset.train, None)).epoch())), first.grid().clone()
+    assert model.training.planned_epochs(len(dataset.train)) == 10
+    for epoch in range(1, 6):
+        learner.start_epoch(epoch)
+        learner.step(batch, 1.0)
+    assert torch.equal(second.grid(), start)
+    assert torch.equal(learner.scorer.grid(), first.grid())
+    learner.start_epoch(6)
+    assert torch.equal(second.grid(), first.grid())
+    assert not torch.allclose(second.grid(), start, atol=0.01)
+    learner.step(batch, 1.0)
+    assert not torch.allclose(second.grid(), first.grid(), atol=1e-3)
+    found = model.fit(dataset.train, probe=dataset.probe)
+    assert 0 < found.facts_["ensemble"]["weight"] < 1
+
+
 def test_the_probe_is_learned_after_it_has_judged(dataset: Dataset) -> None:
     with_labels, without = (
         cp.make("counterpoise", probe_labels=part, **FAST).fit(dataset.train, probe=dataset.probe)

@@ -63,7 +63,7 @@ class Rows(FunctionRows):
     take: Callable[[slice | Tensor], Tensor]
     width: int = 0  # values that `take` holds for one row, where more than J
     cpu_block: int = CPU_BLOCK_VALUES
-    unit_norm: bool = False  # whether the mean square of every function over the population is of the order of 1
+    in_float32: Callable[[], Rows] | None = None  # the same in float32, where values are of the order of 1
 
     def family(self, targets: Tensor, log_base: Tensor | None, max_weight: float | None) -> InMemoryFamily:
         return InMemoryFamily(self, targets, log_base, max_weight)
@@ -99,25 +99,26 @@ class Rows(FunctionRows):
     def kept(self) -> Rows:
         """The same rows, in memory where they are few: the solver sums over them a dozen times.
 
-        Where they are not so few, rounded to float32 if their values are of the order of 1: functions that differ by
-        1e-7 are balanced just as exactly.
+        Where they are not so few, in float32 if that is enough: functions that differ by 1e-5 standard deviations are
+        balanced just as exactly.
         """
         size = self.n_rows * self.n_functions
-        if size > (MAX_KEPT_FLOAT32 if self.unit_norm else MAX_KEPT_VALUES):
+        if size <= MAX_KEPT_VALUES:
+            return matrix_rows(torch.cat([values for _, values in self.blocks()]))
+        if self.in_float32 is None or size > MAX_KEPT_FLOAT32:
             return self
-        dtype = torch.float64 if size <= MAX_KEPT_VALUES else torch.float32
-        matrix = torch.empty(self.n_rows, self.n_functions, dtype=dtype, device=self.device)
+        matrix = torch.empty(self.n_rows, self.n_functions, device=self.device)
 
         def work(blocks: Blocks) -> None:
             for part, values in blocks:
                 matrix[part] = values
 
-        self.each_chunk(work)
+        self.in_float32().each_chunk(work)
         return matrix_rows(matrix)
 
     def at(self, numbers: Tensor) -> Rows:
         """The rows with these numbers."""
-        return replace(self, n_rows=len(numbers), take=lambda rows: self.take(numbers[rows]))
+        return replace(self, n_rows=len(numbers), take=lambda rows: self.take(numbers[rows]), in_float32=None)
 
     def invalid_value(self) -> tuple[int, int, float] | None:
         for part, values in self.blocks():
@@ -156,8 +157,13 @@ def pair_rows(
         return values if mixing is None else values @ mixing
 
     count = user_table.shape[1]
-    functions, mixed = (count, False) if mixing is None else (mixing.shape[1], True)
-    return Rows(len(users), functions, user_table.device, take, width=2 * count, unit_norm=mixed)
+    if mixing is None:
+        return Rows(len(users), count, user_table.device, take, width=2 * count)
+
+    def in_float32() -> Rows:
+        return pair_rows(user_table.float(), item_table.float(), users, items, mixing.float())
+
+    return Rows(len(users), mixing.shape[1], user_table.device, take, width=2 * count, in_float32=in_float32)
 
 
 class ExponentialFamily:

@@ -34,6 +34,7 @@ from counterpoise.training.learner import Learner
 from counterpoise.training.optimizer import Rate
 from counterpoise.training.probe import FittedProbe, ProbeLabels
 
+JOINS_AFTER = 0.5  # of the epochs of a large log: from there on the predictor with the imputation learns too
 PRIOR_SD = 0.25  # of what `combine` adds to weight, slope and share of exposure, before it sees the probe: some hundred
 # rows move them a little, thousands as far as they are sure
 NEWTON_STEPS = 30
@@ -181,6 +182,7 @@ class EnsembleLearner:
     """Some learners on the same batches; the weights learn beside the last, which has the imputation.
 
     Where the log is streamed there is no second training: members learn from the probe at once, if at all.
+    Where `steps` counts, the last of several starts half-way, from what the first has learned by then.
     """
 
     def __init__(self, members: Sequence[Learner], weights: Sequence[float], context: FitContext) -> None:
@@ -193,6 +195,11 @@ class EnsembleLearner:
         self.weights, self.imputation, self.ordinal = self.main.weights, self.main.imputation, self.main.ordinal
         self.uses_pairs, self.batches = self.main.uses_pairs, self.main.batches
         self.scorer = EnsembleScorer([member.scorer for member in members], weights)
+        self.joins_after, self.learning, training, rows = 0, self.members, context.training, len(context.log)
+        if len(members) > 1 and training.counts_steps(rows) and training.patience is None:
+            self.joins_after, self.learning = round(JOINS_AFTER * training.planned_epochs(rows)), self.members[:-1]
+            self.joined_weights = self.scorer.weights.clone()
+            self.scorer.weights.copy_(torch.eye(len(members))[0])
 
     def start_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log, and then all members at the weights.
@@ -205,14 +212,27 @@ class EnsembleLearner:
             if epoch in member.prior_epochs:
                 self.main.scorer.base().take_estimates(member.scorer.base())
                 self.main.scale_prior()
+        if self.learning is not self.members and epoch > self.joins_after:
+            self._join()
+
+    def _join(self) -> None:
+        """Let the last member learn too, from where the first is."""
+        first, self.learning = self.members[0], self.members
+        models = (self.main.scorer, first.scorer), (self.main.ordinal, first.ordinal)
+        for own, other in models:
+            if own is not None and other is not None:
+                torch._foreach_copy_([p.data for p in own.parameters()], [p.data for p in other.parameters()])
+        self.main.scorer.take_estimates(first.scorer)
+        self.main.scale_prior()
+        self.scorer.weights.copy_(self.joined_weights)
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of each; the mean of their losses."""
-        return torch.stack([member.step(batch, rate) for member in reversed(self.members)]).mean()
+        return torch.stack([member.step(batch, rate) for member in reversed(self.learning)]).mean()
 
     def risk(self, batch: Batch) -> Tensor:
         """The mean of their risks on rows that were held out."""
-        return torch.stack([member.risk(batch) for member in reversed(self.members)]).mean()
+        return torch.stack([member.risk(batch) for member in reversed(self.learning)]).mean()
 
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""

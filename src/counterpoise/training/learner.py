@@ -67,6 +67,7 @@ class Learner:
     prior_scaled_at: int = 0  # the epoch, counted from 1
     centres: bool = False  # whether biases are centred at the start of an epoch, where steps are few
     rated: dict[str, Tensor] | None = None  # 1 for users and items with rows
+    row_scales: tuple[Tensor, dict[str, Tensor]] | None = None  # ratios, and the factors of the prior that they make
     shifted: float = 0.0  # what was added to all logits after training
 
     @classmethod
@@ -173,7 +174,9 @@ class Learner:
         fixed = prior_scale == 1 and given and not self.weights.changes and not self.optimizer.row_precisions
         if fixed and bool((ratio - 1).abs().max() < 1e-6):
             return
-        row_scales = _row_scales(ratio, self.log, sizes)
+        if self.row_scales is None or not torch.equal(self.row_scales[0], self.weights.ratio):
+            self.row_scales = self.weights.ratio.clone(), _row_scales(ratio, self.log, sizes)
+        row_scales = self.row_scales[1]
         scales = {} if self.probe is None else self._scale_of_shift(prior_scale)
         for place, (name, parameter) in enumerate(self.scorer.named_parameters()):
             scale = row_scales.get(self.scorer.side(name) or "")
@@ -237,16 +240,18 @@ class Learner:
         logits = self._logits(batch)
         errors = self._errors(batch, logits.rows)
         inputs = StepInputs(batch, logits.rows.detach(), logits.pairs.detach(), errors.detach())
-        self.imputation.step(inputs, self.weights.ratio.index_select(0, batch.rows), rate)
-        imputed, imputed_on_pairs = self._imputed(batch, logits, errors)
-        self.weights.step(inputs, imputed.detach(), imputed_on_pairs.detach(), rate)
         ratio = self.weights.ratio.index_select(0, batch.rows)
+        self.imputation.step(inputs, ratio, rate)
+        imputed, imputed_on_pairs = self._imputed(batch, logits, errors)
+        if type(self.weights).step is not FittedWeights.step:
+            self.weights.step(inputs, imputed.detach(), imputed_on_pairs.detach(), rate)
+            ratio = self.weights.ratio.index_select(0, batch.rows)
         extras = (
             self.weights.extra_loss(batch, logits.rows, logits.pairs),
             self.imputation.extra_loss(batch, logits.base_rows, logits.base_pairs),
             self._ordinal_loss(batch, logits, ratio),
         )
-        risk = self._risk(batch, logits, errors, self.weights.ratio, imputed, imputed_on_pairs)
+        risk = self._risk(batch, logits, errors, self.weights.ratio, ratio, imputed, imputed_on_pairs)
         loss = sum((extra for extra in extras if extra is not None), risk)
         if self.probe is not None:
             loss = loss + self.probe.share * self.probe.mean_error(self.scorer, self.ordinal)
@@ -267,7 +272,7 @@ class Learner:
             ratio = ratio / ratio.mean()
         if self.risk_name == "direct":
             return risks.snips(errors, ratio)
-        return self._risk(batch, logits, errors, ratio, *self._imputed(batch, logits, errors))
+        return self._risk(batch, logits, errors, ratio, ratio[batch.rows], *self._imputed(batch, logits, errors))
 
     def state(self) -> list[Tensor]:
         """Everything that is learned batch by batch."""
@@ -291,7 +296,8 @@ class Learner:
             logits = self._logits(block)
             errors = self._errors(block, logits.rows)
             imputed, size = self._imputed(block, logits, errors), len(block.rows)
-            risk += size * float(self._risk(block, logits, errors, self.weights.ratio, *imputed))
+            ratio = self.weights.ratio, self.weights.ratio[block.rows]
+            risk += size * float(self._risk(block, logits, errors, *ratio, *imputed))
             rows, error = rows + size, error + size * float(errors.mean())
         if self.probe is not None:
             facts["probe"] = self.probe.facts() | ({"alone": True} if self.risk_name == "probe" else {})
@@ -337,10 +343,16 @@ class Learner:
         return self.imputation.errors(scored, logits.rows, logits.pairs, errors)
 
     def _risk(
-        self, batch: Batch, logits: Logits, errors: Tensor, of_log: Tensor, imputed: Tensor, imputed_on_pairs: Tensor
+        self,
+        batch: Batch,
+        logits: Logits,
+        errors: Tensor,
+        of_log: Tensor,
+        ratio: Tensor,
+        imputed: Tensor,
+        imputed_on_pairs: Tensor,
     ) -> Tensor:
-        """The risk on a batch; `of_log`: the ratios of all rows of the log that the batch is of."""
-        ratio = of_log[batch.rows]
+        """The risk on a batch, whose rows have these ratios; `of_log`: those of all rows of the log."""
         if self.risk_name == "dr":
             return risks.dr(errors, ratio, imputed, imputed_on_pairs, self.imputation.correction) / self.unit
         if self.risk_name == "exposed":

@@ -161,6 +161,7 @@ class BalancedWeights(FittedWeights):
         self.part, self.context, self.prior = part, context, prior
         self.ratio, self.solved_at = prior.ratio.clone(), 0
         self.errors: Tensor | None = None  # that the functions were last chosen by
+        self.known_facts: dict[str, Any] = {}  # of the last solution
         folds = part.folds if {"embeddings", "exposure"} & set(part.sources) else 1
         self.folds = [_Fold(part, context, prior, rows, others) for rows, others in context.k_fold(folds)]
 
@@ -171,7 +172,7 @@ class BalancedWeights(FittedWeights):
         self.errors = residuals() if adaptive else None
         for fold in self.folds:
             self.ratio[fold.rows] = fold.solve(self._errors_of(fold), self.ratio[fold.rows])
-        self.solved_at = epoch
+        self.solved_at, self.known_facts = epoch, {}
         return True
 
     def _errors_of(self, fold: _Fold) -> Tensor | None:
@@ -211,6 +212,10 @@ class BalancedWeights(FittedWeights):
         return [self.ratio]
 
     def facts(self) -> dict[str, Any]:
+        self.known_facts = self.known_facts or self._facts()
+        return self.known_facts
+
+    def _facts(self) -> dict[str, Any]:
         chosen = [fold.path for fold in self.folds if fold.path is not None]
         found = {"path": path_facts(chosen, self.folds[0].kept)} if chosen else {}
         return (
