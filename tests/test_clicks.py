@@ -13,7 +13,14 @@ import counterpoise as cp
 from counterpoise import ConfigError, FeedbackLog, risks
 from counterpoise.data.batches import Batches
 from counterpoise.imputation.clicks import no_click_error
-from counterpoise.training.closed_form import Rows, Side, click_calibration, exposure_posterior, usual_rank
+from counterpoise.training.closed_form import (
+    Directions,
+    Rows,
+    Side,
+    click_calibration,
+    exposure_posterior,
+    usual_rank,
+)
 from counterpoise.training.contracts import FitContext
 from counterpoise.training.loop import train
 
@@ -235,9 +242,25 @@ def test_least_squares_solves_the_normal_equations(confidence: float, dim: int) 
     own, others = rng.uniform(0.5, 2, USERS), rng.uniform(0.5, 2, ITEMS)
     rows = Rows.of(torch.from_numpy(log.users).long(), torch.from_numpy(log.items).long(), USERS)
     tensors = [torch.from_numpy(values) for values in (targets, own, others)]
-    found = Side(rows, *tensors, confidence, 0.7).solve(torch.from_numpy(other))
+    start = torch.from_numpy(rng.standard_normal((USERS, dim)))
+    found, total = Side(rows, *tensors, confidence, 0.7).solve(torch.from_numpy(other), start, steps=2 * dim)
     slow = dense_side(log, targets, other, own, others, confidence, 0.7)
-    assert found.numpy() == pytest.approx(slow, abs=1e-9)
+    clicking = np.bincount(log.users, minlength=USERS) > 0
+    assert found.numpy()[clicking] == pytest.approx(slow[clicking], abs=1e-9)
+    scores = slow @ other.T
+    on_clicks, everywhere = scores[log.users, log.items], own[:, None] * others * scores**2
+    parts = (1 + confidence) * (targets - on_clicks) ** 2 - on_clicks**2
+    assert float(total) == pytest.approx(everywhere.sum() + parts.sum() + 0.7 * (slow**2).sum())
+
+
+def test_sweeps_of_few_gradient_steps_end_at_exact_least_squares() -> None:
+    log = clicks()
+    learner = learner_of(log, cp.make("wmf", confidence=4.0, l2=2.0, rank=3))
+    for _ in range(300):
+        learner.sweep()
+    users, items = (table.double().numpy() for table in learner.tables())
+    exact = dense_side(log, np.ones(len(log)), items, np.ones(USERS), np.ones(ITEMS), 4.0, 2.0)
+    assert users == pytest.approx(exact, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", ["wmf", "eals", "expomf", "counterpoise"])
@@ -258,6 +281,60 @@ def test_the_objective_of_least_squares_is_the_sum_over_all_pairs() -> None:
     y, scores = clicked(log), users @ items.T
     slow = ((1 + 4 * y) * (y - scores) ** 2).sum() + 2 * ((users**2).sum() + (items**2).sum())
     assert float(learner.objective()) == pytest.approx(slow, rel=1e-4)
+
+
+def test_a_sweep_returns_what_it_minimises() -> None:
+    for name in ("wmf", "eals"):
+        learner = learner_of(clicks(), cp.make(name))
+        assert float(learner.sweep()) == pytest.approx(float(learner.objective()), rel=1e-4)
+
+
+def test_directions_of_taste_add_up_to_the_scores() -> None:
+    rng = np.random.default_rng(0)
+    users, items = torch.from_numpy(rng.standard_normal((30, 4))), torch.from_numpy(rng.standard_normal((20, 4)))
+    items[:, 3] = 0.0  # a direction that no item has
+    exposure = torch.from_numpy(rng.uniform(0.5, 2, 20))
+    found = Directions.of(users, items, exposure)
+    left, right = found.terms(users, items)
+    assert (left @ right.T).numpy() == pytest.approx((users @ items.T).numpy())
+    of_users, of_items = left[:, 1:].T @ left[:, 1:], right[:, 1:].T @ (exposure[:, None] * right[:, 1:])
+    assert of_users.numpy() == pytest.approx(np.eye(4), abs=1e-9)
+    sizes = of_items.diagonal()
+    assert of_items.numpy() == pytest.approx(np.diag(sizes), abs=1e-9)
+    assert bool((sizes.diff() <= 1e-9).all())
+    for shares, expected in ((torch.ones(4), users), (torch.zeros(4), users.mean(0).expand(30, 4))):
+        shrunk = found.shrink(users, shares.double()) @ items.T
+        assert shrunk.numpy() == pytest.approx((expected @ items.T).numpy())
+
+
+def test_shares_of_taste_minimise_the_risk_of_held_out_pairs() -> None:
+    log = clicks(users=60, items=40)
+    learner = learner_of(log, cp.make("counterpoise", feedback="clicks", epochs=15))
+    held, c = learner.held.numpy(), learner.part.confidence
+    users, items = learner.tables()
+    left, right = Directions.of(users, items, learner.exposure).terms(users, items)
+    terms = (left[:, None, :] * right[None]).double().numpy()
+    trained, out = np.zeros(log.shape), np.zeros(log.shape)
+    trained[log.users[~held], log.items[~held]] = 1
+    out[log.users[held], log.items[held]] = len(held) / held.sum()
+    curvature = (1 - trained) * learner.exposure.numpy() + c * out
+    second = np.einsum("uik,ui,uil->kl", terms, curvature, terms)
+    found = np.linalg.solve(
+        second + 1e-9 * np.trace(second) * np.eye(len(second)), (1 + c) * np.einsum("uik,ui->k", terms, out)
+    )
+    assert learner.shares.numpy() == pytest.approx(np.minimum.accumulate(found[1:].clip(0, 1)), abs=2e-3)
+
+
+def test_taste_without_evidence_is_shrunk_to_that_of_all() -> None:
+    rng = np.random.default_rng(0)
+    alike = rng.random((200, 80)) < 0.3 * np.linspace(1, 0.1, 80)
+    group = np.arange(200)[:, None] % 4 == np.arange(80) % 4
+    divided = rng.random((200, 80)) < np.where(group, 0.4, 0.05)
+    for table, low, high in ((alike, 0.0, 0.3), (divided, 0.8, 1.0)):
+        user, item = np.nonzero(table)
+        model = cp.make("counterpoise", feedback="clicks").fit(FeedbackLog.from_arrays(user, item))
+        shares = model.facts_["taste"]["shares"]
+        assert low <= shares[0] <= high
 
 
 def test_adam_finds_what_least_squares_solves() -> None:

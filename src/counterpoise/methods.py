@@ -1005,11 +1005,12 @@ def counterpoise(feedback: Feedback = "ratings") -> DebiasedRecommender:
     side features where the log has any. With a probe also the MNAR likelihood, in one of two predictors: the probe
     decides how far each of them, and exposure, is trusted, its labels are learned beside those of the log, and
     predictions have its level. Without a probe there is one predictor, without the MNAR likelihood.
-    For clicks it is least squares over all pairs, the unclicked ones counted by their exposure: eALS with exposures
-    from weights that balance kernel functions of popularity.
+    For clicks it is eALS whose directions of personal taste are shrunk to what held-out clicks support, so that users
+    of whom little can be told get nearly the list of all users.
     """
     if feedback == "clicks":
-        return least_squares(balanced_exposure(0.01), "exposed", cp.LeastSquares(), l2=15.0)
+        closed_form = cp.LeastSquares(confidence=4.0, held_out=0.2)
+        return least_squares(cp.RelativeExposure(clip=0.01), "exposed", closed_form, l2=15.0)
     return cp.DebiasedRecommender(
         cp.Balancing(optional=True),
         "ips",

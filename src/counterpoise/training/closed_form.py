@@ -18,6 +18,7 @@ from counterpoise.config import Configurable
 from counterpoise.data.batches import Batch
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, check_number
+from counterpoise.models.embedding_ops import inner_products
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.risks import ERRORS
 from counterpoise.training.contracts import FitContext, Imputation, Weights
@@ -25,8 +26,12 @@ from counterpoise.training.learner import Learner
 from counterpoise.training.optimizer import Rate
 
 CHECKED_USERS = 16  # whose exposures are compared, where they must be those of the items
-BLOCK_ROWS = 1 << 14  # clicks that are scored at a time
-BLOCK_NUMBERS = 1 << 19  # numbers of gathered factors, or of exposures of pairs, in memory at a time
+BLOCK_ROWS = 1 << 14  # clicks whose terms are held in memory at a time
+BLOCK_NUMBERS = (
+    1 << 18
+)  # numbers of gathered factors, or of exposures of pairs, in memory at a time: they stay in cache
+GRADIENT_STEPS = 3  # of conjugate gradients for each user and item in a sweep, from where the last sweep left them
+TINY = 1e-30  # below which a step of conjugate gradients has nothing left to do
 MIN_RANK, CLICKS_PER_FACTOR = 4, 6  # see `usual_rank`
 CALIBRATION_STEPS = 50  # of Newton's method, for two numbers
 CALIBRATION_PAIRS = 1 << 18  # uniform pairs of D that the scores are calibrated on
@@ -40,13 +45,20 @@ class Rows(NamedTuple):
     order: Tensor  # (rows,) positions in the log
 
     @classmethod
-    def of(cls, owners: Tensor, others: Tensor, size: int) -> Rows:
+    def of(cls, owners: Tensor, others: Tensor, size: int, which: Tensor | None = None) -> Rows:
+        """`which`: a mask of the rows that count; None for all."""
         order = owners.argsort(stable=True)
-        counts = torch.bincount(owners, minlength=size)
+        order = order if which is None else order[which[order]]
+        counts = torch.bincount(owners[order], minlength=size)
         return cls(torch.cat([counts.new_zeros(1), counts.cumsum(0)]), others[order], order)
 
-    def blocks(self, width: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """(owners, positions of their rows (owners, most rows), which of those are rows), of similar numbers of rows.
+    @property
+    def owners(self) -> Tensor:
+        """(rows,) the owner of each."""
+        return torch.repeat_interleave(self.starts.diff())
+
+    def blocks(self, width: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """(owners, positions of their rows (owners, most rows)), of similar numbers of rows, filled up by len(others).
 
         Owners without rows are left out.
         """
@@ -60,8 +72,8 @@ class Rows(NamedTuple):
             while len(block) > 1 and len(block) * int(counts[block[-1]]) * width > 2 * BLOCK_NUMBERS:
                 block = block[: len(block) // 2]
             places = torch.arange(int(counts[block[-1]]), device=counts.device)
-            real = places < counts[block][:, None]
-            yield block, torch.where(real, self.starts[block][:, None] + places, 0), real
+            own = places < counts[block][:, None]
+            yield block, torch.where(own, self.starts[block][:, None] + places, len(self.others))
             start += len(block)
 
 
@@ -76,42 +88,57 @@ class Side:
     confidence: float
     ridge: float
 
-    def solve(self, other: Tensor) -> Tensor:
-        """The tables a that minimise sum over D of w_a w_b <a, b>^2 + sum over clicks of ... + ridge |a|^2.
+    def solve(self, other: Tensor, start: Tensor, steps: int = GRADIENT_STEPS) -> tuple[Tensor, Tensor]:
+        """The tables a that minimise sum over D of w_a w_b <a, b>^2 + sum over clicks + ridge |a|^2, and the minimum.
 
-        The sum over clicks is that of (1 + confidence) (t - <a, b>)^2 - <a, b>^2, up to a constant. With
-        G = sum_b w_b b b', B the rows b that a's owner clicked, and t their targets,
-        a = (w_a G + ridge I + confidence B'B)^-1 (1 + confidence) B't.
+        The sum over clicks is that of (1 + confidence) (t - <a, b>)^2 - <a, b>^2. With G = sum_b w_b b b', B the rows b
+        that a's owner clicked, and t their targets, a = (w_a G + ridge I + confidence B'B)^-1 (1 + confidence) B't.
 
         In the basis of eigenvectors of G the first two terms are a diagonal S. With Z = B S^(-1/2) and c = confidence,
-        a = S^(-1/2) (I + c Z'Z)^-1 (1 + c) Z't, a system of the size of the factors; where an owner has fewer clicks
-        than factors, one of their size: S^(-1/2) Z'(I + c Z Z')^-1 (1 + c) t.
+        a = S^(-1/2) x, (I + c Z'Z) x = (1 + c) Z't, by so many steps of conjugate gradients from `start`, for all
+        owners at once: each step lowers the sum, and as many as there are factors are exact.
         """
         width, c = other.shape[1], self.confidence
         values, basis = torch.linalg.eigh((other.T @ (self.others[:, None] * other)).double())
-        turned = other @ basis.to(other)
+        basis = basis.to(other)
         scale = (self.own[:, None] * values.clamp(min=0).to(other) + self.ridge).rsqrt()  # (owners, width)
-        targets, found = (1 + c) * self.targets[self.rows.order], torch.zeros_like(scale)
-        if c == 0:
-            owners = torch.repeat_interleave(self.rows.starts.diff())
-            found.index_add_(0, owners, targets[:, None] * turned[self.rows.others])
-            simple: Tensor = (found * scale.square()) @ basis.T.to(other)
-            return simple
         alike = bool((self.own == self.own[0]).all())  # one S for all owners
-        table = torch.cat([turned * scale[0] if alike else turned, turned.new_zeros(1, width)])
-        for owners, places, real in self.rows.blocks(width):
-            z = table[torch.where(real, self.rows.others[places], len(other))]  # (owners, most clicks, width)
-            z = z if alike else z * scale[owners][:, None, :]
-            wanted = torch.where(real, targets[places], 0.0)
-            few = places.shape[1] < width
-            system = c * (torch.bmm(z, z.mT) if few else torch.bmm(z.mT, z))
-            system.diagonal(dim1=1, dim2=2).add_(1.0)
-            if few:
-                found[owners] = torch.bmm(_solved(system, wanted)[:, None, :], z)[:, 0]
-            else:
-                found[owners] = _solved(system, torch.bmm(wanted[:, None, :], z)[:, 0])
-        tables: Tensor = (found * scale) @ basis.T.to(other)
-        return tables
+        turned = other @ basis * scale[0] if alike else other @ basis
+        table = torch.cat([turned, other.new_zeros(1, width)])
+        begin, found = (start @ basis) / scale, torch.zeros_like(scale)
+        targets = self.targets.index_select(0, self.rows.order)
+        total, targets = (1 + c) * targets.square().sum(), torch.cat([(1 + c) * targets, targets.new_zeros(1)])
+        others = torch.cat([self.rows.others, self.rows.others.new_full((1,), len(other))])
+        for owners, places in self.rows.blocks(width):
+            shape, flat = places.shape, places.flatten()
+            z = table.index_select(0, others.index_select(0, flat)).view(*shape, width)  # (owners, most clicks, width)
+            z = z if alike else z.mul_(scale[owners][:, None, :])
+            wanted = torch.bmm(targets.index_select(0, flat).view(shape)[:, None, :], z)
+            x, rest = _conjugate_gradients(z, c, wanted, begin.index_select(0, owners)[:, None, :], steps)
+            found.index_copy_(0, owners, x[:, 0])
+            total = total - (x * (wanted + rest)).sum()
+        return (found * scale) @ basis.T, total
+
+
+def _conjugate_gradients(z: Tensor, c: float, wanted: Tensor, x: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    """x after so many steps towards (I + c z'z) x = wanted, and what is left of it; of each owner, (owners, 1, width).
+
+    Vectors are rows here: products of rows by matrices are several times as fast as those of matrices by columns.
+    """
+
+    def product(at: Tensor) -> Tensor:
+        return torch.baddbmm(at, torch.bmm(at, z.mT), z, alpha=c)
+
+    rest = wanted - product(x)
+    direction, size = rest.clone(), rest.square().sum(2, keepdim=True)
+    for _ in range(steps):
+        moved = product(direction)
+        length = size / (direction * moved).sum(2, keepdim=True).clamp_(min=TINY)
+        x = torch.addcmul(x, length, direction)
+        rest.addcmul_(length, moved, value=-1.0)
+        before, size = size, rest.square().sum(2, keepdim=True)
+        direction.mul_(size / before.clamp(min=TINY)).add_(rest)
+    return x, rest
 
 
 def _solved(matrices: Tensor, right: Tensor) -> Tensor:
@@ -161,6 +188,39 @@ def usual_rank(rows: int, n_users: int, n_items: int) -> int:
     return max(MIN_RANK, round(2 * rows / (n_users + n_items) / CLICKS_PER_FACTOR))
 
 
+class Directions(NamedTuple):
+    """Personal taste by directions: <a_u, b_i> = <mean a, b_i> + sum_r left_ur right_ir, the largest first.
+
+    Singular vectors of (a_u - mean a) b_i' in the inner product of D where items count by their exposure.
+    """
+
+    mean: Tensor  # (width,) the mean user's factors
+    into: Tensor  # (width, width): left = (a - mean) into, of orthogonal columns of length 1
+    back: Tensor  # (width, width): right = b back', of orthogonal columns
+
+    @classmethod
+    def of(cls, users: Tensor, items: Tensor, exposure: Tensor) -> Directions:
+        """Those of all users; directions that nobody differs in are 0."""
+        mean = users.mean(0)
+        own = (users - mean).double()
+        spread, basis = torch.linalg.eigh(own.T @ own)
+        found = spread > 1e-10 * spread[-1]
+        lengths = torch.where(found, spread, 1.0).sqrt()
+        root, inverse = ((basis * torch.where(found, length, 0.0)) @ basis.T for length in (lengths, 1 / lengths))
+        weighted = items.double() * exposure.double().sqrt()[:, None]
+        turn = torch.linalg.eigh(root @ (weighted.T @ weighted) @ root)[1].flip(1)
+        return cls(mean, (inverse @ turn).to(users), (turn.T @ root).to(users))
+
+    def terms(self, users: Tensor, items: Tensor) -> tuple[Tensor, Tensor]:
+        """Tables whose products, column by column, are the terms of <a, b>: that of the mean user, then all others."""
+        left = torch.cat([users.new_ones(len(users), 1), (users - self.mean) @ self.into], 1)
+        return left, torch.cat([(items @ self.mean)[:, None], items @ self.back.T], 1)
+
+    def shrink(self, users: Tensor, shares: Tensor) -> Tensor:
+        """The users' factors with so much of each direction."""
+        return self.mean + ((users - self.mean) @ self.into * shares) @ self.back
+
+
 @dataclass
 class ClosedForm(Configurable):
     """What minimises a risk in closed form. The configuration of a learner whose steps are sweeps."""
@@ -171,9 +231,13 @@ class ClosedForm(Configurable):
         """The factors that are learned, of the `dim` of the backbone; the others stay 0."""
         rank = getattr(self, "rank", None)
         if rank is None:
-            return min(dim, usual_rank(len(log), *log.shape))
+            return min(dim, self.usual_rank(log))
         check_number("rank", rank, at_least=1, at_most=dim, integer=True, advice="Or None: by the size of the log.")
         return int(rank)
+
+    def usual_rank(self, log: FeedbackLog) -> int:
+        """The factors that a log of this size can tell from noise."""
+        return usual_rank(len(log), *log.shape)
 
     def init(self, context: FitContext, weights: Weights, risk: str, imputation: Imputation) -> Learner:
         """The learner of one fit."""
@@ -187,6 +251,7 @@ class ClosedFormLearner(Learner):
     part: Any = None
     ridge: float = 0.0
     rank: int = 0
+    codes: tuple[Tensor, Tensor] = field(default=None)  # type: ignore[assignment]  # of users and items, in the log
     by_user: Rows = field(default=None)  # type: ignore[assignment]
     by_item: Rows = field(default=None)  # type: ignore[assignment]
 
@@ -211,9 +276,17 @@ class ClosedFormLearner(Learner):
         users, items = (
             torch.from_numpy(codes).long().to(context.device) for codes in (context.log.users, context.log.items)
         )
-        learner.by_user = Rows.of(users, items, learner.scorer.n_users)
-        learner.by_item = Rows.of(items, users, learner.scorer.n_items)
+        learner.codes = users, items
+        learner.by_user, learner.by_item = learner.rows()
         return learner
+
+    def rows(self, which: Tensor | None = None) -> tuple[Rows, Rows]:
+        """The rows of the log, or of a part of it, by users and by items."""
+        users, items = self.codes
+        return (
+            Rows.of(users, items, self.scorer.n_users, which),
+            Rows.of(items, users, self.scorer.n_items, which),
+        )
 
     def batches(self, context: FitContext) -> Any:
         """The whole log as one batch: an epoch is a sweep."""
@@ -234,21 +307,19 @@ class ClosedFormLearner(Learner):
     def scores(self) -> Tensor:
         """<a, b> of every click, user by user."""
         users, items = self.tables()
-        owners = torch.repeat_interleave(self.by_user.starts.diff())
-        blocks = zip(*(torch.split(codes, BLOCK_ROWS) for codes in (owners, self.by_user.others)), strict=True)
-        return torch.cat([(users[user] * items[item]).sum(1) for user, item in blocks])
+        return inner_products(users, items, self.by_user.owners, self.by_user.others)
 
     @torch.no_grad()
     def step(self, batch: Batch, rate: Rate) -> Tensor:
-        """One sweep; what it minimises, for each click, before the sweep."""
-        loss = self.objective()
-        self.sweep()
-        return loss / len(self.weights.ratio)
+        """One sweep; what it minimises, for each click."""
+        return self.sweep() / len(self.weights.ratio)
 
     def objective(self) -> Tensor:
+        """What sweeps minimise, up to a constant."""
         raise NotImplementedError
 
-    def sweep(self) -> None:
+    def sweep(self) -> Tensor:
+        """Users given the items, then items given the users; the objective."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -278,21 +349,42 @@ class LeastSquares(ClosedForm):
     theta is right. `rank`: the factors that are learned, None for `usual_rank`. An epoch is a sweep.
     With the risk `exposed` it is the sum over D of theta <a, b>^2 instead, plus that over clicks of
     (1 + confidence) (1 - <a, b>)^2 - <a, b>^2, with theta that depends on the item alone and is 1 on average.
+
+    `held_out`: the share of the clicks by which personal taste is shrunk, 0 for not at all. How popular items are
+    may be their exposure, but what tells users apart either predicts clicks that the fit has not seen or is noise.
+    So a first fit learns from the other clicks; the coefficients of its directions of taste (`Directions`), beside the
+    mean user, are those that minimise the risk of the pairs that it was not trained on, where every held-out click
+    counts 1 / held_out times. The fit to all clicks starts from there, and each of its directions is multiplied by that
+    coefficient, at most 1 and no larger than that of a larger direction. Twice as many factors are learned then.
     """
 
     risks: ClassVar[tuple[str, ...]] = ("dr", "exposed")
     confidence: float = 5.0
     rank: int | None = None
+    held_out: float = 0.0
 
     def init(self, context: FitContext, weights: Weights, risk: str, imputation: Imputation) -> Learner:
         check_number("confidence", self.confidence, at_least=0)
-        learner: Learner = _LeastSquares.start(self, context, weights, risk, imputation)
-        return learner
+        check_number("held_out", self.held_out, at_least=0, at_most=0.5)
+        learner = _LeastSquares.start(self, context, weights, risk, imputation)
+        learner.shares = torch.ones(learner.rank, device=context.device)
+        if self.held_out > 0:
+            learner.held = (torch.rand(len(context.log), generator=context.generator) < self.held_out).to(
+                context.device
+            )
+            learner.sweeps = context.training.epochs
+        return learner  # type: ignore[no-any-return]
+
+    def usual_rank(self, log: FeedbackLog) -> int:
+        return (2 if self.held_out > 0 else 1) * super().usual_rank(log)
 
 
 @dataclass(eq=False)
 class _LeastSquares(ClosedFormLearner):
     exposure: Tensor = field(default=None)  # type: ignore[assignment]  # (|I|,) of the items, 1 on average
+    shares: Tensor = field(default=None)  # type: ignore[assignment]  # (rank,) of the directions of taste
+    held: Tensor | None = None  # (rows,) of the log, that the first fit does not see
+    sweeps: int = 0  # of the first fit
 
     def start_epoch(self, epoch: int) -> None:
         super().start_epoch(epoch)
@@ -309,6 +401,40 @@ class _LeastSquares(ClosedFormLearner):
                     "those of functions of popularity: features='popularity'."
                 )
             self.exposure = (theta / theta.mean()).float()
+        if epoch == 1 and self.held is not None:
+            self._hold_out(self.held)
+
+    @torch.no_grad()
+    def _hold_out(self, held: Tensor) -> None:
+        """The first fit, and what held-out clicks make of its directions."""
+        kept = self.rows(~held)
+        for _ in range(self.sweeps):
+            self._sweep(*kept)
+        (users, items), c = self.tables(), self.part.confidence
+        left, right = Directions.of(users, items, self.exposure).terms(users, items)
+        second = ((left.T @ left) * (right.T @ (self.exposure[:, None] * right))).double()  # over D
+        first, times = second.new_zeros(len(second)), len(held) / held.sum().clamp(min=1)
+        columns = (torch.arange(len(held), device=held.device), *self.codes)
+        for rows, user, item in zip(*(torch.split(column, BLOCK_ROWS) for column in columns), strict=True):
+            terms, out = left.index_select(0, user) * right.index_select(0, item), held[rows]
+            trained = torch.where(out, 0.0, self.exposure[item])
+            clicked = torch.where(out, times, 0.0)
+            second += ((c * clicked - trained)[:, None] * terms).T @ terms
+            first += (1 + c) * (clicked * self.targets[rows]) @ terms
+        second.diagonal().add_(1e-9 * second.trace())
+        self.shares.copy_(torch.linalg.solve(second, first)[1:].clamp(0, 1).cummin(0)[0])
+
+    @torch.no_grad()
+    def finish(self) -> dict[str, Any]:
+        """With the directions of taste shrunk."""
+        if self.held is None:
+            return super().finish()
+        users, items = self.tables()
+        users.copy_(Directions.of(users, items, self.exposure).shrink(users, self.shares))
+        return {"taste": {"shares": self.shares.tolist()}} | super().finish()
+
+    def state(self) -> list[Tensor]:
+        return [*super().state(), self.shares]
 
     @property
     def targets(self) -> Tensor:
@@ -324,11 +450,16 @@ class _LeastSquares(ClosedFormLearner):
         total: Tensor = ((users.T @ users) * (items.T @ (self.exposure[:, None] * items))).sum() + rows.sum() + prior
         return total
 
-    def sweep(self) -> None:
+    def sweep(self) -> Tensor:
+        return self._sweep(self.by_user, self.by_item)
+
+    def _sweep(self, by_user: Rows, by_item: Rows) -> Tensor:
         users, items = self.tables()
         alike, common = torch.ones(len(users), device=users.device), (self.part.confidence, self.ridge)
-        users.copy_(Side(self.by_user, self.targets, alike, self.exposure, *common).solve(items))
-        items.copy_(Side(self.by_item, self.targets, self.exposure, alike, *common).solve(users))
+        users.copy_(Side(by_user, self.targets, alike, self.exposure, *common).solve(items, users)[0])
+        found, total = Side(by_item, self.targets, self.exposure, alike, *common).solve(users, items)
+        items.copy_(found)
+        return total + self.ridge * users.square().sum()
 
 
 @dataclass
@@ -393,14 +524,15 @@ class _ExposureEM(ClosedFormLearner):
             systems.diagonal(dim1=1, dim2=2).add_(self.ridge)
             own[part] = _solved(systems, self.part.precision * (clicked.to(other) @ other))
 
-    def sweep(self) -> None:
+    def sweep(self) -> Tensor:
         """Each update is an E step and part of an M step, after which the objective has not risen."""
-        users, items = self.tables()
+        (users, items), before = self.tables(), self.objective()
         self._regress(users, items, self.by_user)
         self._regress(items, users, self.by_item)
         total = sum((q.sum(0) for _, q, _ in self._blocks(users, items, self.by_user)), torch.zeros_like(self.mu))
         part = self.part
         self.mu = ((part.first - 1 + total) / (part.first + part.second - 2 + len(users))).clamp(1e-9, 1 - 1e-9)
+        return before
 
     def objective(self) -> Tensor:
         """Minus the log posterior."""
