@@ -1,5 +1,6 @@
 """A saved run over HTTP.
 
 Read `schema` (requests, answers, limits), `lists` (top-k lists in tens of microseconds), `model` (a loaded run), `app`
-(the endpoints), `page` (the page at /), `guard` (tokens and sizes), then `server` (the process).
+(the endpoints), `page` (the page at /), `guard` (tokens and hosts), `connections` (how many, for how long), then
+`server` (one process) and `processes` (several).
 """
