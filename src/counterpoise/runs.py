@@ -36,7 +36,15 @@ from counterpoise.evaluation.evaluate import Evaluation, binary_labels, evaluate
 from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_ranking
 from counterpoise.methods import DEFAULT_METHOD, canonical_name, make
 from counterpoise.recommender import UNKNOWN_ADVICE, DebiasedRecommender, load_model
-from counterpoise.storage import CHECKPOINT, MAX_TEXT_FILE, check_file, expanded, read_file, read_manifest, remove_folder
+from counterpoise.storage import (
+    CHECKPOINT,
+    MAX_TEXT_FILE,
+    check_file,
+    expanded,
+    read_file,
+    read_manifest,
+    remove_folder,
+)
 from counterpoise.training.events import Callback
 from counterpoise.training.loop import DivergenceError
 from counterpoise.weights.balancing import Balancing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,6 +25,8 @@ def report(
     output: OutputOptions,
     out: Annotated[Path | None, option("Page to write.", shown="RUN/report.html", panel="Output")] = None,
     test: Annotated[str | None, option("File of ratings to evaluate on, or a dataset's name.")] = None,
+    data: Annotated[str | None, option("Log of the fit, if it was a folder or a glob.", shown="the run's")] = None,
+    cache: Annotated[str | None, option("Folder for the shards of a streamed log.", shown="the user's cache")] = None,
     compare: Annotated[bool, option("Show several runs side by side.", "--compare")] = False,
     baseline: Annotated[str | None, option("Saved run of mf to compare with, or none.", shown="fit it now")] = None,
 ) -> None:
@@ -43,11 +45,12 @@ def report(
                     "`--baseline` goes with the report of one run; with --compare name a run of mf first."
                 )
             out = out or Path(writing.COMPARISON)
-            facts = writing.compare(runs, out=out, test=test, **kind.given())
+            facts = writing.compare(runs, out=out, test=test, data=data, cache=cache, **kind.given())
         else:
             out = out or runs[0] / writing.REPORT
             chosen: bool | str = True if baseline is None else baseline != "none" and baseline
-            facts = writing.write_report(runs[0], out=out, test=test, baseline=chosen, **kind.given())
+            own: dict[str, Any] = {"baseline": chosen, "data": data, "cache": cache}
+            facts = writing.write_report(runs[0], out=out, test=test, **own, **kind.given())
     lines = [*facts["notes"], *(f"{part['title']}: {part['text']}" for part in facts["summary"])]
     lines.append(f"Written to {out}; the facts are in {out.with_suffix('.json')}")
     output.show({"out": str(out), **facts}, "\n".join(lines))
