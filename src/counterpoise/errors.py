@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+HIDING = [False]  # whether backtraces that other libraries print are hidden: set by the command line
 RESUME_ADVICE = "the same command goes on from there."
 
 

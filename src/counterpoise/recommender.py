@@ -972,7 +972,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
     place = Training(device=device).resolve_device()
     manifest, files = read_folder(folder)
     try:
-        _check_size_of(manifest["configuration"])
+        _check_size_of([manifest["configuration"], manifest.get("fit")])
         model = from_config(manifest["configuration"])
         if not isinstance(model, DebiasedRecommender):
             raise DataError(f"{folder} holds a {type(model).__name__}, not a recommender.")

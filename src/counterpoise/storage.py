@@ -505,19 +505,18 @@ class ScratchFolder:
 
 def _held(folder: Path) -> int | None:
     """A descriptor that holds a folder as long as it is open; None where there are no locks."""
-    if fcntl is None:
-        return None
-    descriptor = os.open(folder, os.O_RDONLY)
-    with suppress(OSError):  # a file system without locks
+    descriptor = None
+    with suppress(OSError, AttributeError):  # a file system, or a whole system, without locks
+        descriptor = os.open(folder, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     return descriptor
 
 
 def _remove_abandoned(folder: Path) -> None:
     """Remove a scratch folder that no process holds."""
-    if fcntl is None or folder.is_symlink():
+    if folder.is_symlink():
         return
-    with suppress(OSError):
+    with suppress(OSError, AttributeError):  # the latter where a system has no locks
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error where another process holds it

@@ -208,7 +208,7 @@ def test_ids_with_commas_are_read_from_a_file(tmp_path: Path, capsys: pytest.Cap
     assert main(["recommend", run, "--users-file", str(asked)]) == 2
     assert "cannot be read: it is not UTF-8 text." in capsys.readouterr().err
     assert main(["recommend", run, "--users-file", str(tmp_path / "none")]) == 2
-    assert "cannot be read: No such file or directory." in capsys.readouterr().err
+    assert "none: there is no such file." in capsys.readouterr().err
 
 
 def test_nested_tables_of_a_configuration_are_settings(
@@ -770,7 +770,7 @@ def test_smd_of_constant_feature_is_dash_and_null(tmp_path: Path, capsys: pytest
         (["fit", "{files}/train.csv", "--device", "cuda:99"], "`device`"),
         (["fit", "{files}/train.csv", "--batch-size", "some"], "`--batch-size` must be an integer >= 1, got 'some'"),
         (["fit", "{files}/train.csv", "--rating-col", "stars"], "'stars'"),
-        (["fit", "{files}/train.csv", "--config", "{files}/none.toml"], "cannot be read"),
+        (["fit", "{files}/train.csv", "--config", "{files}/none.toml"], "there is no such file"),
         (["fit", "--config", "{files}/train.csv"], "is not valid TOML"),
         (["fit", "--config", "{files}"], "is not a saved run"),
         (["fit", "{files}/train.csv", "--out", "{files}/test.csv"], "cannot be written"),

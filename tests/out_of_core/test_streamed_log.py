@@ -183,9 +183,12 @@ def test_a_streamed_fit_is_reported_beside_its_baseline(folder: Path, streaming:
     words = ["--epochs", "2", "--test", str(folder / "test.csv"), "--memory", "100MB", "--quiet", "--report"]
     words += ["--workers", "1"]
     assert main(["fit", str(folder / "log" / "*.parquet"), *words, "--out", str(tmp_path / "run")]) == 0
-    train = load_context(tmp_path / "run").train
+    unnamed = load_context(tmp_path / "run")
+    assert unnamed.train is None
+    assert "fitted on many files" in unnamed.notes[0]
+    train = load_context(tmp_path / "run", log=folder / "log").train
     assert isinstance(train, StreamedLog)
-    assert train.engine == ThreadEngine(1)  # as it was asked for
+    assert train.engine == ThreadEngine()  # not that of the run
     facts = json.loads((tmp_path / "run" / "report.json").read_text())
     assert "log: 601 ratings" in facts["summary"][0]["text"]
     assert "MF baseline" in facts["summary"][-1]["text"]

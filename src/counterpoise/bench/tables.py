@@ -31,7 +31,7 @@ from counterpoise.evaluation.metrics import (
     PAPER_METRIC_NAMES,
 )
 from counterpoise.methods import METHODS
-from counterpoise.storage import write_text
+from counterpoise.storage import to_json, write_text
 
 NOTHING = "-"  # in place of a number that is not known
 LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}"}
@@ -571,7 +571,7 @@ def write_sheets(sheets: Sequence[Sheet], folder: Path, name: str) -> list[Path]
     """Write `name`.md, `name`.json and one CSV for each sheet (`name`.csv, `name`-2.csv, ...); their paths."""
     files = {
         f"{name}.md": "\n".join(sheet.to_markdown() for sheet in sheets),
-        f"{name}.json": json.dumps([sheet.to_dict() for sheet in sheets], indent=2) + "\n",
+        f"{name}.json": to_json([sheet.to_dict() for sheet in sheets], indent=2) + "\n",
     }
     for number, sheet in enumerate(sheets, 1):
         files[f"{name}.csv" if number == 1 else f"{name}-{number}.csv"] = sheet.to_csv()

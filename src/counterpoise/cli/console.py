@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import warnings
@@ -10,12 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from counterpoise.errors import ReadingWarning
+from counterpoise.errors import HIDING, ReadingWarning
 
 if TYPE_CHECKING:
     from counterpoise.balance.covariate_balance import Imbalance
 
-MAX_ERROR_LENGTH = 1000  # characters; the middle of a longer error is left out
+MAX_ERROR_LENGTH = 600  # characters; the middle of a longer error is left out
 MAX_LOVE_ROWS = 8  # features shown in a love plot
 MIN_SCALE_WIDTH = 12  # characters; a narrower scale is left out
 CIRCLES = {"before": "○", "after": "●", "both": "◉", "line": "─"}
@@ -29,7 +28,7 @@ def print_line(text: str) -> None:
 
 def print_error(text: str) -> None:
     """Print one line on standard error; of a long one the beginning and the end, where the advice stands."""
-    line, half = " ".join(text.split()), MAX_ERROR_LENGTH // 2
+    line, half = " ".join(text.split()), (MAX_ERROR_LENGTH - 5) // 2
     print(line if len(line) <= MAX_ERROR_LENGTH else f"{line[:half]} ... {line[-half:]}", file=sys.stderr)
 
 
@@ -52,9 +51,21 @@ def reading_notes(visible: bool) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def quiet_threads() -> Iterator[None]:
+    """Inside the block threads of other libraries print no backtraces: the error that they end in is one line."""
+    before, HIDING[0] = HIDING[0], True
+    try:
+        yield
+    finally:
+        HIDING[0] = before
+
+
 def show_json(facts: Any) -> None:
     """Print one JSON document."""
-    print(json.dumps(facts, indent=2, default=str))
+    from counterpoise.storage import to_json
+
+    print(to_json(facts, indent=2))
 
 
 def show_table(columns: list[str], rows: list[list[Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -94,7 +93,7 @@ def evaluate(
     from counterpoise.cli.describe import evaluation_title, wrapped
     from counterpoise.data.feedback import words_of
     from counterpoise.runs import EvaluationData, cold_sentences, evaluate_run
-    from counterpoise.storage import write_text
+    from counterpoise.storage import to_json, write_text
 
     reading = columns.given()
     threshold = reading.pop("threshold", None)
@@ -105,7 +104,7 @@ def evaluate(
         result, known = evaluate_run(run, data, **evaluation.given())
     facts = known | result.to_dict()
     if out is not None:
-        write_text(out, json.dumps(facts, indent=2) + "\n")
+        write_text(out, to_json(facts, indent=2) + "\n")
     protocol = getattr(result, "protocol", "honest")
     title = evaluation_title(known["sample"], protocol, weighted=hasattr(result, "naive"), kinds=known)
     lines = [title, "", words_of(known["trained_on"])(str(result)), *cold_sentences(known)]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from counterpoise import __version__
-from counterpoise.cli.console import print_error, print_line, reading_notes
+from counterpoise.cli.console import print_error, print_line, quiet_threads, reading_notes
 from counterpoise.cli.options import command, option_names, with_option_names
 from counterpoise.errors import CounterpoiseError, StoppedError
 
 INTERRUPTED = 130  # exit code after Ctrl-C
+BROKEN_PIPE = 141  # exit code where the reader of standard output has gone, as of a process that the signal ends
+DEBUG = "COUNTERPOISE_DEBUG"  # environment variable: errors that nobody foresaw with their traceback
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # waiting threads sleep: spinning, they take the cores of others
 
@@ -62,33 +66,67 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; the exit code. Bad input is one line on standard error and exit code 2."""
+    """Run the command line; the exit code.
+
+    Bad input is one line on standard error and exit code 2, what nobody foresaw is one line and exit code 1.
+    """
     words = sys.argv[1:] if arguments is None else arguments
+    try:
+        with reading_notes("--quiet" not in words), quiet_threads():
+            code = _run(words)
+            sys.stdout.flush()  # an error now, not when Python ends
+    except BrokenPipeError:  # who reads has seen enough
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115
+        return BROKEN_PIPE
+    except StoppedError as stop:
+        print_error(str(stop))
+        return INTERRUPTED
+    except CounterpoiseError as error:
+        print_error(f"error: {with_option_names(str(error), _option_names(words))}")
+        return 2
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except Exception as error:
+        if os.environ.get(DEBUG):
+            raise
+        memory = isinstance(error, RuntimeError) and "memory" in str(error)
+        if memory or isinstance(error, OSError | MemoryError):
+            print_error(f"error: the operating system refused: {str(error) or 'out of memory'}")
+            return 2
+        print_error(f"error: {_unforeseen(error)}")
+        return 1
+    if code == INTERRUPTED:
+        print_error("stopped before the end. Nothing was written. The same command starts anew.")
+    return code
+
+
+def _run(words: list[str]) -> int:
     app = make_app(words)
     if words[:1] == ["bench"]:
         from counterpoise.cli.bench import join_lists
 
         words = join_lists(words)
     try:
-        with reading_notes("--quiet" not in words):
-            app(words)
-        code = 0
-    except StoppedError as stop:
-        print_error(str(stop))
-        return INTERRUPTED
-    except CounterpoiseError as error:
-        print_error(f"error: {with_option_names(str(error), option_names(typer.main.get_command(app), words))}")
-        code = 2
-    except (MemoryError, RuntimeError, OSError) as error:
-        if not (isinstance(error, OSError | MemoryError) or "memory" in str(error)):
-            raise
-        print_error(f"error: the operating system refused: {str(error) or 'out of memory'}")
-        code = 2
+        app(words)
     except SystemExit as stop:
-        code = stop.code if isinstance(stop.code, int) else 0
-    if code == INTERRUPTED:
-        print_error("stopped before the end. Nothing was written. The same command starts anew.")
-    return code
+        return stop.code if isinstance(stop.code, int) else 0
+    return 0
+
+
+def _option_names(words: list[str]) -> dict[str, str]:
+    return option_names(typer.main.get_command(make_app(words)), words)
+
+
+def _unforeseen(error: Exception) -> str:
+    """One line about an error that is a defect of this package, or of one below it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "counterpoise" in frame.filename] or frames
+    reason = (str(error).splitlines() or [""])[0]
+    where = f"{Path(own[-1].filename).name}:{own[-1].lineno}"
+    return (
+        f"this should not happen: {type(error).__name__}: {reason} ({where}). Please report it; "
+        f"{DEBUG}=1 shows where it came from."
+    )
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import MISSING, dataclass, fields
+from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_args, get_type_hints
 
@@ -53,14 +55,46 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
     parameters.sort(key=_place)
 
     def expanded(**values: Any) -> None:
+        given = dict(values)
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
-        command(**values)
+        with _inputs_kept(given):
+            command(**values)
 
     expanded.__name__, expanded.__doc__ = command.__name__, command.__doc__
     expanded.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     setattr(expanded, "__signature__", inspect.Signature(parameters))  # noqa: B010  mypy knows no such attribute
     return expanded
+
+
+@contextmanager
+def _inputs_kept(values: Mapping[str, Any]) -> Iterator[None]:
+    """Where a command has an `out`: an error, at once, if it is no file to write, and no input is written to."""
+    if "out" not in values:
+        yield
+        return
+    from counterpoise.storage import check_output, keeping
+
+    out, others = values["out"], [value for name, value in values.items() if name != "out"]
+    with keeping(paths_in(others)):
+        if out is not None and not out.is_dir():
+            check_output(out)
+        yield
+
+
+def paths_in(values: Sequence[Any]) -> list[Path]:
+    """The files and folders that some values of options name, alone, in a list, between commas, or as a glob."""
+    found: list[Path] = []
+    for value in values:
+        if isinstance(value, list | tuple):
+            found += paths_in(value)
+        elif isinstance(value, str | Path):
+            for name in {str(value), *str(value).split(",")}:
+                with suppress(RuntimeError, ValueError, OSError):
+                    place = Path(name).expanduser()
+                    matched = glob(str(place), recursive=True) if has_magic(name) else []  # noqa: PTH207
+                    found += [each for each in (place, *map(Path, matched)) if each.exists()]
+    return found
 
 
 def _place(parameter: inspect.Parameter) -> int:

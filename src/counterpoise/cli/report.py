@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +31,24 @@ def report(
         str | None,
         option(
             "Evaluate on this file of ratings, or named dataset.", metavar="FILE", shown="that of the run", panel="Data"
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        option(
+            "Read the log of the fit from here, if it was a folder or a glob.",
+            metavar="DATA",
+            shown="that of the run",
+            panel="Data",
+        ),
+    ] = None,
+    cache: Annotated[
+        str | None,
+        option(
+            "Keep the shards of a streamed log in this folder.",
+            metavar="FOLDER",
+            shown="the user's cache",
+            panel="Scale",
         ),
     ] = None,
     compare: Annotated[bool, flag("Show several runs side by side.", "--compare", "Evaluation")] = False,
@@ -61,11 +79,12 @@ def report(
                     "`--baseline` goes with the report of one run; with --compare name a run of mf first."
                 )
             out = out or Path(writing.COMPARISON)
-            facts = writing.compare(runs, out=out, test=test, **kind.given())
+            facts = writing.compare(runs, out=out, test=test, data=data, cache=cache, **kind.given())
         else:
             out = out or runs[0] / writing.REPORT
             chosen: bool | str = True if baseline is None else baseline != "none" and baseline
-            facts = writing.write_report(runs[0], out=out, test=test, baseline=chosen, **kind.given())
+            own: dict[str, Any] = {"baseline": chosen, "data": data, "cache": cache}
+            facts = writing.write_report(runs[0], out=out, test=test, **own, **kind.given())
     lines = [*facts["notes"], *(f"{part['title']}: {part['text']}" for part in facts["summary"])]
     lines.append(f"Written to {out}; the facts are in {out.with_suffix('.json')}")
     output.show({"out": str(out), **facts}, "\n".join(lines))

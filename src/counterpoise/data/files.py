@@ -91,7 +91,7 @@ def check_unpacked(file: Path) -> None:
         start = stream.read(4)
         stream.seek(0)
         if start == ZSTANDARD:
-            pieces = ((size, 0) for size in _zstandard_blocks(stream))
+            pieces: Iterator[tuple[int, int]] = ((size, 0) for size in _zstandard_blocks(stream))
         elif start[:2] == GZIP or start[:2] in ZLIB:
             pieces = _deflated_pieces(stream)
         else:

@@ -212,9 +212,9 @@ def read_stored(content: bytes, what: str) -> pl.DataFrame:
 
 def stored_ids(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
     """The column of ids of a stored frame: numbers, text or dates, none missing."""
-    column = frame.get_column(name, default=None)
-    if column is None:
+    if name not in frame.columns:
         raise DataError(f"{what} must be in a column {name!r}.")
+    column = frame.get_column(name)
     if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Duration, pl.Object, pl.Null):
         raise DataError(f"{what} must be numbers, text or dates, got {column.dtype}.")
     if column.has_nulls() or (column.dtype.is_float() and column.is_nan().any()):

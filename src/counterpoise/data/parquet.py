@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import polars as pl
 
-from counterpoise.errors import DataError
+from counterpoise.errors import HIDING, DataError
 
 MAGIC = b"PAR1"
 MIN_CHECKED_SIZE = 1 << 26  # bytes; a smaller table is read, whatever the size of its file
@@ -28,7 +28,6 @@ MAX_FOOTER = 1 << 26  # bytes; one with a million column chunks
 HEADER_PIECE = 1 << 12  # bytes that are read for the header of a page; statistics can make it longer
 MAX_DEPTH = 16  # of structures within structures
 TRUSTED = "If you trust it, write it as plain CSV."
-hiding = [False]  # whether the panics of polars' threads are kept from standard error: set by the command line
 _hidden, _lock = [0, -1], threading.Lock()  # how many blocks hide it now, and where it was
 
 
@@ -69,7 +68,8 @@ def _amount(stream: IO[bytes], packed: int, columns: Collection[str] | None) -> 
         raise ValueError("no footer")
     stream.seek(packed - 8 - length)
     footer = _structure(_Bytes(stream.read(length)))
-    size, left, values = 0, packed, {}
+    values: dict[bytes, int] = {}
+    size, left = 0, packed
     for group in footer.get(4, ()):
         for chunk in group[1]:
             facts = chunk[3]
@@ -176,11 +176,11 @@ def _value(source: _Bytes, kind: int, depth: int) -> Any:
 
 @contextmanager
 def hidden_panics() -> Iterator[None]:
-    """Where `hiding` is set, nothing that is written to standard error inside the block is seen.
+    """Where `HIDING` is set, nothing that is written to standard error inside the block is seen.
 
     Threads of polars print a backtrace there before the error arrives here as an exception.
     """
-    if not hiding[0]:
+    if not HIDING[0]:
         yield
         return
     with _lock:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
+import torch
+
 from counterpoise.config import Feedback
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.errors import DataError
@@ -14,6 +16,7 @@ from counterpoise.evaluation.evaluate import Evaluation, evaluate
 from counterpoise.evaluation.full_ranking import RankingEvaluation, evaluate_ranking
 from counterpoise.evaluation.holdout_weights import weigh_holdout
 from counterpoise.methods import METHODS, configure, make, short_names
+from counterpoise.models.base import as_backbone
 from counterpoise.recommender import DebiasedRecommender
 
 BASELINES: Mapping[Feedback, tuple[str, ...]] = {
@@ -25,6 +28,8 @@ MAX_BASELINE_ROWS = 2_000_000  # of a log on which baselines are fitted beside a
 # Gradient steps of a baseline on a large log. With a million simulated pairs 300 steps ranked as well as 150 epochs
 # (AUC 0.659 against 0.658).
 BASELINE_STEPS = 300
+MAX_BASELINE_GROWTH = 100  # parameters for each of the model's, of which the settings of a fit may say something else
+MAX_BASELINE_EPOCHS = 1000  # whatever the run has, which may have come from others
 
 
 def baselines_for(log: FeedbackLog) -> list[str]:
@@ -51,7 +56,22 @@ def baseline_of(
         given = {key: value for key, value in given.items() if value != "auto"}  # what MF estimates, it does not know
     configure(found, **given)
     found.training = deepcopy(model.training)
-    return found if log is None else _shortened(found, log)
+    if log is None:
+        return found
+    found.training.epochs = min(found.training.epochs, MAX_BASELINE_EPOCHS)
+    if hasattr(model, "scorer_"):
+        _check_size(found, model)
+    return _shortened(found, log)
+
+
+def _check_size(found: DebiasedRecommender, model: DebiasedRecommender) -> None:
+    """Raise `DataError` for a baseline of far more parameters than the model has beside which it stands."""
+    shape = len(model.user_ids_), len(model.item_ids_)
+    with torch.device("meta"):  # no memory
+        planned = as_backbone(found.backbone).empty(*shape, n_columns=(0, 0))
+    size, own = (sum(values.numel() for values in scorer.parameters()) for scorer in (planned, model.scorer_))
+    if size > MAX_BASELINE_GROWTH * (own + sum(shape)):
+        raise DataError("the settings of the fit are not those of its model. Leave the baseline out (--baseline none).")
 
 
 def _shortened(found: DebiasedRecommender, log: FeedbackLog) -> DebiasedRecommender:

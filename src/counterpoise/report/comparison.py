@@ -49,12 +49,15 @@ def comparison_facts(
     data: EvaluationData | None = None,
     unknown_users: UnknownInTest = "error",
     unknown_items: UnknownInTest = "error",
+    log_path: str | Path | None = None,
+    cache: str | Path | None = None,
 ) -> dict[str, Any]:
     """JSON-able: the runs, their metrics on a common test, and paired differences from the first run."""
     if len(runs) < 2:
         raise ConfigError(f"`compare` needs at least two runs, got {len(runs)}. Give RUN1 RUN2 ...")
     rules = unknown_users, unknown_items
-    contexts = [load_context(run, None if place else data, *rules) for place, run in enumerate(runs)]
+    rest = *rules, log_path, cache
+    contexts = [load_context(run, None if place else data, *rest) for place, run in enumerate(runs)]
     names = [context.name for context in contexts]
     contexts = [  # runs of one name are numbered
         replace(context, name=f"{context.name} ({place})") if names.count(context.name) > 1 else context

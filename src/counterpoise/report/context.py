@@ -12,6 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from counterpoise.config import Feedback, UnknownInTest
+from counterpoise.data.datasets import PARTS, SOURCES
+from counterpoise.data.files import is_many
 from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.protocols import find_protocol
 from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
@@ -25,10 +27,11 @@ from counterpoise.out_of_core.log import StreamedLog
 from counterpoise.ranking import Seen
 from counterpoise.recommender import DebiasedRecommender, load_model
 from counterpoise.runs import EvaluationData, FitConfig, cold_sentences, load_data, read_test
-from counterpoise.storage import read_manifest
+from counterpoise.storage import expanded, read_manifest
 from counterpoise.weights.base import Uniform
 
 Floats = NDArray[np.float64]
+MAX_NAMED_FILE = 1 << 30  # bytes of a file that is read because a run names it
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +113,19 @@ def load_context(
     data: EvaluationData | None = None,
     unknown_users: UnknownInTest = "error",
     unknown_items: UnknownInTest = "error",
+    log: str | Path | None = None,
+    cache: str | Path | None = None,
 ) -> ReportContext:
     """A saved run with its data, if they can be read and have not changed since the fit.
 
     `data`: other ratings to evaluate it on. `unknown_users`, `unknown_items`: for the test of another run.
+    `log`: where the log of the fit is. A run may come from others: of what it names itself, datasets and single files
+    are read, but no folder of any depth and no glob. `cache`: where a log that is streamed becomes shards; that of the
+    run is not used.
     """
     model, manifest = load_model(run), read_manifest(run)
     fitted = manifest.get("fit") or {}
-    dataset, notes = _load_dataset(model, fitted)
+    dataset, notes = _load_dataset(model, fitted, log, cache)
     rules: dict[str, Any] = {"unknown_users": unknown_users, "unknown_items": unknown_items}
     context = ReportContext(model, Path(run).name, manifest, dataset, notes=notes, **rules)
     if data is None:
@@ -146,15 +154,24 @@ def name_of_test(dataset: Dataset) -> str | None:
     return f"the {'unbiased' if dataset.test.sample == 'uniform' else 'biased'} test of {dataset.name}"
 
 
-def _load_dataset(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tuple[Dataset | None, tuple[str, ...]]:
+def _load_dataset(
+    model: DebiasedRecommender, fitted: Mapping[str, Any], log_path: str | Path | None, cache: str | Path | None
+) -> tuple[Dataset | None, tuple[str, ...]]:
     """The data that a run's configuration names, or None and the reason.
 
     A log in shards is read by threads of this process even where Ray read it for the fit: Ray may be gone.
     """
     if not fitted:
         return None, ("The run does not name its data: what needs the log is left out.",)
+    own: dict[str, Any] = {"engine": "local", "workers": None, "address": None, "cache": cache and str(cache)}
+    own |= {} if log_path is None else {"data": str(log_path)}
     try:
-        dataset = load_data(FitConfig(**fitted), reader=ThreadEngine())
+        configuration = FitConfig(**{**fitted, **own})
+        many = _many(configuration, log_path is None)
+        if many is not None:
+            reason = f"The run was fitted on many files, {short_repr(many)}, which a report reads where you name them"
+            return None, (f"{reason} (`data`): what needs the log is left out.",)
+        dataset = load_data(configuration, reader=ThreadEngine())
     except (CounterpoiseError, OSError, ValueError):  # the error's text could quote a file that is not this log
         named = short_repr(fitted.get("data"))
         return None, (f"The log {named} could not be read again, so what needs it is left out. Is it still there?",)
@@ -166,6 +183,23 @@ def _load_dataset(model: DebiasedRecommender, fitted: Mapping[str, Any]) -> tupl
     if isinstance(log, StreamedLog) and not isinstance(log.engine, ThreadEngine):
         dataset = replace(dataset, train=log.by(ThreadEngine()))
     return dataset, ()
+
+
+def _many(configuration: FitConfig, with_log: bool) -> str | None:
+    """The first path of a configuration that names more than a file, or a file far larger than the log of a run."""
+    named = [configuration.test, configuration.probe, configuration.users, configuration.items]
+    named += [configuration.item_names, *([configuration.data] if with_log else [])]
+    for name in filter(None, named):
+        place = expanded(name)
+        if name in SOURCES:
+            continue
+        parts = [file for part in PARTS for file in place.glob(f"{part}.*")] if name == configuration.data else []
+        files = [place] if not is_many(place) else parts if place.is_dir() else []
+        if not files or any(
+            file.is_dir() or (file.exists() and file.stat().st_size > MAX_NAMED_FILE) for file in files
+        ):
+            return name
+    return None
 
 
 def is_uncorrected(model: DebiasedRecommender) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +17,7 @@ from counterpoise.report.context import ReportContext, load_context, name_of_tes
 from counterpoise.report.facts import gather
 from counterpoise.report.sections import report_page
 from counterpoise.runs import EvaluationData, check_known
-from counterpoise.storage import MANIFEST, check_writable, write_texts
+from counterpoise.storage import MANIFEST, check_output, check_writable, to_json, write_texts
 
 REPORT, COMPARISON = "report.html", "comparison.html"
 Baseline = bool | str | Path | DebiasedRecommender
@@ -34,6 +33,8 @@ def write_report(
     unknown_users: UnknownInTest = "error",
     unknown_items: UnknownInTest = "error",
     baseline: Baseline = True,
+    data: str | Path | None = None,
+    cache: str | Path | None = None,
 ) -> dict[str, Any]:
     """Write the report of a saved run, or of a fitted model and its dataset; returns the facts that it shows.
 
@@ -44,6 +45,8 @@ def write_report(
     `unknown_users`, `unknown_items`: what to do with ratings of users or items that the model does not know: an
     "error", "drop" them, or score them as `predict` does ("popular").
     `baseline`: MF without correction to compare with. True fits it now; or a saved run, a fitted model, False for none.
+    `data`: where the log of a saved run is; needed where it was a folder of any depth or a glob. `cache`: where shards
+    are kept if it is streamed.
     """
     if isinstance(source, DebiasedRecommender):
         context = ReportContext(source, dataset=dataset)
@@ -60,7 +63,8 @@ def write_report(
         raise ConfigError(f"`test` must be a file or the name of a dataset for a saved run, got a {came}.")
     out = out or Path(source) / REPORT
     check_out(out)
-    context = load_context(source, evaluation_data(test, test_kind, unknown_users, unknown_items))
+    tested = evaluation_data(test, test_kind, unknown_users, unknown_items)
+    context = load_context(source, tested, log=data, cache=cache)
     with _damaged_runs(source):
         return write_report_of(context, out, baseline)
 
@@ -94,6 +98,8 @@ def compare(
     test_kind: Sample | None = None,
     unknown_users: UnknownInTest = "error",
     unknown_items: UnknownInTest = "error",
+    data: str | Path | None = None,
+    cache: str | Path | None = None,
 ) -> dict[str, Any]:
     """Write a page with several saved runs side by side; returns the facts that it shows.
 
@@ -101,9 +107,9 @@ def compare(
     The other arguments are those of `write_report`.
     """
     check_out(out)
-    data = evaluation_data(test, test_kind, unknown_users, unknown_items)
+    tested = evaluation_data(test, test_kind, unknown_users, unknown_items)
     with _damaged_runs(*runs):
-        facts = comparison_facts(runs, data, unknown_users, unknown_items)
+        facts = comparison_facts(runs, tested, unknown_users, unknown_items, data, cache)
         _write_page(out, facts, comparison_page(facts))
     return facts
 
@@ -130,7 +136,9 @@ def check_out(out: str | Path) -> None:
             f"`out` must not be {out.name}: the facts beside it would be called {MANIFEST}, as a saved run."
         )
     check_writable(out.parent)
+    for file in (out, out.with_suffix(".json")):
+        check_output(file)
 
 
 def _write_page(out: str | Path, facts: Mapping[str, Any], page: str) -> None:
-    write_texts({Path(out).with_suffix(".json"): json.dumps(facts, indent=1) + "\n", Path(out): page})
+    write_texts({Path(out).with_suffix(".json"): to_json(facts, indent=1) + "\n", Path(out): page})

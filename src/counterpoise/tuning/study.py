@@ -6,10 +6,13 @@ trials that were interrupted do not count.
 
 from __future__ import annotations
 
+import math
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
@@ -17,9 +20,13 @@ import numpy as np
 
 from counterpoise.errors import RESUME_ADVICE, ConfigError, DataError
 from counterpoise.evaluation.estimates import Errors
+from counterpoise.storage import check_file, open_file
 from counterpoise.tuning.result import Trial
 from counterpoise.tuning.search_space import Dimension
 
+SQLITE = b"SQLite format 3\0"  # the first bytes of a database
+STATES = ("complete", "pruned", "failed")  # of finished trials
+ANEW = "Choose another folder (--out) or storage, or remove this one to begin anew."
 INSTALL = 'pip install "counterpoise[tune]"'
 
 
@@ -62,6 +69,7 @@ class Study:
         `exclusive`: no other process works on it, so trials found running were interrupted.
         """
         optuna = load_optuna()
+        _check_database(storage)
         with _quiet():
             try:
                 database = optuna.storages.get_storage(storage)
@@ -71,7 +79,9 @@ class Study:
                     study = optuna.create_study(storage=database, study_name=name)
             except Exception as error:  # whatever a database driver raises
                 raise ConfigError(f"`storage` {storage!r} cannot be used: {_first_line(error)}.") from None
-            _check_problem(study, problem, storage)
+            with _undamaged(storage):
+                _check_problem(study, problem, storage)
+                _check_trials(study)
             for trial in study.get_trials(deepcopy=False) if exclusive else ():
                 if trial.state == optuna.trial.TrialState.RUNNING:
                     study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
@@ -146,6 +156,45 @@ class Study:
         return next((trial for trial in _finished(self.study) if trial.params == params), None)
 
 
+def _check_database(storage: str | None) -> None:
+    """Raise `DataError` for an SQLite file that is something else, or a link: what it leads to would be changed."""
+    prefix, _, name = (storage or "").partition(":///")
+    if not prefix.startswith("sqlite") or not name:
+        return
+    file = Path(name.partition("?")[0])
+    for ending in ("", "-journal", "-wal", "-shm"):
+        beside = file.with_name(file.name + ending)
+        if os.path.lexists(beside):
+            check_file(beside, links=False)
+    if file.exists() and file.stat().st_size:
+        with open_file(file, links=False) as stream:
+            if stream.read(len(SQLITE)) != SQLITE:
+                raise DataError(f"{file}: is not a database of a search. {ANEW}")
+
+
+@contextmanager
+def _undamaged(storage: str | None) -> Iterator[None]:
+    """Whatever a study that somebody has changed raises, as `DataError`."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise DataError(f"the study in {storage} is damaged ({_first_line(error)}). {ANEW}") from None
+
+
+def _check_trials(study: Any) -> None:
+    """Raise an error unless all trials are as `Study.finish` left them."""
+    for trial in _finished(study):
+        facts = trial.user_attrs
+        right = facts["state"] in STATES and isinstance(facts["settings"], dict) and isinstance(facts["default"], bool)
+        risk, seconds = _risk(trial), facts["seconds"]
+        numbers = [seconds, *([] if risk is None else [risk])]
+        if not right or not all(isinstance(number, float | int) and math.isfinite(number) for number in numbers):
+            raise ValueError(f"trial {trial.number} is not what was recorded")
+        Trial(trial.number, risk=risk, **facts)
+
+
 @contextmanager
 def reporting_storage(storage: str) -> Iterator[None]:
     """Errors of the study's database inside the block, in one line."""
@@ -200,10 +249,7 @@ def _check_problem(study: Any, problem: dict[str, Any], storage: str | None) -> 
         return
     differing = [key for key in problem if stored is None or stored.get(key) != problem[key]]
     if differing:
-        raise ConfigError(
-            f"the study in {storage} is of another problem: it differs in {', '.join(differing)}. "
-            "Choose another folder (--out) or storage, or remove this one to begin anew."
-        )
+        raise ConfigError(f"the study in {storage} is of another problem: it differs in {', '.join(differing)}. {ANEW}")
 
 
 def _risk(trial: Any) -> float | None:
