@@ -9,7 +9,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,18 @@ def browser() -> Iterator[Any]:
         opened = started.chromium.launch(executable_path=found, args=["--no-sandbox"])
         yield opened
         opened.close()
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Callable[[Any, str], Path]:
+    """A function that saves a picture of a whole page as NAME.png: in $COUNTERPOISE_SCREENSHOTS where that is set."""
+    folder = Path(os.environ.get("COUNTERPOISE_SCREENSHOTS") or tmp_path)
+
+    def save(page: Any, name: str) -> Path:
+        page.screenshot(path=folder / f"{name}.png", full_page=True)
+        return folder / f"{name}.png"
+
+    return save
 
 
 @pytest.fixture(scope="session")
