@@ -166,7 +166,7 @@ def test_reports_of_clicks_show_full_rankings(held_out: tuple[Path, str], tmp_pa
     page = words_of_page((tmp_path / "report.html").read_text())
     assert "Full rankings of held-out clicks, with 95% intervals" in page
     assert "Concentration of clicks" in page
-    assert "weighted by exposure" in printed
+    assert "weighted by exposure" in " ".join(printed.split())
     for text in (printed, page):
         assert not OF_RATINGS.search(without_options(text)), OF_RATINGS.search(without_options(text))
 

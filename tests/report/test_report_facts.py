@@ -38,6 +38,7 @@ from counterpoise.evaluation.evaluate import (
     paired_differences,
     percentile_interval,
     resampled_evaluation,
+    verdict,
 )
 from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.report.comparison import comparison_facts, differing
@@ -59,7 +60,6 @@ from counterpoise.report.facts import (
     principal_components,
     share_of_top,
     spread_by_activity,
-    verdict,
     weight_by_count,
 )
 from counterpoise.report.path import path_of, path_sentence
@@ -259,7 +259,7 @@ def test_path_that_ends_before_the_share_says_why(weighted: DebiasedRecommender,
     loose = make("skb-ips", dim=4, epochs=1, tolerance=5.0).fit(dataset.train)
     path = path_of(loose.facts_["weights"])
     assert path["kept"] == pytest.approx(1)
-    assert "would be allowed, but the imbalance left is within the tolerance of 5 SD)" in path_sentence(path)
+    assert "would do, but what is left is within the tolerance of 5 SD)" in path_sentence(path)
     facts = gather(ReportContext(loose, dataset=dataset))
     assert "The path ended before, at" in report_page(facts)
 

@@ -68,6 +68,7 @@ def report(
         counterpoise report runs/mine --test uniform.csv --test-kind uniform
         counterpoise report runs/mine runs/other --compare --out comparison.html
     """
+    from counterpoise.cli.describe import wrapped
     from counterpoise.report import write as writing
 
     if len(runs) > 1 and not compare:
@@ -85,9 +86,11 @@ def report(
             chosen: bool | str = True if baseline is None else baseline != "none" and baseline
             own: dict[str, Any] = {"baseline": chosen, "data": data, "cache": cache}
             facts = writing.write_report(runs[0], out=out, test=test, **own, **kind.given())
-    lines = [*facts["notes"], *(f"{part['title']}: {part['text']}" for part in facts["summary"])]
+    verdict = facts["verdict"]
+    lines = [verdict["text"], verdict["grounds"], *facts["notes"]]
+    lines += [f"{part['title']}: {part['text']}" for part in facts["summary"]]
     lines.append(f"Written to {out}; the facts are in {out.with_suffix('.json')}")
-    output.show({"out": str(out), **facts}, "\n".join(lines))
+    output.show({"out": str(out), **facts}, wrapped("\n".join(lines)))
 
 
 def report_beside(

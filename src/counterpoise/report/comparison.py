@@ -17,6 +17,7 @@ from counterpoise.data.protocols import find_protocol
 from counterpoise.data.splits import drop_cold
 from counterpoise.errors import ConfigError, DataError, short_repr
 from counterpoise.evaluation.evaluate import difference_facts, paired_differences, resampled_evaluation
+from counterpoise.evaluation.full_ranking import MEASURES
 from counterpoise.evaluation.metrics import EMPTY_USERS, METRIC_NAMES
 from counterpoise.report.context import ReportContext, load_context
 from counterpoise.report.definitions import definitions
@@ -40,7 +41,7 @@ from counterpoise.report.sections import (
     weighted_tables,
     with_interval,
 )
-from counterpoise.report.summary import HEADLINE_METRICS, biased_test, headline_metric, stopped_note, verdict_list
+from counterpoise.report.summary import HEADLINE_METRICS, biased_test, compare_sentence, headline_metric, stopped_note
 from counterpoise.runs import EvaluationData, cold_sentences
 
 
@@ -82,7 +83,7 @@ def comparison_facts(
         "feedback": first.feedback,
     }
     facts = as_json(gathered)
-    return facts | {"headline": _headline(facts), "summary": _summary(facts)}
+    return facts | {"verdict": _verdict(facts), "headline": _headline(facts), "summary": []}
 
 
 def _test_facts(first: ReportContext, log: FeedbackLog) -> dict[str, Any]:
@@ -176,24 +177,51 @@ def differing(every: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _headline(facts: Facts) -> list[dict[str, str]]:
-    """The best run by each of the headline metrics."""
-    found = []
+    """The best run by each of the headline metrics, weighted where the test is biased and can be weighted."""
+    found, weighted = [], (facts["weighted"] or {}).get("models", {})
     for row in facts["metrics"]:
-        known = [run for run in row["runs"] if run["value"] is not None]
+        values = {run["run"]: run["value"] for run in row["runs"]}
+        values |= {name: evaluation[row["metric"]] for name, evaluation in weighted.items()}
+        known = {name: value for name, value in values.items() if value is not None}
         if row["metric"] in HEADLINE_METRICS and known:
-            best = (min if row["lower_is_better"] else max)(known, key=lambda run: run["value"])
-            found.append(headline_metric(row, best["value"], f"best of {len(known)}: {best['run']}"))
+            best = (min if row["lower_is_better"] else max)(known, key=lambda name: known[name])
+            found.append(headline_metric(row, known[best], f"best of {len(known)}: {best}"))
     return found
 
 
-def _summary(facts: Facts) -> list[dict[str, str]]:
-    """A paragraph for each run but the first: the metrics in which it is better or worse than the first."""
+def _verdict(facts: Facts) -> dict[str, str]:
+    """A line for each run but the first: the metrics in which it is better or worse than the first."""
     first, *others = [run["run"] for run in facts["runs"]]
-    parts = []
-    for place, name in enumerate(others if facts["metrics"] else (), start=1):
-        listed = verdict_list({row["name"]: row["runs"][place]["verdict"] for row in facts["metrics"]})
-        parts.append({"title": f"{name} against {first}", "text": f"{listed[0].upper()}{listed[1:]}."})
-    return parts
+    weighted, ranking = facts["weighted"], facts["ranking"]
+    titles = {row["metric"]: row["name"] for row in facts["metrics"] if row["metric"] in HEADLINE_METRICS}
+    if ranking:
+        titles = {name: f"{MEASURES[name]}@{facts['test']['k']}" for name in ("dcg", "recall")}
+    estimated = ranking or weighted
+    if estimated and estimated["reason"] is None:
+        found = {
+            name: {
+                titles[metric]: one["verdict"]
+                for metric, one in estimated["differences"][name].items()
+                if metric in titles
+            }
+            for name in others
+        }
+        grounds = f"Estimated over all pairs from {facts['test']['rows']:,} rows, by weights."
+    elif facts["metrics"]:
+        found = {
+            name: {
+                titles[row["metric"]]: row["runs"][place]["verdict"]
+                for row in facts["metrics"]
+                if row["metric"] in titles
+            }
+            for place, name in enumerate(others, start=1)
+        }
+        grounds = f"By {facts['test']['rows']:,} rows of {facts['test']['name']}."
+    else:
+        text = "No common test: cannot tell which run is better."
+        return {"text": text, "tone": "unclear", "grounds": "Give one: --test FILE."}
+    lines = [f"{name}: {compare_sentence(verdicts, first)}" for name, verdicts in found.items()]
+    return {"text": "\n".join(lines), "tone": "unclear", "grounds": grounds}
 
 
 def comparison_page(facts: Facts) -> str:
@@ -221,8 +249,8 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
     columns, differences = [Column("metric", term="difference")], [[metric_heading(row)] for row in facts["metrics"]]
     for place, run in enumerate(runs[1:], start=1):
         shown = [{**row, **row["runs"][place]} for row in facts["metrics"]]
-        blocks.append(difference_figure(shown, f"{run} against {runs[0]}", f"{run} minus {runs[0]}"[:60]))
-        columns += [Column(run, "signed", "difference"), Column("verdict", term="verdict")]
+        blocks.append(difference_figure(shown, f"{run} against {runs[0]}", "worse  ←  difference  →  better"))
+        columns += [Column(run, "signed", "difference"), Column("verdict", "verdict", "verdict")]
         for cells, row in zip(differences, shown, strict=True):
             cells += [with_interval(row["difference"]), row["verdict"]]
     if facts["weighted"]:

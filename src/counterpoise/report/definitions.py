@@ -5,11 +5,11 @@ from __future__ import annotations
 from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.data.feedback import words_of
 
+BASIC_TERMS = {"log", "all pairs", "probe", "test"}  # in every glossary; other terms where a page links to them
 GLOSSARY = f"""
 log: The observed ratings, the training data. Users and systems chose which pairs were rated, so the log is not a random
     sample of all pairs.
 all pairs: Every user with every item, rated or not: the population that predictions are for.
-density: Rows of the log / number of all pairs.
 label: 1 (positive) where the rating is at or above the threshold, else 0; without a threshold the rating.
 label rate: The share of positive labels. If it is higher in the log than in a uniform sample, positives are
     over-represented in the log.
@@ -25,8 +25,6 @@ top tenth: The share of all ratings (or of all list entries) that belong to the 
 Gini: Gini coefficient of the ratings per user or item: 0 if all are equal, near 1 if one has nearly all.
 weight: The weight of a row in training divided by the mean weight. In theory proportional to the inverse propensity, 1
     / P(observed).
-weighted label rate: The label rate of the weighted log. If the weights correct for the selection of labels, it is near
-    the label rate of a uniform sample.
 effective sample size: (sum w)² / sum w²: the number of equally weighted rows with the same variance of a mean (Kish
     1965).
 design effect: Rows / effective sample size: the factor by which the weights increase the variance of a mean.
@@ -56,9 +54,6 @@ path of strengths: Solutions at growing strengths, each from the one before. A s
     default that at which weights add at most 0.0005 to the expected log loss. The path ends before where no more is
     left than the tolerance, by default the imbalance that a random sample has by chance. The strength is a mean over
     folds.
-moved intercept: The intercept of the predicted log odds. After training with soft weights it is moved to where
-    exact weights, which balance all that can be balanced, put it. The distance is shrunken by its standard error.
-duality gap: The solver's certificate: the objective is at most this far from the optimum.
 loss: The training objective by epoch: risk and L2 prior. Losses of different methods are not comparable.
 held-out risk: The risk on held-out rows of the log, used for early stopping. They are as biased as the log.
 risk: The estimate of the mean error over all pairs that training minimised, at the end of training.

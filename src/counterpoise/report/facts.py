@@ -26,22 +26,25 @@ from counterpoise.data.feedback import words_of
 from counterpoise.data.log import FeedbackLog
 from counterpoise.data.protocols import find_protocol
 from counterpoise.data.splits import cold_counts
-from counterpoise.errors import CounterpoiseError
+from counterpoise.errors import CounterpoiseError, DataError
 from counterpoise.evaluation.baselines import clicks_rankings, fit_baselines, weighted_evaluations
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error, wilson_interval
 from counterpoise.evaluation.evaluate import (
+    Evaluation,
     binary_labels,
     difference_facts,
     paired_differences,
     resampled_evaluation,
 )
+from counterpoise.evaluation.full_ranking import MEASURES, RankingEvaluation
 from counterpoise.evaluation.metrics import LOWER_IS_BETTER, METRIC_NAMES
+from counterpoise.evaluation.weighted import weighted_differences
 from counterpoise.methods import METHODS, canonical_name
 from counterpoise.recommender import DebiasedRecommender
 from counterpoise.report.context import Floats, ReportContext, WeightedRows, seen_pairs
 from counterpoise.report.definitions import definitions
 from counterpoise.report.path import path_of
-from counterpoise.report.summary import CUSTOM, headline, summary
+from counterpoise.report.summary import CUSTOM, headline, overall_verdict, summary
 from counterpoise.training.summary import correction_sentences
 
 Codes = NDArray[np.int64]
@@ -78,7 +81,7 @@ def gather(context: ReportContext) -> dict[str, Any]:
     }
     facts = as_json(gathered)
     written = {"headline": headline(facts), "summary": summary(facts), "definitions": definitions(facts["feedback"])}
-    return facts | written
+    return facts | {"verdict": overall_verdict(facts)} | written
 
 
 def as_json(facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -425,8 +428,31 @@ def ranking_facts(
         fitted = {} if train is None else fit_baselines(context.model, train, settings, wanted)
         found = clicks_rankings(models | fitted, log, context.k)
     except CounterpoiseError as error:
-        return {"reason": str(error).rstrip("."), "models": {}}
-    return {"reason": None, "models": {name: evaluation.to_dict() for name, evaluation in found.items()}}
+        return _not_weighted(error)
+    return _weighted_models(found)
+
+
+def _weighted_models(found: Mapping[str, Evaluation | RankingEvaluation]) -> dict[str, Any]:
+    """Evaluations by the same weights, and the paired difference of each from the `reference`.
+
+    The reference is the baseline, or without one the first of several runs.
+    """
+    reference = "baseline" if "baseline" in found else next(iter(found))
+    differences = {
+        name: {
+            metric: difference_facts(metric, difference)
+            for metric, difference in weighted_differences(evaluation, found[reference]).items()
+            if metric in METRIC_NAMES or metric in MEASURES  # calibration has no direction
+        }
+        for name, evaluation in found.items()
+        if name != reference
+    }
+    models = {name: evaluation.to_dict() for name, evaluation in found.items()}
+    return {"reason": None, "models": models, "reference": reference, "differences": differences}
+
+
+def _not_weighted(error: CounterpoiseError) -> dict[str, Any]:
+    return {"reason": str(error).rstrip("."), "models": {}, "reference": None, "differences": {}}
 
 
 def weighted_facts(
@@ -440,13 +466,13 @@ def weighted_facts(
     if log.sample == "uniform" or find_protocol(configuration.get("protocol", "honest")).keeps_seen:
         return None
     if dataset is None:
-        return {"reason": "the log could not be read", "models": {}}
+        return _not_weighted(DataError("the log could not be read"))
     try:
         fitted = fit_baselines(context.model, dataset.train, configuration.get("settings", {}), baselines)
         found = weighted_evaluations(models | fitted, replace(dataset, test=log), context.k)
     except CounterpoiseError as error:
-        return {"reason": str(error).rstrip("."), "models": {}}
-    return {"reason": None, "models": {name: evaluation.to_dict() for name, evaluation in found.items()}}
+        return _not_weighted(error)
+    return _weighted_models(found)
 
 
 def metric_facts(name: str, k: int) -> dict[str, Any]:

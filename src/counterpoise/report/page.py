@@ -13,11 +13,13 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from counterpoise.report.definitions import DEFINITIONS
+from counterpoise.report.definitions import BASIC_TERMS, DEFINITIONS
 
 Facts = Mapping[str, Any]
+MOST_PHONE_COLUMNS = 3
 FORMATS = {"count": "{:,.0f}", "number": "{:.3g}", "metric": "{:.4f}", "signed": "{:+.4f}", "sd": "{:+.3f}"}
-FORMATS |= {"share": "{:.1%}", "probability": "{:.2f}", "text": "{}"}
+FORMATS |= {"share": "{:.1%}", "probability": "{:.2f}", "text": "{}", "verdict": "{}"}
+VERDICTS = {"better": ("▲", "good"), "worse": ("▼", "warn"), "not clear": ("≈", "unclear")}  # sign, class of the style
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,18 @@ class Column:
     @property
     def numeric(self) -> bool:
         """Whether its cells are numbers."""
-        return self.format != "text"
+        return self.format not in ("text", "verdict")
+
+    def style(self, value: Any) -> str:
+        """The class of a cell."""
+        return "number" if self.numeric else VERDICTS[value][1] if self.format == "verdict" and value else ""
 
     def show(self, value: Any) -> str:
         """A value as text; (value, low, high) with its interval."""
         if value is None:
             return "–"
+        if self.format == "verdict":
+            return f"{VERDICTS[value][0]} {value}"
         if isinstance(value, list | tuple):
             return f"{self.show(value[0])} ({self.show(value[1])} to {self.show(value[2])})"
         return FORMATS[self.format].format(value)
@@ -61,6 +69,16 @@ class Table:
     half: bool = False
     sortable: bool = True
 
+    @property
+    def wide(self) -> bool:
+        """Whether it has too many columns for a phone, where each row then becomes a card."""
+        return len(self.columns) > MOST_PHONE_COLUMNS
+
+    @property
+    def terms(self) -> set[str]:
+        """The defined terms that its heads link to."""
+        return {column.term for column in self.columns if column.term}
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -73,6 +91,13 @@ class Figure:
     numbers: Table | None = None
     term: str | None = None
     tall: bool = False
+    folded: bool = False
+
+    @property
+    def terms(self) -> set[str]:
+        """The defined terms that it links to."""
+        own = {self.term} if self.term else set()
+        return own | (self.numbers.terms if self.numbers else set())
 
 
 Block = str | Table | Figure  # a string is a paragraph
@@ -115,7 +140,9 @@ def load_template(package: str) -> Template:
 
 
 def render(title: str, subtitle: str, facts: Facts, sections: Sequence[Section]) -> str:
-    """A page with the headline, notes and summary of the facts, the sections, and the definitions."""
+    """A page: the verdict, headline, notes and summary of the facts, the sections, and the terms that they use."""
+    blocks = [block for section in sections for block in section.blocks if not isinstance(block, str)]
+    used = BASIC_TERMS | {number["term"] for number in facts["headline"]}.union(*(block.terms for block in blocks))
     folder = files("counterpoise.report") / "templates"
     style, script = ((folder / name).read_text(encoding="utf-8") for name in ("style.css", "script.js"))
     return load_template("counterpoise.report").render(
@@ -123,6 +150,7 @@ def render(title: str, subtitle: str, facts: Facts, sections: Sequence[Section])
         subtitle=subtitle,
         facts=facts,
         sections=sections,
+        glossary={term: text for term, text in facts["definitions"].items() if term in used},
         slug=slug,
         style=Markup(style),  # a file of this package  # nosec B704
         script=Markup(script),  # nosec B704

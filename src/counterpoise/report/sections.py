@@ -12,9 +12,9 @@ from counterpoise.evaluation.full_ranking import MEASURES
 from counterpoise.evaluation.metrics import EMPTY_USERS
 from counterpoise.evaluation.weighted import WEIGHTED_NAMES
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
-from counterpoise.report.page import Block, Column, Facts, Figure, Section, Table, pairs, records, render
+from counterpoise.report.page import VERDICTS, Block, Column, Facts, Figure, Section, Table, pairs, records, render
 from counterpoise.report.path import intercept_sentence
-from counterpoise.report.summary import CUSTOM, NO_TEST, biased_test
+from counterpoise.report.summary import CUSTOM, NO_TEST, biased_test, listed
 
 MAX_FEATURES = 20  # rows of the love plot
 MAX_FUNCTIONS = 100  # bars of the chart of dual values
@@ -50,7 +50,15 @@ def report_page(facts: Facts) -> str:
     """The HTML page of one run."""
     method, log = facts["method"]["name"], facts["log"]["name"] or "a log"
     title = f"{'Custom method' if method == CUSTOM else method} on {log}"
-    sections = (log_section, balance_section, weights_section, model_section, lists_section, configuration_section)
+    sections = (
+        results_section,
+        lists_section,
+        log_section,
+        balance_section,
+        weights_section,
+        model_section,
+        configuration_section,
+    )
     return render(title, f"Report of the run {facts['run']}", facts, [section(facts) for section in sections])
 
 
@@ -93,9 +101,10 @@ def _label_rates(rates: Sequence[Facts]) -> Figure:
         low, high = rate["interval"] or (None, None)
         span = "" if low is None else f", interval {low:.1%} to {high:.1%}"
         tip = f"{rate['sample']}: {rate['rate']:.1%} of {rate['rows']:,} labels are positive{span}"
-        drawn.append((rate["sample"], [Mark(rate["rate"], tip, styles.get(rate["sample"], "truth"), low, high)]))
+        ends = [None if end is None else 100 * end for end in (low, high)]
+        drawn.append((rate["sample"], [Mark(100 * rate["rate"], tip, styles.get(rate["sample"], "truth"), *ends)]))
         rows.append({**rate, "low": low, "high": high})
-    svg = row_chart(drawn, "share of positive labels", "Label rates of the log and of uniform samples", guides=())
+    svg = row_chart(drawn, "% of labels that are positive", "Label rates of the log and of uniform samples", guides=())
     rate_column = ("rate", "rate", "share", "label rate")
     numbers = records("Label rates", rows, "sample", rate_column, *_interval_columns("share"), ROWS)
     caption = "Uniform samples estimate the label rate of all pairs. The log is selected."
@@ -282,13 +291,13 @@ def weights_section(facts: Facts) -> Section:
         axes, alt = (f"{term} / rows", f"{who}s"), f"Effective sample size of each {who} / its rows"
         svg = bar_chart(_bars(of["share_histogram"], tip), *axes, alt)
         caption = f"1: all rows of the {who} have the same weight."
-        blocks.append(Figure(f"Effective sample size per {who}", svg, caption, term=term))
+        blocks.append(Figure(f"Effective sample size per {who}", svg, caption, term=term, folded=True))
         sizes += [{"of": f"per {who}", **of, **of["sizes"]}, {"of": f"per {who} / rows", **of, **of["shares"]}]
     columns = ("of", term, "text", term), ("groups", "groups", "count"), *(column[:3] for column in quantiles)
     labelled = facts["feedback"] != "clicks"  # of which all have label 1
     label_columns = ("label", "label", "text", "label"), ROWS, ("mean", "mean weight", "number", "weight")
     blocks += [
-        records("Effective sample sizes per user and item", sizes, *columns),
+        records("Effective sample sizes per user and item", sizes, *columns, folded=True),
         *([records("Weight by label", weights["by_label"], *label_columns, half=True)] if labelled else []),
         records(
             "Rows with the largest weights",
@@ -299,6 +308,7 @@ def weights_section(facts: Facts) -> Section:
             ("weight", "weight", "number", "weight"),
             ("user_ratings", say("ratings of the user"), "count", "activity"),
             ("item_ratings", say("ratings of the item"), "count", "popularity"),
+            folded=True,
         ),
     ]
     return Section("weights", "Weights", blocks)
@@ -321,27 +331,33 @@ def _weight_by_count(groups: Sequence[Facts], who: str, term: str, say: Words) -
     return Figure(f"Weight by {term}", svg, caption, term=term)
 
 
-def model_section(facts: Facts) -> Section:
-    """Metrics, calibration, learning curve, and the fitted parts of the method."""
+def results_section(facts: Facts) -> Section:
+    """Metrics on the test beside the baseline, their differences, and calibration."""
     model, say = facts["model"], words_of(facts["feedback"])
     blocks: list[Block] = []
+    titles = say("Difference from the MF baseline"), "worse  ←  against the baseline  →  better"
     if model["ranking"]:
         blocks += ranking_tables(model["ranking"], model["test"], say)
     elif model["metrics"]:
-        rule = model["evaluation"]
+        rule, weighted = model["evaluation"], model["weighted"]
         evaluated = (
             f"Evaluated on {model['test']['name']}: {rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom "
             f"{rule['n_empty_users']:,} have no {say.positive} and {rule['n_short_users']:,} fewer than {rule['k']} "
             f"rows. In NDCG, precision, recall and F1, {EMPTY_USERS}."
-            + ("" if model["test"]["sample"] == "uniform" else f" {biased_test(say)}")
             + (f" {LEVEL_OF_CLICKS}" if facts["feedback"] == "clicks" else "")
         )
-        blocks += [evaluated, _metric_table(model["metrics"], say)]
-        if model["weighted"]:
-            blocks += weighted_tables(model["weighted"], say)
-        if any(row.get("difference") for row in model["metrics"]):
-            titles = say("Difference from the MF baseline"), "this run minus baseline"
-            blocks.append(difference_figure(model["metrics"], *titles))
+        blocks.append(evaluated)
+        if weighted:
+            blocks += weighted_tables(weighted, say)
+        estimated = bool(weighted and weighted["reason"] is None)
+        if model["test"]["sample"] != "uniform" and not estimated:
+            blocks.append(biased_test(say))
+        blocks.append(_metric_table(model["metrics"], say, folded=estimated))
+        differences = weighted["differences"].get("run", {}) if estimated else {}
+        drawn = [{**row, **differences[row["metric"]]} for row in model["metrics"] if row["metric"] in differences]
+        drawn = drawn or [row for row in model["metrics"] if row.get("difference")]
+        if drawn:
+            blocks.append(difference_figure(drawn, *titles))
     elif model["evaluation"] and "auc" in model["evaluation"]:
         rows = []
         for name, term in METRIC_TERMS.items():
@@ -354,7 +370,13 @@ def model_section(facts: Facts) -> Section:
         blocks.append(NO_TEST)
     if model["calibration"]:
         blocks.append(_calibration(model["calibration"], say))
-    return Section("model", "Model", [*blocks, _learning(model), *_fitted_parts(model), *_truth(model)])
+    return Section("results", "Results", blocks)
+
+
+def model_section(facts: Facts) -> Section:
+    """Learning curve, and the fitted parts of the method."""
+    model = facts["model"]
+    return Section("model", "Model", [_learning(model), *_fitted_parts(model), *_truth(model)])
 
 
 def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
@@ -362,16 +384,13 @@ def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
     if ranking["reason"] is not None:
         return [f"The clicks of the test could not be ranked: {ranking['reason']}."]
     first, run = next(iter(ranking["models"].items()))
-    columns, rows = [Column("metric", term="full ranking")], []
-    for model in ranking["models"]:
-        columns.append(Column(f"{_label(model, say)}, weighted", "metric", "weighted by exposure"))
-        columns.append(Column("naive", "metric", "weighted by exposure"))
-    for name, title in MEASURES.items():
-        cells: list[Any] = [f"{title}@{run['k']}"]
-        for found in ranking["models"].values():
-            cells += [with_interval({"value": found[name], "interval": found["intervals"].get(name)})]
-            cells += [found["naive"][name]]
-        rows.append(cells)
+    table = _beside_table(
+        "Full rankings of held-out clicks, with 95% intervals",
+        ranking,
+        {name: f"{title}@{run['k']}" for name, title in MEASURES.items()},
+        ("full ranking", "weighted by exposure"),
+        say,
+    )
     text = (
         f"{run['n_positives']:,} clicks of {run['n_users']:,} users of {test['name']}, ranked among all items that the "
         f"user has not clicked in training. Weighted, they count as {run['effective_sample_size']:,.0f}. "
@@ -388,7 +407,35 @@ def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
         ("dcg", f"DCG@{run['k']}", "metric", "full ranking"),
         half=True,
     )
-    return [text, Table("Full rankings of held-out clicks, with 95% intervals", columns, rows), thirds]
+    return [text, table, thirds]
+
+
+def _beside_table(caption: str, found: Facts, titles: Facts, terms: tuple[str, str], say: Words) -> Table:
+    """Weighted metrics of several models, the differences of one from the reference, and naive values of the first.
+
+    `found`: models, reference and differences as `weighted_facts` has them. `titles`: of the metrics, by their keys.
+    """
+    models, reference = found["models"], found["reference"]
+    first = next(iter(models))
+    shown = [name for name in found["differences"] if name == "run" or "run" not in models]
+    columns = [Column("metric", term=terms[0]), *(Column(_label(name, say), "metric", terms[1]) for name in models)]
+    for name in shown:
+        of = "" if len(shown) == 1 else f"{_label(name, say)}: "
+        against = f"{of}against {_label(reference, say)}"
+        columns += [Column(against, "signed", "difference"), Column(f"{of}verdict", "verdict", "verdict")]
+    columns.append(Column(f"{_label(first, say)}, naive", "metric", terms[1]))
+    rows = []
+    for key, title in titles.items():
+        cells: list[Any] = [title]
+        cells.append(with_interval({"value": models[first][key], "interval": models[first]["intervals"].get(key)}))
+        cells += [model[key] for name, model in models.items() if name != first]
+        for name in shown:
+            difference = found["differences"][name].get(key)
+            cells += (
+                [None, None] if difference is None else [with_interval(difference["difference"]), difference["verdict"]]
+            )
+        rows.append([*cells, models[first]["naive"].get(key)])
+    return Table(caption, columns, rows)
 
 
 def _label(which: str, say: Words) -> str:
@@ -401,17 +448,9 @@ def weighted_tables(weighted: Facts, say: Words) -> list[Block]:
     if weighted["reason"] is not None:
         return [f"There are no weighted estimates over all pairs: {weighted['reason']}."]
     first, run = next(iter(weighted["models"].items()))
-    columns = [Column("metric", term="AUC")]
-    for model in weighted["models"]:
-        columns += [Column(f"{_label(model, say)}, weighted", "metric", "weighted estimate")]
-        columns += [Column("naive", "metric", "weighted estimate")]
-    rows = []
-    for name, title in WEIGHTED_NAMES.items():
-        cells: list[Any] = [title.format(k=run["k"])]
-        for found in weighted["models"].values():
-            value = {"value": found[name], "interval": found["intervals"].get(name)}
-            cells += [with_interval(value), found["naive"].get(name)]
-        rows.append(cells)
+    caption = "Estimates over all pairs from the biased test, with 95% intervals"
+    titles = {name: title.format(k=run["k"]) for name, title in WEIGHTED_NAMES.items()}
+    table = _beside_table(caption, weighted, titles, ("AUC", "weighted estimate"), say)
     ranges = [
         [WEIGHTED_NAMES[name].format(k=run["k"]), *(end for gamma in found.values() for end in gamma)]
         for name, found in run["sensitivity"].items()
@@ -425,11 +464,12 @@ def weighted_tables(weighted: Facts, say: Words) -> list[Block]:
     )
     return [
         text,
-        Table("Estimates over all pairs from the biased test, with 95% intervals", columns, rows),
+        table,
         Table(
             f"Sensitivity of {_label(first, say)} to an unmeasured cause of selection",
             [Column("metric"), *ends],
             ranges,
+            folded=True,
         ),
     ]
 
@@ -439,16 +479,17 @@ def metric_heading(row: Facts) -> str:
     return str(row["name"]) + (" (lower is better)" if row["lower_is_better"] else "")
 
 
-def _metric_table(rows: Sequence[Facts], say: Words) -> Table:
+def _metric_table(rows: Sequence[Facts], say: Words, folded: bool = False) -> Table:
     """Every metric with its interval, that of the baseline, and the difference."""
     columns = [Column("metric", term="AUC"), Column(MODELS["run"], "metric", "interval")]
     cells = [[metric_heading(row), with_interval(row["run"])] for row in rows]
     if any("baseline" in row for row in rows):
         columns += [Column(say(MODELS["baseline"]), "metric", "baseline"), Column("difference", "signed", "difference")]
-        columns += [Column("verdict", term="verdict")]
+        columns += [Column("verdict", "verdict", "verdict")]
         for row, line in zip(rows, cells, strict=True):
             line += [with_interval(row["baseline"]), with_interval(row["difference"]), row["verdict"]]
-    return Table("Metrics on the test, with 95% intervals over users", columns, cells)
+    caption = "Metrics on the test, with 95% intervals over users"
+    return Table(f"{caption}, of its rows as they are" if folded else caption, columns, cells, folded=folded)
 
 
 def with_interval(found: Facts) -> Any:
@@ -458,19 +499,23 @@ def with_interval(found: Facts) -> Any:
 
 
 def difference_figure(rows: Sequence[Facts], title: str, x_name: str) -> Figure:
-    """Paired differences of metrics with intervals."""
+    """Paired differences of metrics with intervals, oriented so that better is to the right."""
     drawn = []
     for row in rows:
         value, low, high = (row["difference"][key] for key in ("value", "low", "high"))
         if value is None:
             continue
         span = "" if low is None else f" ({low:+.4f} to {high:+.4f})"
-        style = {"better": "good", "worse": "warn"}.get(row["verdict"], "unclear")
-        mark = Mark(value, f"{row['name']}: {value:+.4f}{span}, {row['verdict']}", style, low, high)
-        drawn.append((row["name"] + (" ↓" if row["lower_is_better"] else ""), [mark]))
-    svg = row_chart(drawn, x_name, f"{title}: difference of each metric")
-    caption = "Paired over users. A difference is clear if its interval excludes 0. ↓: lower is better."
-    return Figure(title, svg, caption, {"better": "good", "worse": "warn", "not clear": "unclear"}, term="difference")
+        style, sign = VERDICTS[row["verdict"]][1], -1 if row["lower_is_better"] else 1
+        tip = f"{row['name']}: {value:+.4f}{span}, {row['verdict']}"
+        ends = [None if end is None else sign * end for end in (low, high)[::sign]]
+        drawn.append((row["name"], [Mark(sign * value, tip, style, *ends)]))
+    svg = row_chart(drawn, x_name, f"{title}: difference of each metric, better to the right")
+    lower = [row["name"] for row in rows if row["lower_is_better"]]
+    turned = f" {listed(lower)} {'are' if len(lower) > 1 else 'is'} turned round." if lower else ""
+    caption = f"Right is better.{turned} Paired differences with 95% intervals; clear if the interval excludes 0."
+    legend = {f"{sign} {name}": style for name, (sign, style) in VERDICTS.items()}
+    return Figure(title, svg, caption, legend, term="difference")
 
 
 def _calibration(found: Facts, say: Words) -> Figure:
@@ -510,6 +555,8 @@ def _learning(model: Facts) -> Figure:
 def _fitted_parts(model: Facts) -> list[Block]:
     """Level, missingness model, exposure coefficients, ordinal ratings and other facts of the imputation."""
     others, blocks = dict(model["imputation"]), list[Block]()
+    if others.get("log_odds_ratio") == 0:  # inactive, as the summary says
+        others = {key: value for key, value in others.items() if key not in ("positive", "negative", "log_odds_ratio")}
     if "log_odds_ratio" in others:
         shown = [column for column in MISSINGNESS_COLUMNS if column[0] in others]
         caption = "Missingness model: probability that a pair is observed, by its label"
@@ -571,7 +618,7 @@ def _truth(model: Facts) -> list[Block]:
 def lists_section(facts: Facts) -> Section:
     """Coverage and popularity of the recommended lists, and the lists of some users."""
     lists, say = facts["lists"], words_of(facts["feedback"])
-    sides = [which for which in ("baseline", "run") if which in lists]
+    sides = [which for which in ("run", "baseline") if which in lists]
     overlaps = {"baseline": None, "run": lists["overlap"]}
     table = records(
         f"Top-{lists['k']} lists of {lists['sampled_users']:,} users",
@@ -583,26 +630,24 @@ def lists_section(facts: Facts) -> Section:
         ("overlap", "overlap", "share", "overlap"),
     )
     marked = "• marks items that are not in the baseline's list." if "baseline" in sides else "No baseline."
-    note = f"Some users, from the least to the most active. {marked}"
+    note = say(f"Some users, from the least to the most active: item (score; its ratings in the log). {marked}")
     return Section(
         "lists", "Recommendations", [table, note, *(_user_table(u, sides, say) for u in lists["users"] if u["run"])]
     )
 
 
 def _user_table(user: Facts, sides: Sequence[str], say: Words) -> Table:
-    """One user's lists side by side."""
-    columns = [Column("rank", "count")]
-    rows: list[list[Any]] = [[place + 1] for place in range(max(len(user[side]) for side in sides))]
-    for side in sides:
-        columns += [Column(say(MODELS[side])), Column("score", "probability", "score")]
-        columns += [Column(say("ratings"), "count", "popularity")]
-        for row, entry in zip_longest(rows, user[side]):
-            new = " •" if entry and entry.get("new") else ""
-            row += (
-                [f"{entry.get('name', entry['item'])}{new}", entry["score"], entry["ratings"]]
-                if entry
-                else [None, None, None]
-            )
+    """One user's lists side by side: item, score and ratings."""
+
+    def cell(entry: Facts | None) -> str | None:
+        if entry is None:
+            return None
+        new = "• " if entry.get("new") else ""
+        return f"{new}{entry.get('name', entry['item'])} ({entry['score']:.2f}; {entry['ratings']:,})"
+
+    columns = [Column("rank", "count"), *(Column(say(MODELS[side])) for side in sides)]
+    entries = zip_longest(*(user[side] for side in sides))
+    rows = [[place, *map(cell, line)] for place, line in enumerate(entries, start=1)]
     return Table(f"User {user['user']}, {say.count(user['ratings'])}", columns, rows, half=True, sortable=False)
 
 

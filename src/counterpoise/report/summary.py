@@ -37,8 +37,8 @@ def biased_test(say: Words) -> str:
     return f"These {say.tested} are of pairs {say.selected}, so the metrics are those of such pairs, not of all pairs."
 
 
-def summary(facts: Facts) -> list[dict[str, str]]:
-    """Paragraphs, each with a title."""
+def summary(facts: Facts) -> list[dict[str, Any]]:
+    """Paragraphs, each with a title, and the lines that they are made of."""
     say = words_of(facts["feedback"])
     parts = {
         "Incomplete fit": [] if facts["stopped"] is None else [stopped_note("This run", facts["stopped"])],
@@ -52,13 +52,52 @@ def summary(facts: Facts) -> list[dict[str, str]]:
         ],
         "Results": _results(facts["model"], say),
     }
-    return [{"title": title, "text": " ".join(sentences)} for title, sentences in parts.items() if sentences]
+    return [{"title": title, "text": " ".join(lines), "lines": lines} for title, lines in parts.items() if lines]
+
+
+def overall_verdict(facts: Facts) -> dict[str, str]:
+    """The first line of the page: whether the run is better than an uncorrected model, in which tone, and why."""
+    model, say = facts["model"], words_of(facts["feedback"])
+    than = "plain WMF" if facts["feedback"] == "clicks" else "plain MF"
+    if model["test"] is None:
+        text = f"No test: cannot tell whether this run is better than {than}."
+        return {"text": text, "tone": "unclear", "grounds": NO_TEST}
+    rows, weighted = model["test"]["rows"], model["ranking"] or model["weighted"]
+    grounds = f"By {rows:,} {say.tested} of pairs drawn at random."
+    if model["test"]["sample"] != "uniform":
+        grounds = f"By {rows:,} {say.tested} of pairs {say.selected}: the difference over other pairs is not known."
+    if weighted and weighted["reason"] is None:
+        tested = "clicks" if model["ranking"] else say.tested
+        grounds = f"Estimated over all pairs from {rows:,} {tested} of pairs {say.selected}, by weights."
+    verdicts = run_verdicts(facts)
+    if not verdicts:
+        plain = facts["method"]["name"] in ("mf", "wmf")
+        text = f"This run is {than} itself: nothing was corrected." if plain else f"Not compared with {than}."
+        return {"text": text, "tone": "unclear", "grounds": grounds}
+    better, worse = "better" in verdicts.values(), "worse" in verdicts.values()
+    tone = "mixed" if better and worse else "good" if better else "warn" if worse else "unclear"
+    return {"text": compare_sentence(verdicts, than), "tone": tone, "grounds": grounds}
+
+
+def run_verdicts(facts: Facts) -> dict[str, str]:
+    """{name of a main metric: verdict against the baseline}, by weighted differences where there are some."""
+    model, say = facts["model"], words_of(facts["feedback"])
+    if model["ranking"]:
+        own, k = model["ranking"]["differences"].get("run", {}), model["ranking"]["models"].get("run", {}).get("k")
+        return {f"{MEASURES[name]}@{k}": own[name]["verdict"] for name in ("dcg", "recall") if name in own}
+    rows = [row for row in model["metrics"] if row["metric"] in headline_metrics(say)]
+    weighted = model["weighted"]
+    if weighted and weighted["reason"] is None:
+        own = weighted["differences"].get("run", {})
+        return {row["name"]: own[row["metric"]]["verdict"] for row in rows if row["metric"] in own}
+    return {row["name"]: row["verdict"] for row in rows if row.get("verdict")}
 
 
 def headline(facts: Facts) -> list[dict[str, str]]:
     """A few numbers for the top of the page: value, label, note, and the `term` that defines it."""
     say = words_of(facts["feedback"])
     metrics = [row for row in facts["model"]["metrics"] if row["metric"] in headline_metrics(say)]
+    verdicts = run_verdicts(facts)
     found = [
         headline_metric(row, row["run"]["value"], say(_note(row))) for row in metrics if row["run"]["value"] is not None
     ]
@@ -68,23 +107,26 @@ def headline(facts: Facts) -> list[dict[str, str]]:
             headline_metric(
                 row,
                 weighted[name],
-                f"estimated over all pairs{_interval(weighted['intervals'].get(name))}; of chosen ones "
+                f"estimated over all pairs{_interval(weighted['intervals'].get(name))}; of {say.done} pairs alone: "
                 f"{row['run']['value']:.3f}",
             )
             for row in metrics
             if weighted[name := row["metric"]] is not None and row["run"]["value"] is not None
         ]
     found += _ranked(facts["model"]["ranking"])
+    for number in found:
+        number["tone"] = {"better": "good", "worse": "warn"}.get(verdicts.get(number["label"], ""), "")
     rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
     uniform = rates.get("test", rates.get("probe"))
     if uniform is not None and facts["feedback"] != "clicks":
         note, term = f"{uniform:.1%} in a uniform sample", "label rate"
-        found.append({"value": f"{rates['log']:.1%}", "label": "positive in the log", "note": note, "term": term})
+        label = {"label": "positive in the log", "note": note, "term": term, "tone": ""}
+        found.append({"value": f"{rates['log']:.1%}"} | label)
     weights = facts["weights"]
     if not weights["uniform"]:
         size, term = weights["effective_sample_size"], "effective sample size"
         note = f"of {weights['rows']:,} rows ({size / weights['rows']:.0%})"
-        found.append({"value": f"{size:,.0f}", "label": term, "note": note, "term": term})
+        found.append({"value": f"{size:,.0f}", "label": term, "note": note, "term": term, "tone": ""})
     return found
 
 
@@ -109,7 +151,7 @@ def headline_metrics(say: Words) -> Sequence[str]:
 def headline_metric(row: Facts, value: float, note: str) -> dict[str, str]:
     """A metric for the top of a page."""
     term = "NDCG" if row["metric"] == "ndcg" else row["name"]
-    return {"value": f"{value:.3f}", "label": row["name"], "note": note, "term": term}
+    return {"value": f"{value:.3f}", "label": row["name"], "note": note, "term": term, "tone": ""}
 
 
 def stopped_note(run: str, stopped: Mapping[str, int]) -> str:
@@ -173,11 +215,6 @@ def _method(facts: Facts) -> list[str]:
     sentences = [f"{name} {how}{imputes}."]
     if weights["uniform"]:
         return sentences
-    size = weights["effective_sample_size"]
-    sentences.append(
-        f"Effective sample size of the weighted log: {size:,.0f} of {weights['rows']:,} rows "
-        f"({size / weights['rows']:.0%}); the largest weight is {weights['max_over_mean']:.1f} times the mean."
-    )
     rates = {rate["sample"]: rate["rate"] for rate in facts["log"]["label_rates"]}
     if "log, weighted" in rates and facts["feedback"] != "clicks":
         sentences.append(f"Label rate of the weighted log: {rates['log, weighted']:.1%}.")
@@ -237,7 +274,7 @@ def _results(model: Facts, say: Words) -> list[str]:
     if not model["metrics"]:
         if model["evaluation"] and "auc" in model["evaluation"]:
             return [f"At the fit the AUC on the test was {model['evaluation']['auc']:.3f}."]
-        return [NO_TEST]
+        return []  # the verdict says so
     rows = {row["metric"]: row for row in model["metrics"]}
     chosen = [rows[name] for name in headline_metrics(say) if rows[name]["run"]["value"] is not None]
     listed = ", ".join(f"{row['name']} {row['run']['value']:.3f}{_interval(row['run']['interval'])}" for row in chosen)
@@ -246,9 +283,6 @@ def _results(model: Facts, say: Words) -> list[str]:
     sentences = [f"On {test['rows']:,} {how} {say.tested} of {test['users']:,} users: {listed}."]
     if how == "biased":
         sentences += [biased_test(say), *_weighted(model["weighted"])]
-    verdicts = {row["name"]: row["verdict"] for row in model["metrics"] if row.get("verdict")}
-    if verdicts:
-        sentences.append(say(f"Against the MF baseline (same log, no correction): {verdict_list(verdicts)}."))
     return sentences
 
 
@@ -307,16 +341,3 @@ def compare_sentence(verdicts: Mapping[str, str], than: str) -> str:
 def listed(words: Sequence[str]) -> str:
     """a, b and c."""
     return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
-def verdict_list(verdicts: Mapping[str, str]) -> str:
-    """The metrics (name -> verdict) in which a model is better and worse than another, and how many are not clear."""
-    listed = [
-        f"{verdict} in {', '.join(names)}"
-        for verdict in ("better", "worse")
-        if (names := [name for name, found in verdicts.items() if found == verdict])
-    ]
-    unclear = sum(verdict == "not clear" for verdict in verdicts.values())
-    if unclear:
-        listed.append(f"no clear difference in {unclear} of {len(verdicts)} metrics")
-    return "; ".join(listed)

@@ -121,6 +121,15 @@
     });
   };
 
+  const revealed = () => {
+    const target = location.hash.startsWith("#def-") && document.getElementById(location.hash.slice(1));
+    if (!target) return;
+    target.closest("details").open = true;
+    target.scrollIntoView();
+  };
+  window.addEventListener("hashchange", revealed);
+  revealed();
+
   document.querySelectorAll("svg.chart").forEach((chart) => { reading(chart); zooming(chart); });
   document.querySelectorAll("table[data-sortable]").forEach(sorting);
   window.addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => { part.open = true; }));
