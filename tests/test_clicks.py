@@ -392,6 +392,49 @@ def test_rank_grows_with_clicks() -> None:
     assert float(learner.scorer.embeddings()[0].detach()[:, 4:].abs().max()) == 0
 
 
+# New users, and more clicks
+
+
+@pytest.mark.parametrize("name", ["wmf", "eals", "counterpoise"])
+def test_fold_in_solves_the_normal_equations_of_a_user(name: str, tmp_path) -> None:
+    model = cp.make(name, feedback="clicks").fit(clicks(users=60, items=40))
+    model.save(tmp_path / "run")
+    model, given = cp.load_model(tmp_path / "run"), [3, 7, 11]
+    facts, items = model.row_losses_[0].squares, model.scorer_.item_factors.weight.double().numpy()
+    items = items[:, : len(facts.mean)]
+    theta = model.seen_.item_counts(40).double().numpy().clip(1) ** 0.5 if name != "wmf" else np.ones(40)
+    c, l2 = model.closed_form.confidence, model.backbone.l2
+    system = items.T @ (items * (theta / theta.mean())[:, None]) + c * items[given].T @ items[given]
+    row = np.linalg.solve(system + l2 * np.eye(len(system)), (1 + c) * items[given].sum(0))
+    row = facts.slope * (np.array(facts.mean) + (row - np.array(facts.mean)) @ np.array(facts.taste))
+    expected = expit(float(model.scorer_.mean) + items @ row)
+    assert model.predict_for(dict.fromkeys(given, 1), range(40)) == pytest.approx(expected, abs=1e-5)
+    assert len(model.recommend_for(dict.fromkeys(given, 1), 5)) == 5
+
+
+@pytest.mark.parametrize("name", ["wmf", "bpr", "counterpoise"])
+def test_an_update_by_clicks_is_a_fit_to_all_of_them(name: str) -> None:
+    log = clicks(users=60, items=40)
+    users, items = (np.char.add(prefix, codes.astype(str)) for prefix, codes in (("u", log.users), ("i", log.items)))
+    first = np.arange(len(log)) % 2 == 0
+    model = cp.make(name, feedback="clicks", epochs=5).fit(FeedbackLog.from_arrays(users[first], items[first]))
+    more = FeedbackLog.from_arrays(users[~first], items[~first])
+    known = {
+        side: getattr(model, f"{side}_ids_").extended(getattr(more, f"{side}_ids").column) for side in ("user", "item")
+    }
+    old = np.flatnonzero(first)
+    old = old[np.argsort(known["user"].encode(users[old]), kind="stable")]
+    order = np.r_[old, np.flatnonzero(~first)]  # a model keeps clicks by user, and draws go by row
+    both = FeedbackLog.from_arrays(
+        users[order], items[order], feedback="clicks", user_ids=known["user"], item_ids=known["item"]
+    )
+    whole = cp.make(name, feedback="clicks", epochs=5).fit(both)
+    assert model.update(more) is model
+    assert model.log_facts_["updates"] == 1
+    assert model.has_seen(more).all()
+    assert model.predict_log(both) == pytest.approx(whole.predict_log(both), abs=1e-4)
+
+
 # Impressions
 
 

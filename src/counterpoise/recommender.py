@@ -712,6 +712,7 @@ class DebiasedRecommender(Configurable):
         it was fitted: intercept, weights of features, exposure, cutpoints, priors, the weights of an ensemble, and the
         model of weights: a rating counts as in `recommend_for`. Where how ratings come about has changed, fit again.
         `log` has the threshold of the log of the fit, and none of its rows. It may be repeated with further logs.
+        A model of clicks is fitted again to those of both logs: having no labels, they are all known to it.
         """
         self._check_fitted()
         check_linear(self.scorer_, "update")
@@ -721,6 +722,8 @@ class DebiasedRecommender(Configurable):
             raise DataError(
                 f"`log` must have the threshold {fitted} that the model was fitted with, got {log.threshold}."
             )
+        if self.feedback == "clicks":
+            return self._fit_to_more_clicks(log)
         check_labels("labels", log)
         scorer, ids = deepcopy(self.scorer_), []
         for side, own, others in (
@@ -743,6 +746,26 @@ class DebiasedRecommender(Configurable):
         ratio = self.row_losses_[0].ratios_of(torch.from_numpy(log.labels)).numpy()
         self._append(log, ids, codes, ratio)
         self.scorer_ = scorer.requires_grad_(False)
+        return self
+
+    def _fit_to_more_clicks(self, log: FeedbackLog) -> Self:
+        """Fit to the clicks of the fit and to those of a further log."""
+        _check_feedback("clicks", log)
+        if any(self.scorer_.feature_columns(side) for side in ("user", "item")):
+            raise ConfigError("`update` needs a model without side features, for clicks. Fit again to all clicks.")
+        known, columns = {"user": self.user_ids_, "item": self.item_ids_}, {}
+        new, old = {"user": log.users, "item": log.items}, {"user": self.seen_.users, "item": self.seen_.items}
+        for side, ids in (("user", log.user_ids), ("item", log.item_ids)):
+            known[side] = known[side].extended(ids.column)
+            codes = known[side].encode(ids.column)[new[side]]
+            columns[side] = known[side].decode(np.concatenate([old[side].numpy(), codes]))
+        clicks = FeedbackLog.from_arrays(
+            columns["user"], columns["item"], feedback="clicks", user_ids=known["user"], item_ids=known["item"]
+        )
+        names, updates = self.item_names_, self.log_facts_.get("updates", 0)
+        self.fit(replace(clicks, column_names=self.log_facts_["columns"], frame_kind=self.frame_kind_))
+        self.item_names_ = names
+        self.log_facts_["updates"] = updates + 1
         return self
 
     def _update_member(self, scorer: Scorer, loss: RowLoss, codes: list[Codes], log: FeedbackLog) -> None:

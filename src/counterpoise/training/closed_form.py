@@ -251,6 +251,7 @@ class ClosedFormLearner(Learner):
     part: Any = None
     ridge: float = 0.0
     rank: int = 0
+    slope: float = 1.0  # of the calibration, which users' factors are multiplied by
     codes: tuple[Tensor, Tensor] = field(default=None)  # type: ignore[assignment]  # of users and items, in the log
     by_user: Rows = field(default=None)  # type: ignore[assignment]
     by_item: Rows = field(default=None)  # type: ignore[assignment]
@@ -334,6 +335,7 @@ class ClosedFormLearner(Learner):
         density = len(scores) / (len(users) * len(items))
         intercept, slope = click_calibration(scores, self.targets[self.by_user.order], on_pairs, density)
         users.mul_(slope)
+        self.slope = slope
         self.scorer.shift(intercept)
         return {"calibration": {"intercept": intercept, "slope": slope}}
 
@@ -385,6 +387,7 @@ class _LeastSquares(ClosedFormLearner):
     shares: Tensor = field(default=None)  # type: ignore[assignment]  # (rank,) of the directions of taste
     held: Tensor | None = None  # (rows,) of the log, that the first fit does not see
     sweeps: int = 0  # of the first fit
+    taste: Directions | None = None  # of the fit, once they are shrunk
 
     def start_epoch(self, epoch: int) -> None:
         super().start_epoch(epoch)
@@ -430,8 +433,20 @@ class _LeastSquares(ClosedFormLearner):
         if self.held is None:
             return super().finish()
         users, items = self.tables()
-        users.copy_(Directions.of(users, items, self.exposure).shrink(users, self.shares))
+        self.taste = Directions.of(users, items, self.exposure)
+        users.copy_(self.taste.shrink(users, self.shares))
         return {"taste": {"shares": self.shares.tolist()}} | super().finish()
+
+    @torch.no_grad()
+    def user_squares(self) -> dict[str, Any]:
+        items = self.tables()[1].double()
+        system = items.T @ (self.exposure.double()[:, None] * items)
+        system.diagonal().add_(self.ridge)
+        mean, taste = system.new_zeros(self.rank), torch.eye(self.rank).to(system)
+        if self.taste is not None:
+            mean, taste = self.taste.mean, self.taste.into * self.shares @ self.taste.back
+        found = {"confidence": float(self.part.confidence), "target": float(self.targets.mean()), "slope": self.slope}
+        return found | {"system": system.tolist(), "mean": mean.tolist(), "taste": taste.tolist()}
 
     def state(self) -> list[Tensor]:
         return [*super().state(), self.shares]

@@ -319,6 +319,10 @@ class Learner:
         self.shifted = found.shift
         return {"intercept_shift": asdict(found)}
 
+    def user_squares(self) -> dict[str, Any] | None:
+        """Where a user's row has a closed form: its numbers, for `rows.UserSquares`."""
+        return None
+
     def _logits(self, batch: Batch) -> Logits:
         base = self.scorer.base()
         if not (self.scores_pairs or self.imputation.needs_pairs):

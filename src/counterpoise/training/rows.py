@@ -4,10 +4,10 @@ With everything else fixed the logits of a user's items are linear in the user's
 
     sum over the user's ratings of w (error(label, z + offset) + level loss) + 1/2 (t - centre)' precision (t - centre)
 
-is minimised by a few Newton steps. Precision and centre of a new user are those of the prior that the model was trained
-with. Those of a known one are the Gaussian around the fitted row that the ratings so far leave (Laplace), whose
+is minimised by a few Newton steps. Precision and centre of a new user are those of the prior that the model was
+trained with. Those of a known one are the Gaussian around the fitted row that the ratings so far leave (Laplace), whose
 precision is the prior's and the information of those ratings: sum of w p (1 - p) columns columns', which needs no
-labels.
+labels. Clicks that were learned by least squares have normal equations instead (`UserSquares`).
 """
 
 from __future__ import annotations
@@ -35,6 +35,39 @@ MAX_NUMBERS = 1 << 24  # of outer products that are held in memory at a time
 
 
 @dataclass(frozen=True)
+class UserSquares:
+    """The normal equations of a user's factors a, from clicks on items with factors b; JSON-able numbers.
+
+        (system + confidence sum b b') a = (1 + confidence) target sum b,   sums over the user's clicks
+
+    The row is slope (mean + taste'(a - mean)): shrunk to the mean user, and calibrated (`LeastSquares`).
+    """
+
+    system: list[list[float]]  # sum over all items of exposure b b' + l2 I
+    confidence: float
+    target: float
+    slope: float
+    mean: list[float]
+    taste: list[list[float]]
+
+    def solve(self, owners: Tensor, items: Tensor, count: int) -> Tensor:
+        """The rows of so many users, numbered from 0, from the factors of the items that each clicked."""
+        system, mean, taste = (torch.tensor(x, dtype=torch.float64) for x in (self.system, self.mean, self.taste))
+        sums = items.new_zeros(count, len(mean)).index_add_(0, owners, items)
+        squares = weighted_squares(items, items.new_full((len(items),), self.confidence), owners, count)
+        a = torch.linalg.solve(system + squares, (1 + self.confidence) * self.target * sums)
+        rows: Tensor = self.slope * (mean + (a - mean) @ taste)
+        return rows
+
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Self:
+        """What `asdict` gave, checked to be numbers."""
+        tables = {name: [[float(value) for value in row] for row in facts[name]] for name in ("system", "taste")}
+        numbers = {name: float(facts[name]) for name in ("confidence", "target", "slope")}
+        return cls(mean=[float(value) for value in facts["mean"]], **tables, **numbers)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
 class RowLoss:
     """What the rows of a fitted model were learned by, as JSON-able numbers."""
 
@@ -42,6 +75,7 @@ class RowLoss:
     precisions: dict[str, float]  # of the priors on the rows of users and items, by parameter
     ratios: tuple[float, float]  # what a rating counts with a label of 0 and of 1, see `label_ratios`
     ordinal: dict[str, Any] | None = None  # weight, centre, borders, main and log_gaps of the ordinal loss
+    squares: UserSquares | None = None  # of users, where clicks were learned by least squares
 
     @classmethod
     def of(cls, learner: Learner, ratios: tuple[float, float]) -> Self:
@@ -57,8 +91,9 @@ class RowLoss:
             levels = {"weight": ordinal.weight, "centre": ordinal.centre, "borders": borders.tolist()}
             levels = levels | {"main": main, "log_gaps": gaps}
         found = {name: float(prior_scale * value) for name, value in (precisions | estimates).items()}
-        offset = float(torch.as_tensor(learner.offset).detach())
-        return cls(offset - learner.shifted, found, ratios, levels)
+        offset, squares = float(torch.as_tensor(learner.offset).detach()), learner.user_squares()
+        own = None if squares is None else UserSquares(**squares)
+        return cls(offset - learner.shifted, found, ratios, levels, own)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able."""
@@ -74,7 +109,8 @@ class RowLoss:
             ordinal = ordinal | {name: [float(value) for value in given[name]] for name in ("borders", "log_gaps")}
         precisions = {str(name): float(value) for name, value in facts["precisions"].items()}
         negative, positive = map(float, facts["ratios"])
-        return cls(float(facts["offset"]), precisions, (negative, positive), ordinal)
+        squares = None if facts["squares"] is None else UserSquares.from_dict(facts["squares"])
+        return cls(float(facts["offset"]), precisions, (negative, positive), ordinal, squares)
 
     def fitted_ordinal(self) -> FittedOrdinal | None:
         """The ordinal loss, in double precision."""
@@ -163,8 +199,13 @@ def fold_in(scorer: Scorer, loss: RowLoss, ratings: Ratings, count: int, feature
     """The vectors of so many new users from their ratings, as those of `vectors()`. (count, d)"""
     tables = scorer.vectors()
     assert tables is not None  # see `check_linear`
-    base = scorer.unrated_vectors("user", count, features).double().cpu()
-    return learn_rows(scorer, "user", loss, ratings, base, tables[1].double().cpu())
+    base, others = scorer.unrated_vectors("user", count, features).double().cpu(), tables[1].double().cpu()
+    if loss.squares is None:
+        return learn_rows(scorer, "user", loss, ratings, base, others)
+    columns = scorer.row_columns("user")["user_factors.weight"]
+    columns = slice(columns.start, columns.start + len(loss.squares.mean))
+    base[:, columns] = loss.squares.solve(ratings.owners, others[ratings.others, columns], count)
+    return base
 
 
 def learn_rows(
