@@ -19,10 +19,11 @@ from counterpoise.weights.balancing import Balancing
 from counterpoise.weights.base import ConstantWeights
 
 ON_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-RECORDED = ("mf", "ips", "eib", "dr-jl", "mnar", "counterpoise", "skb-ips", "akb-dr")
+RECORDED = ("mf", "ips", "eib", "dr-jl", "mnar", "counterpoise", "skb-ips", "akb-dr", "d-ips", "d-dr", "cdr")
 NOT_RECORDED = {  # parts with a number that the host must know, or a regression in every step
     *("ips-v2", "dr-v2", "sdr", "multi-ips", "multi-dr", "escm2-ips", "escm2-dr"),  # joint propensities
     *("asips", "tdr", "tdr-jl", "mr"),  # tri-training, targeted and multiply robust imputations
+    *("dce-dr", "dce-tdr"),  # labels that are calibrated on the host
     *("cause", "kd-bridge", "kd-refine", "autodebias"),  # what learns from the rows of a probe
 }
 

@@ -186,6 +186,7 @@ def test_all_methods_of_the_paper_are_there() -> None:
     ours = [f"{rule}{risk}" for rule in ("RKB", "WKB", "AKB") for risk in ("IPS", "DR")]
     others = {"Popularity", "EIB", "SKBIPS", "SKBDR", "MBIPS", "MBDR", "MNAR", "Counterpoise"}
     with_probe = {"MF (with probe)", "MF (probe)", "CausE", "KD-Bridge", "KD-Refine", "AutoDebias"}
+    others |= {"D-IPS", "D-DR", "DCE-DR", "DCE-TDR", "CDR"}
     others |= with_probe | {"Multi-IPS", "Multi-DR", "ESCM2-IPS", "ESCM2-DR"}
     others |= {"LogisticMF", "WMF", "eALS", "ExpoMF", "Rel-MF", "BPR", "UBPR", "Click model", "KB-Rel-MF", "KB-UBPR"}
     assert {*baselines, *ours, *others} == {m.title for m in METHODS.values()}

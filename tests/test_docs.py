@@ -139,6 +139,20 @@ def test_every_method_is_on_the_page_of_methods() -> None:
         assert any(re.fullmatch(pattern, name) for pattern in patterns), name
 
 
+def test_the_page_of_methods_says_what_their_registry_says() -> None:
+    """The families, the methods of each, and when they are right."""
+    text = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    rows = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.splitlines() if line[:1] == "|"]
+    family, found = "", {}
+    for first, *others in rows:
+        family = first.strip("* |").removesuffix(" |") if first.startswith("*") else family
+        for pattern in re.findall(r"`([a-z0-9*-]+)`", first) if family else []:
+            names = [name for name in cp.METHODS if re.fullmatch(pattern.replace("*", ".*"), name)]
+            assert names, pattern
+            found |= {name: (family, others[0], others[1]) for name in names if name not in found or pattern == name}
+    assert found == {method.name: (method.family, method.when, method.needs) for method in cp.METHODS.values()}
+
+
 def test_every_public_name_is_on_the_page_of_the_api() -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     listed = re.findall(r"^::: counterpoise\.[\w.]+\.(\w+)$", text, flags=re.MULTILINE)

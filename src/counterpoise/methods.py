@@ -466,7 +466,7 @@ def d_ips() -> DebiasedRecommender:
     """IPS whose weights are as large as bias and variance together want them: those of small propensities are capped at
     c = cap / density. Propensities are by logistic regression on features.
     """
-    return cp.DebiasedRecommender(cp.Capped(transform="log"), "ips")
+    return cp.DebiasedRecommender(cp.Capped(cap=2.0, transform="log"), "ips")
 
 
 @method(

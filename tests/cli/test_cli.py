@@ -21,7 +21,7 @@ from counterpoise.cli.main import main
 from counterpoise.cli.options import with_option_names
 from counterpoise.config import Configurable
 from counterpoise.data.datasets import SOURCES
-from counterpoise.methods import configure, short_names
+from counterpoise.methods import FAMILIES, configure, short_names
 from counterpoise.runs import columns_as_fitted
 
 
@@ -514,13 +514,22 @@ def test_datasets_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_methods_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0
     text = capsys.readouterr().out
-    rows = {line.split()[1]: line for line in text.splitlines() if line.startswith("│")}
-    assert set(cp.METHODS) <= set(rows)
-    assert all(word in rows["dr-jl"] for word in ("naive-bayes", "dr", "learned", "a probe", "Wang et al. 2019"))
-    assert max(map(len, text.splitlines())) <= 140
+    lines, rows = text.splitlines(), {}
+    for family in FAMILIES:
+        start = lines.index(family.capitalize()) + 1
+        own = lines[start : lines.index("", start)]
+        rows |= {line.split()[0]: line for line in own}
+        assert [line.split()[0] for line in own] == [m.name for m in cp.METHODS.values() if m.family == family]
+    assert set(cp.METHODS) == set(rows)
+    assert all(
+        word in rows["dr-jl"] for word in ("2019", "probe or weights", "weights or learned imputation are right")
+    )
+    assert max(map(len, lines)) <= 80
+    assert (Path(__file__).parents[2] / lines[-1].rpartition(";")[2].split()[0]).is_file()
     assert main(["methods", "--json"]) == 0
     facts = {row["name"]: row for row in printed_json(capsys)}
     assert set(facts) == set(cp.METHODS)
+    assert facts["ips"]["year"] == 2016
     assert facts["ips"]["citation"].startswith("Schnabel, Swaminathan, Singh, Chandak and Joachims 2016, Recom")
 
 

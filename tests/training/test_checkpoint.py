@@ -32,7 +32,8 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.training.checkpoint.SECONDS_BETWEEN", 0)
 
 
-METHODS = ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "cause", "autodebias", "counterpoise", "counterpoise, ordinal"]
+METHODS = ["mf", "mr", "dr-v2", "tdr-jl", "skb-dr", "cause", "autodebias", "cdr", "d-dr", "dce-dr", "dce-tdr"]
+METHODS += ["counterpoise", "counterpoise, ordinal"]
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +12,16 @@ import torch
 from oracles import mean
 from scipy.special import expit
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, FeedbackLog, MatrixFactorization, Training, simulate
+from counterpoise import (
+    ConfigError,
+    Dataset,
+    DebiasedRecommender,
+    FeedbackLog,
+    MatrixFactorization,
+    Training,
+    make,
+    simulate,
+)
 from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Learned, NoImputation
 from counterpoise.risks import error, snips
@@ -359,3 +369,75 @@ def test_the_label_term_reaches_the_predictor(dataset: Dataset) -> None:
         tensor.copy_(old)
     learner.weights.extra_loss = lambda *_: None
     assert float(with_term) > float(learner.step(batch, 1.0))
+
+
+# ---- ESCM2 and Multi: the same without balance -----------------------------------------------------------------------
+
+
+def built(name: str, dataset: Dataset, **settings: object) -> tuple[FitContext, Learner]:
+    given, model = context(dataset.train, **settings), make(name, dim=4)
+    return given, Learner.init(given, model.weights, model.risk, model.imputation)
+
+
+@pytest.mark.parametrize(("escm2", "multi"), [("escm2-ips", "multi-ips"), ("escm2-dr", "multi-dr")])
+def test_without_the_loss_of_both_escm2_is_multi(escm2: str, multi: str, dataset: Dataset) -> None:
+    """lambda_g = 0, which is `labels` here; IPS-V2 and DR-V2 without their balance are ESCM2."""
+    settings = {"dim": 4, "epochs": 15}
+    own, other = (make(name, **settings).fit(dataset.train) for name in (escm2, multi))
+    without = make(escm2, labels=0.0, **settings).fit(dataset.train)
+    assert np.array_equal(without.predict_log(dataset.test), other.predict_log(dataset.test))
+    assert not np.array_equal(without.predict_log(dataset.test), own.predict_log(dataset.test))
+    balanced = make({"escm2-ips": "ips-v2", "escm2-dr": "dr-v2"}[escm2], balance=0.0, **settings).fit(dataset.train)
+    assert np.array_equal(balanced.predict_log(dataset.test), own.predict_log(dataset.test))
+
+
+@pytest.mark.parametrize("name", ["escm2-ips", "escm2-dr"])
+def test_without_the_loss_of_ratings_escm2_is_esmm(name: str, dataset: Dataset) -> None:
+    """lambda_c = 0: what is left of both losses is mean over D of CE(o -> p) + CE(o r -> p r^), pair by pair."""
+    given, learner = built(name, dataset)
+    log, batch = given.log, given.batches(pairs=True).whole()
+    with torch.no_grad():
+        for parameter in (*learner.scorer.parameters(), *learner.weights.scorer.parameters()):
+            parameter.copy_(0.5 * torch.randn(parameter.shape, generator=given.generator))
+        logits = learner._logits(batch)
+        tower = learner.weights
+        extra = float(tower.extra_loss(batch, logits.rows, logits.pairs))
+        inputs = StepInputs(batch, logits.rows, logits.pairs, error(batch.labels, logits.rows))
+        on_rows, on_pairs = tower.both(batch)
+        own = float(tower.loss(inputs, on_pairs, on_rows, torch.zeros(0), torch.zeros(0))[0])
+    p, r_hat = (expit(scorer.grid().detach().double().numpy()) for scorer in (tower.scorer, learner.scorer))
+    o, clicked = np.zeros(log.shape), np.zeros(log.shape)
+    o[log.users, log.items], clicked[log.users, log.items] = 1, log.labels
+    both = [
+        -np.log(one * other) if seen else -np.log(1 - one * other)
+        for seen, one, other in zip(clicked.ravel(), p.ravel(), r_hat.ravel(), strict=True)
+    ]
+    shown = [-np.log(one) if seen else -np.log(1 - one) for seen, one in zip(o.ravel(), p.ravel(), strict=True)]
+    assert extra == pytest.approx(mean(both), abs=1e-5)
+    assert own == pytest.approx(mean(shown) + mean(both), abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["multi-ips", "multi-dr"])
+def test_labels_do_not_reach_the_propensities_of_multi(name: str, dataset: Dataset) -> None:
+    """The loss of ratings has 1 / p in it, and no gradient of it goes to p: other labels, the same propensities."""
+    flipped = replace(dataset.train, ratings=1 - dataset.train.labels, threshold=None)
+    fits = [make(name, dim=4, epochs=15).fit(log) for log in (dataset.train, flipped)]
+    assert np.array_equal(*(model.ratio_ for model in fits))
+    assert not np.array_equal(*(model.predict_log(dataset.test) for model in fits))
+
+
+@pytest.mark.parametrize("name", ["escm2-ips", "escm2-dr"])
+def test_the_loss_of_ratings_sends_no_gradient_to_the_propensities(name: str, dataset: Dataset) -> None:
+    """Or it would push p to 1 on shown pairs, dL/dp = -e / p^2."""
+    given, learner = built(name, dataset)
+    batch = given.batches(pairs=True).whole()
+    learner.start_epoch(1)
+    learner.step(batch, 1.0)
+    logits = learner._logits(batch)
+    errors = learner._errors(batch, logits.rows)
+    imputed = learner._imputed(batch, logits, errors)
+    risk = learner._risk(batch, logits, errors, learner.weights.ratio, *imputed)
+    towers, predictor = list(learner.weights.scorer.parameters()), list(learner.scorer.parameters())
+    gradients = torch.autograd.grad(risk, [*towers, *predictor], allow_unused=True)
+    assert all(gradient is None for gradient in gradients[: len(towers)])
+    assert any(float(gradient.abs().sum()) > 0 for gradient in gradients[len(towers) :] if gradient is not None)

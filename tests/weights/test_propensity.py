@@ -42,7 +42,11 @@ from counterpoise.weights import propensity as module
 from counterpoise.weights.base import NaiveBayes, Uniform, inverse_propensity, propensity_facts
 from counterpoise.weights.propensity import KnownPropensity, Logistic, Popularity, Propensity, regress
 
-LABEL_FREE = pytest.mark.parametrize("part", [Logistic(), Propensity(), Popularity(), Popularity("both")], ids=repr)
+LABEL_FREE = pytest.mark.parametrize(
+    "part",
+    [Logistic(), Propensity(), Popularity(), Popularity("both"), cp.Calibrated(Logistic()), cp.Capped(Logistic(), 1.5)],
+    ids=repr,
+)
 
 
 @pytest.fixture(autouse=True)

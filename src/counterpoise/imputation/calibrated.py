@@ -15,10 +15,10 @@ from counterpoise.errors import check_choice, check_number
 from counterpoise.imputation.base import Learned, LearnedLabel
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights, LogErrors, StepInputs
 from counterpoise.training.optimizer import Rate
-from counterpoise.weights.calibration import Experts, Scored, platt, with_ones
+from counterpoise.weights.calibration import Experts, Scored, with_ones
 
 STEPS = 10  # of L-BFGS each time: the experts go on from where they were
-PRIOR = 1.0  # precision of the Platt map that they start from, around the labels as they are
+AS_THEY_ARE = 1.0, 0.0  # slope and intercept around which they have a prior
 
 
 @dataclass
@@ -73,7 +73,7 @@ class _CalibratedLabel(LearnedLabel):
         logits, targets, ratio = (column.double().cpu() for column in columns)
         who, vectors = users.long().cpu(), self._vectors()
         data = Scored(logits, targets, ratio, who, torch.zeros_like(who))
-        self.experts.fit(data, vectors, platt(logits, targets, ratio, PRIOR), STEPS, fresh=self.epoch == 1)
+        self.experts.fit(data, vectors, AS_THEY_ARE, STEPS, fresh=self.epoch == 1)
         self.shares.copy_(self.experts.shares(vectors)[0])
 
     def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:

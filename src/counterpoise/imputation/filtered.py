@@ -16,6 +16,7 @@ from counterpoise.data.batches import Batch
 from counterpoise.errors import ConfigError, check_number
 from counterpoise.imputation.base import Learned, LearnedLabel
 from counterpoise.imputation.targeted import check_parts
+from counterpoise.models.base import Scorer
 from counterpoise.training.contracts import (
     FitContext,
     FittedImputation,
@@ -26,7 +27,7 @@ from counterpoise.training.contracts import (
 )
 from counterpoise.training.optimizer import Rate
 
-NODES = 7  # of the Gauss-Hermite rule: on logits of deviation 2 moments are right to 0.002
+NODES = 7  # of the Gauss-Hermite rule: with logits of deviation 2 moments are right to 0.005
 
 
 def label_moments(logits: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,6 +38,24 @@ def label_moments(logits: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         label = torch.sigmoid(logits + node * deviation)
         first, second = first + weight * label, second + weight * label.square()
     return first, (second - first.square()).clamp(min=0).sqrt()
+
+
+def dropout_variance(scorer: Scorer, share: float) -> tuple[Tensor, Tensor]:
+    """Tables of users and items whose inner products are the variances of the logits <x_u, y_i> under dropout.
+
+    Each learned number l of a user's or item's vector is 0 with the chance `share`, else l / (1 - share): it varies by
+    t l^2, t = share / (1 - share). The variance of a product of independent numbers is t l_u^2 y^2 + t l_i^2 x^2 +
+    t^2 l_u^2 l_i^2, summed over the columns; l is 0 in columns that were not learned.
+    """
+    vectors, t, learned = scorer.vectors(), share / (1 - share), []
+    assert vectors is not None
+    for side, table in zip(("user", "item"), vectors, strict=True):
+        own = torch.zeros_like(table)
+        for name, columns in scorer.row_columns(side).items():
+            own[:, columns] = scorer.get_parameter(name)
+        learned.append(t * own.square())
+    users, items = (table.square() for table in vectors)
+    return torch.cat([learned[0], users], 1), torch.cat([items + learned[1], learned[1]], 1)
 
 
 def is_reliable(logits: Tensor, mean: Tensor, deviation: Tensor, max_variation: float) -> Tensor:
@@ -55,14 +74,14 @@ class Filtered(Imputation):
     With the risk `dr` that is CDR, mean over D of g e^ + (1/|D|) sum over O of w (e - g e^) with g = 1 where e^ is
     kept: where it is not, that is `ips`. With the right w it is unbiased for any g, since g stands in both terms.
     (Song et al. 2023.)
-    The moments are those of the base's model when a share `dropout` of the factors of user and of item is left out at
-    random, the others scaled up. The paper takes ten such passes; here the logit, a sum over the factors, is taken for
-    normal with its exact variance, (1 / (1 - dropout)^2 - 1) sum_d p_ud^2 q_id^2, and nothing is drawn. The variance
+    The moments are those of the base's model when a share `dropout` of what it learned of user and of item, factors and
+    biases, is left out at random and the rest scaled up. The paper takes ten such passes; here the logit, a sum over
+    all of these, is taken for normal with its exact variance (`dropout_variance`), and nothing is drawn. The variance
     of e^ in place of sd / mean, as in the released code, keeps nearly all: it is at most logit^2 / 4.
     """
 
     base: Imputation = field(default_factory=Learned)
-    max_variation: float = 0.5
+    max_variation: float = 0.1
     dropout: float = 0.5
 
     def init(self, context: FitContext, weights: FittedWeights) -> FittedImputation:
@@ -71,10 +90,10 @@ class Filtered(Imputation):
         check_number("dropout", self.dropout, above=0, at_most=0.95, advice="It is the share of factors left out.")
         check_parts("base", (self.base,), Imputation)
         base = self.base.init(context, weights)
-        if not isinstance(base, LearnedLabel) or base.scorer.factors() is None:
+        if not isinstance(base, LearnedLabel) or base.scorer.vectors() is None:
             raise ConfigError(
-                "`base` of Filtered must be learned by a model with factors: Learned() or CalibratedLabels(), whose "
-                "`backbone` is 'mf'. Set imputation__base__backbone=mf."
+                "`base` of Filtered must be learned by a model whose logits are inner products: Learned() or "
+                "CalibratedLabels() with the `backbone` 'mf'. Set imputation__base__backbone=mf."
             )
         return FilteredErrors(self, base)
 
@@ -110,17 +129,13 @@ class FilteredErrors(FittedImputation):
         )
 
     def _variance(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of the logits under dropout."""
-        tables = self.scorer.factors()
-        assert tables is not None
-        users, items = (table.detach().square() for table in tables)
-        factor = 1 / (1 - self.part.dropout) ** 2 - 1
+        """Of the logits of the rows, and of the pairs of D."""
+        users, items = dropout_variance(self.scorer, self.part.dropout)
         if batch.pair_users is None or batch.pair_items is None:
-            everywhere = factor * (users @ items.T).flatten()
+            everywhere = (users @ items.T).flatten()
             return everywhere[self.scorer.position(batch.users, batch.items)], everywhere
-        pairs = (batch.users, batch.items), (batch.pair_users, batch.pair_items)
-        rows, others = (factor * (users[u.long()] * items[i.long()]).sum(1) for u, i in pairs)
-        return rows, others
+        rows = (users[batch.users.long()] * items[batch.items.long()]).sum(1)
+        return rows, (users[batch.pair_users.long()] * items[batch.pair_items.long()]).sum(1)
 
     def state(self) -> list[Tensor]:
         return self.base.state()

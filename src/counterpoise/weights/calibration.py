@@ -36,22 +36,21 @@ def log_loss(p: Tensor, targets: Tensor) -> Tensor:
     return -(targets * p.clamp(min=SMALLEST).log() + (1 - targets) * (1 - p).clamp(min=SMALLEST).log())
 
 
-def regress_labels(columns: Tensor, targets: Tensor, weights: Tensor, prior: float, centre: Tensor) -> Tensor:
-    """The b that minimise sum of weight x CE(target -> sigmoid(columns b)) + prior / 2 |b - centre|^2. (columns,)
+def regress_labels(columns: Tensor, targets: Tensor, weights: Tensor, b: Tensor) -> Tensor:
+    """The coefficients that minimise sum of weight x CE(target -> sigmoid(columns b)), from a start. (columns,)
 
     By Newton's method in float64. Columns that repeat one another share their coefficient.
     """
-    b = centre.clone()
 
     def objective(at: Tensor) -> Tensor:
         losses = torch.nn.functional.binary_cross_entropy_with_logits(columns @ at, targets, reduction="none")
-        return (weights * losses).sum() + prior / 2 * (at - centre).square().sum()
+        return (weights * losses).sum()
 
     value = objective(b)
     for _ in range(NEWTON_STEPS):
         p = torch.sigmoid(columns @ b)
-        slope = columns.T @ (weights * (p - targets)) + prior * (b - centre)
-        curvature = columns.T @ ((weights * p * (1 - p))[:, None] * columns) + prior * torch.eye(len(b)).to(b)
+        slope = columns.T @ (weights * (p - targets))
+        curvature = columns.T @ ((weights * p * (1 - p))[:, None] * columns)
         move, size = torch.linalg.pinv(curvature, hermitian=True, rtol=1e-12) @ slope, 1.0
         while size > 1e-6 and not bool((trial := objective(b - size * move)) <= value):
             size /= 2
@@ -63,19 +62,19 @@ def regress_labels(columns: Tensor, targets: Tensor, weights: Tensor, prior: flo
     return b
 
 
-def platt(logits: Tensor, targets: Tensor, weights: Tensor, prior: float = 0.0) -> tuple[float, float]:
-    """(b, c) of sigmoid(b z + c), of the least log loss; `prior`: precision of b around 1 and c around 0 (Platt 1999).
+def platt(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[float, float]:
+    """(b, c) of sigmoid(b z + c), of the least log loss (Platt 1999).
 
     Then sum of weight x (target - p) = 0, and of weight x (target - p) z = 0.
     """
     columns = torch.stack([logits, torch.ones_like(logits)], 1)
-    b, c = regress_labels(columns, targets, weights, prior, columns.new_tensor([1.0, 0.0])).tolist()
+    b, c = regress_labels(columns, targets, weights, columns.new_tensor([1.0, 0.0])).tolist()
     return b, c
 
 
 def temperature(logits: Tensor, targets: Tensor, weights: Tensor) -> float:
     """1 / T of sigmoid(z / T), of the least log loss (Guo, Pleiss, Sun and Weinberger 2017)."""
-    return float(regress_labels(logits[:, None], targets, weights, 0.0, logits.new_ones(1)))
+    return float(regress_labels(logits[:, None], targets, weights, logits.new_ones(1)))
 
 
 class Steps(NamedTuple):
@@ -105,7 +104,9 @@ def isotonic(logits: Tensor, targets: Tensor, weights: Tensor) -> Steps:
     first = np.asarray(found.blocks[:-1])
     heights = torch.from_numpy(np.asarray(found.x)[first])
     floor = 0.5 / torch.from_numpy(np.asarray(found.weights))
-    return Steps(values[torch.from_numpy(first)], torch.where(heights > 0, heights, floor).clamp(max=1.0))
+    starts = values[torch.from_numpy(first)]
+    starts[1:] = (starts[1:] + values[torch.from_numpy(first[1:]) - 1]) / 2  # midway: z may be rounded another way
+    return Steps(starts, torch.where(heights > 0, heights, floor).clamp(max=1.0))
 
 
 @dataclass
@@ -114,8 +115,8 @@ class Experts:
 
     From DCE (Kweon and Yu 2024). Ours: the mixture is the softmax itself, without Gumbel noise; the loss is the log
     loss of p, where the release has a softmax over the rows of a batch; V a_u has a prior of deviation 1, and each
-    (b_j, c_j) one around the Platt map of all users, where they start, the c_j less than 1 apart; a_u has mean 0 and
-    deviation 1, and a 1 besides. One expert is Platt scaling.
+    (b_j, c_j) one around a map where they start, the c_j less than 1 apart: for propensities the Platt map of all
+    users, for labels (1, 0). a_u has mean 0 and deviation 1, and a 1 besides. One expert is Platt scaling.
     """
 
     gate: Tensor  # V (folds, d, experts)
@@ -219,7 +220,7 @@ class Calibrated(Weights):
 
     weights: Weights = field(default_factory=Propensity)
     method: Calibration = "platt"
-    folds: int = 4
+    folds: int = 2
     experts: int = 5
     clip: float = CLIP
 
