@@ -133,8 +133,10 @@ def test_predictions_are_probabilities_that_can_be_small(name: str, dataset: Dat
 @EVERY_METHOD
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
 def test_cpu_and_gpu_agree(name: str, dataset: Dataset) -> None:
+    # The gradient of the intercept starts at 0 up to rounding, which Adam magnifies until other steps outweigh it.
+    epochs = {} if name == "popularity" else FAST
     scores = [
-        cp.make(name, device=device, **FAST).fit(dataset.train, probe=dataset.probe).predict_log(dataset.test)
+        cp.make(name, device=device, **epochs).fit(dataset.train, probe=dataset.probe).predict_log(dataset.test)
         for device in ("cpu", "cuda")
     ]
     assert np.abs(scores[0] - scores[1]).max() < 1e-3
