@@ -12,7 +12,6 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from counterpoise.balance.exponential_family import weighted_sum
 from counterpoise.balance.kernels import BANDWIDTH_PAIRS, Gaussian, Kernel
 from counterpoise.balance.penalties import whitening
 from counterpoise.balance.population import Points, Population, kernel_rows
@@ -87,21 +86,41 @@ def held_out_imbalance(
     `rms_sd`: root mean square imbalance in population standard deviations; `max_sd` the largest; `mmd`: the root of
     v'K^-1 v, the largest bias of any function in their span with RKHS norm 1.
     """
+    found = held_out_imbalances(observed, [weights], population, kernel, functions, seed, balanced_at)
+    return None if found is None else found[0]
+
+
+def held_out_imbalances(
+    observed: Points,
+    weights: Sequence[Tensor],
+    population: Population,
+    kernel: Kernel | None = None,
+    functions: int = 200,
+    seed: int = 1,
+    balanced_at: Tensor | None = None,
+) -> list[dict[str, float]] | None:
+    """`held_out_imbalance` under several weights, of the same functions."""
     generator = torch.Generator().manual_seed(HELD_OUT_SEED + seed)
     kernel = (kernel or Gaussian()).with_bandwidth(population.draw(2 * BANDWIDTH_PAIRS, generator))
     centres = _draw_others(population, functions, generator, balanced_at)
     if len(centres) < MIN_HELD_OUT:
         return None
     mean, deviation = population.kernel_moments(kernel, centres)
-    share = weights.double().to(centres.device) / float(weights.double().sum())
-    difference = (weighted_sum(kernel_rows(kernel, centres, observed), share) - mean).cpu()
-    scaled = difference / deviation.clamp(min=1e-15).cpu()
-    between = kernel(centres.double(), centres.double()).cpu().numpy()
-    return {
-        "rms_sd": float(scaled.square().mean().sqrt()),
-        "max_sd": float(scaled.abs().max()),
-        "mmd": float(np.linalg.norm(difference.numpy() @ whitening(between))),
-    }
+    shares = torch.stack([each.double().to(centres.device) / float(each.double().sum()) for each in weights], 1)
+    rows = kernel_rows(kernel, centres, observed)
+    parts = rows.each_chunk(lambda blocks: torch.stack([shares[part].T @ values for part, values in blocks]).sum(0))
+    root = whitening(kernel(centres.double(), centres.double()).cpu().numpy())
+    found = []
+    for difference in (torch.stack(parts).sum(0) - mean).cpu():
+        scaled = difference / deviation.clamp(min=1e-15).cpu()
+        found.append(
+            {
+                "rms_sd": float(scaled.square().mean().sqrt()),
+                "max_sd": float(scaled.abs().max()),
+                "mmd": float(np.linalg.norm(difference.numpy() @ root)),
+            }
+        )
+    return found
 
 
 def _draw_others(population: Population, count: int, generator: torch.Generator, taken: Tensor | None) -> Tensor:

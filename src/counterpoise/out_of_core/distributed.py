@@ -126,7 +126,7 @@ def train_on_ray(
     with scratch as place, connected(engine.address, engine.workers) as ray:
         kept = _prepared(checkpoint or Checkpoint(place / CHECKPOINT, ""), learner)
         learned = Checkpoint(place / LEARNED, kept.key)
-        actor = ray.remote(num_cpus=0)(ProgressActor).remote()
+        actor = _beside_driver(ray)(ProgressActor).remote()
         task = WorkerTask(learner, batches, training, kept, learned, actor)
         try:
             with _reporting(ray, actor, callback):
@@ -146,6 +146,13 @@ def train_on_ray(
     if isinstance(error, DivergenceError | Interrupted):
         error.history = history
     raise error or DataError(f"{shared}: what the workers wrote there is not here. Put --cache on a disk that all see.")
+
+
+def _beside_driver(ray: Any) -> Any:
+    """The decorator of an actor without a core, on the machine of this process: others may die."""
+    strategies = import_ray("ray.util.scheduling_strategies")
+    here = strategies.NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    return ray.remote(num_cpus=0, scheduling_strategy=here)
 
 
 def _prepared(checkpoint: Checkpoint, learner: Learner | EnsembleLearner) -> Checkpoint:

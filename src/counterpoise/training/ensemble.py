@@ -34,7 +34,6 @@ from counterpoise.training.learner import Learner
 from counterpoise.training.optimizer import Rate
 from counterpoise.training.probe import FittedProbe, ProbeLabels
 
-JOINS_AFTER = 0.5  # of the epochs of a large log: from there on the predictor with the imputation learns too
 PRIOR_SD = 0.25  # of what `combine` adds to weight, slope and share of exposure, before it sees the probe: some hundred
 # rows move them a little, thousands as far as they are sure
 NEWTON_STEPS = 30
@@ -45,18 +44,22 @@ class Ensemble(Configurable):
     """Average the predictor with one that is trained without the imputation, as far as the probe trusts each.
 
     `weight`: of the predictor with the imputation, where no probe says otherwise; "auto" is `usual_weight`.
+    `starts`: the share of the epochs after which that predictor starts, from what the one without has learned by then;
+    with `patience`, or weights or an imputation that learn in its steps, it starts at once.
     """
 
     weight: float | str = "auto"
+    starts: float = 0.5
 
     def init(self, learner: Learner, context: FitContext) -> Learner | EnsembleLearner:
         """All members as one learner; the learner as it is where there is nothing to average or to calibrate with."""
         if self.weight != "auto":
             check_number("weight", self.weight, at_least=0, at_most=1, advice='Or "auto".')
+        check_number("starts", self.starts, at_least=0, at_most=0.9, advice="It is a share of the epochs.")
         if self.why_inactive(learner) is None:
             weight = usual_weight(context.log) if isinstance(self.weight, str) else self.weight
             members = [_without_imputation(learner, context), learner]
-            return EnsembleLearner(members, [1 - weight, weight], context)
+            return EnsembleLearner(members, [1 - weight, weight], context, self.starts)
         has_probe = context.probe is not None and len(context.probe) > 0
         return EnsembleLearner([learner], [1.0], context) if has_probe else learner
 
@@ -182,10 +185,12 @@ class EnsembleLearner:
     """Some learners on the same batches; the weights learn beside the last, which has the imputation.
 
     Where the log is streamed there is no second training: members learn from the probe at once, if at all.
-    Where `steps` counts, the last of several starts half-way, from what the first has learned by then.
+    The last of several starts after a share `starts` of the epochs, from what the first has learned by then.
     """
 
-    def __init__(self, members: Sequence[Learner], weights: Sequence[float], context: FitContext) -> None:
+    def __init__(
+        self, members: Sequence[Learner], weights: Sequence[float], context: FitContext, starts: float = 0.0
+    ) -> None:
         self.context = context if context.log.in_memory else None
         self.labels = [member.probe for member in members]  # of the probe, to be learned later
         if self.context is not None and members[-1].probe is not None:
@@ -195,11 +200,17 @@ class EnsembleLearner:
         self.weights, self.imputation, self.ordinal = self.main.weights, self.main.imputation, self.main.ordinal
         self.uses_pairs, self.batches = self.main.uses_pairs, self.main.batches
         self.scorer = EnsembleScorer([member.scorer for member in members], weights)
-        self.joins_after, self.learning, training, rows = 0, self.members, context.training, len(context.log)
-        if len(members) > 1 and training.counts_steps(rows) and training.patience is None:
-            self.joins_after, self.learning = round(JOINS_AFTER * training.planned_epochs(rows)), self.members[:-1]
+        alone = round(starts * context.training.planned_epochs(len(context.log)))
+        self.alone, self.learning = alone, self.members  # the epochs of the first members alone; those who learn
+        if alone and context.training.patience is None and not self._parts_learn():
+            self.learning = self.members[:-1]
             self.joined_weights = self.scorer.weights.clone()
             self.scorer.weights.copy_(torch.eye(len(members))[0])
+
+    def _parts_learn(self) -> bool:
+        """Whether steps of the last member teach weights or an imputation too."""
+        parts = (self.weights, FittedWeights), (self.imputation, FittedImputation)
+        return any(type(part).step is not base.step for part, base in parts)
 
     def start_epoch(self, epoch: int) -> None:
         """Let the weights look at the whole log, and then all members at the weights.
@@ -212,7 +223,7 @@ class EnsembleLearner:
             if epoch in member.prior_epochs:
                 self.main.scorer.base().take_estimates(member.scorer.base())
                 self.main.scale_prior()
-        if self.learning is not self.members and epoch > self.joins_after:
+        if self.learning is not self.members and epoch > self.alone:
             self._join()
 
     def _join(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from counterpoise.training.probe import FittedProbe, ProbeLabels
 
 
+BLOCK_ROWS = 1 << 18  # rows whose information is computed at a time: 1 MB of each number of a row
 NO_PROBE = (
     "`probe` must be given for the risk 'probe', with a ProbeLabels part as `probe_labels`: it is the mean error on a "
     "small uniformly collected sample."
@@ -159,7 +160,7 @@ class Learner:
         `estimate`: take precisions that the scorer can estimate from what it has learned so far
         (`Scorer.estimated_precisions`).
         """
-        ratio, prior_scale = self.weights.ratio.double().cpu() / self.unit, self.imputation.prior_scale
+        ratio, prior_scale = self.weights.ratio.double() / self.unit, self.imputation.prior_scale
         ratio = torch.ones_like(ratio) if self.risk_name == "exposed" else ratio  # where every click counts as one
         if self.risk_name == "snips":  # where weights count by their share of the sum
             ratio = ratio / ratio.mean()
@@ -194,10 +195,11 @@ class Learner:
     def _centre_biases(self) -> None:
         """`Scorer.centre_biases` by the prior precisions of users and items with rows."""
         if self.rated is None:
-            self.rated = {"user": torch.zeros(self.scorer.n_users), "item": torch.zeros(self.scorer.n_items)}
+            zeros = self.weights.ratio.new_zeros
+            self.rated = {"user": zeros(self.scorer.n_users), "item": zeros(self.scorer.n_items)}
             for codes in self.log.codes():
                 for known, of_rows in zip(self.rated.values(), codes, strict=True):
-                    known[of_rows.cpu().long()] = 1.0
+                    known.index_fill_(0, of_rows.long(), 1.0)
         found = {}
         for place, (name, parameter) in enumerate(self.scorer.named_parameters()):
             side, own = self.scorer.side(name), self.optimizer.row_precisions.get(place)
@@ -219,13 +221,13 @@ class Learner:
 
         def add(users: Tensor, items: Tensor, of_rows: Tensor) -> None:
             for total, codes in zip(information.values(), (users, items), strict=True):
-                total.index_add_(0, codes.cpu().long(), of_rows.double().cpu())
+                total.index_add_(0, codes.long(), of_rows.double())
 
-        for users, items in self.log.codes() if self.risk_name != "probe" else ():
+        for users, items in _blocks(self.log.codes()) if self.risk_name != "probe" else ():
             rows = slice(start, start + len(users))
             levels = None if self.ordinal is None else self.ordinal.levels[rows]
             of_rows = _information(self.scorer(users, items) + self.offset, self.ordinal, levels)
-            add(users, items, ratio[rows] * of_rows.double().cpu())
+            add(users, items, ratio[rows] * of_rows.double())
             start += len(users)
         if self.probe is not None:
             users, items = self.probe.users, self.probe.items
@@ -233,7 +235,7 @@ class Learner:
             of_rows = of_rows * (float(self.probe.share) * len(ratio) / len(users))
             add(users, items, of_rows)
             self.probe.estimate_precision(of_rows.sum())
-        self.scorer.estimate_precisions(information["user"], information["item"])
+        self.scorer.estimate_precisions(information["user"].cpu(), information["item"].cpu())
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """One step of every part; the loss of the predictor before its own."""
@@ -408,16 +410,23 @@ def prior_epochs(epochs: int) -> range:
     return range(1 + epochs // 7, 1 + 3 * epochs // 4, max(1, epochs // 15))
 
 
+def _blocks(codes: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same codes in blocks that lie in cache on a CPU."""
+    for users, items in codes:
+        size = BLOCK_ROWS if users.device.type == "cpu" else max(1, len(users))
+        yield from zip(torch.split(users, size), torch.split(items, size), strict=True)
+
+
 def _row_scales(ratio: Tensor, log: Batches, sizes: dict[str, int]) -> dict[str, Tensor]:
     """min(1, sum w^2 / sum w) over the rows of each user and of each item; 1 for one without rows. (size,)
 
-    On the CPU, where sums do not depend on the order of threads.
+    Sums in float64: in what order a GPU adds changes no digit of a prior in float32.
     """
     sums, start = {side: ratio.new_zeros(2, size) for side, size in sizes.items()}, 0
-    for block in log.codes():
+    for block in _blocks(log.codes()):
         part = ratio[start : start + len(block[0])]
         for total, codes in zip(sums.values(), block, strict=True):
-            total.index_add_(1, codes.cpu().long(), torch.stack([part, part.square()]))
+            total.index_add_(1, codes.long(), torch.stack([part, part.square()]))
         start += len(part)
     return {side: share_of_prior(both) for side, both in sums.items()}
 

@@ -53,7 +53,8 @@ class Adam:
         for place, precision in enumerate(whole):
             if self.parameters[place].numel():  # CUDA's fused kernel refuses tables without columns
                 self._places.setdefault(precision, []).append(place)
-        self._halves = self.first[0].new_tensor(whole) / 2
+        self._whole = [place for place in range(len(whole)) if place not in self.row_precisions]
+        self._halves = self.first[0].new_tensor([whole[place] for place in self._whole]) / 2
 
     def scale_precisions(self, scales: Mapping[int, Tensor]) -> None:
         """Multiply the prior precision of each row of some parameters, given by their places; (rows,) each.
@@ -89,9 +90,14 @@ class Adam:
     @torch.no_grad()
     def penalty(self) -> Tensor:
         """The sum of 1/2 precision |parameter|^2."""
-        total = torch.stack(torch._foreach_norm(self.parameters)).square() @ self._halves
+        total = self._halves.new_zeros(())
+        if self._whole:
+            norms = torch._foreach_norm([self.parameters[place] for place in self._whole])
+            total = torch.stack(norms).square() @ self._halves
         for place, precision in self.row_precisions.items():
-            total = total + (precision * self.parameters[place].square()).sum() / 2
+            parameter = self.parameters[place]
+            squares = torch.linalg.vector_norm(parameter.view(len(parameter), -1), dim=1).square()
+            total = total + squares @ precision.flatten() / 2
         return total
 
     def _move(self, gradients: Sequence[Tensor], rate: Rate) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from counterpoise.balance.diagnostics import held_out_imbalance, warn_of_collapse
+from counterpoise.balance.diagnostics import held_out_imbalances, warn_of_collapse
 from counterpoise.balance.features import ConstantFeatures, Source, observed_pairs, pair_features
 from counterpoise.balance.functions import FittedFunctions, FittedKernels, Functions, KernelFunctions, check_penalty
 from counterpoise.balance.path import Path, balance_keeping
@@ -216,14 +216,15 @@ class BalancedWeights(FittedWeights):
         return self.known_facts
 
     def _facts(self) -> dict[str, Any]:
+        held_out = [fold.held_out([self.prior.ratio[fold.rows], self.ratio[fold.rows]]) for fold in self.folds]
         chosen = [fold.path for fold in self.folds if fold.path is not None]
         found = {"path": path_facts(chosen, self.folds[0].kept)} if chosen else {}
         return (
             solution_facts([fold.result for fold in self.folds])
             | found
             | {
-                "held_out_before": _mean([fold.held_out(self.prior.ratio[fold.rows]) for fold in self.folds]),
-                "held_out_after": _mean([fold.held_out(self.ratio[fold.rows]) for fold in self.folds]),
+                "held_out_before": _mean([None if found is None else found[0] for found in held_out]),
+                "held_out_after": _mean([None if found is None else found[1] for found in held_out]),
                 "balanced": [fold.certificate() for fold in self.folds],
                 "warning": warn_of_collapse(self.ratio.cpu(), COLLAPSE_ADVICE),
             }
@@ -367,10 +368,10 @@ class _Fold:
             "relaxed": result.relaxed.tolist(),
         }
 
-    def held_out(self, ratio: Tensor) -> dict[str, float] | None:
-        """Balance on kernel functions that were not balanced."""
+    def held_out(self, ratios: list[Tensor]) -> list[dict[str, float]] | None:
+        """Balance on kernel functions that were not balanced, under each of these ratios."""
         centres = self.fitted.centres if isinstance(self.fitted, FittedKernels) else None
-        return held_out_imbalance(self.observed, ratio, self.population, balanced_at=centres)
+        return held_out_imbalances(self.observed, ratios, self.population, balanced_at=centres)
 
 
 def _mean(folds: list[dict[str, float] | None]) -> dict[str, float] | None:
