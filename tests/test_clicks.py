@@ -337,6 +337,12 @@ def test_taste_without_evidence_is_shrunk_to_that_of_all() -> None:
         assert low <= shares[0] <= high
 
 
+def test_factors_that_the_prior_holds_at_0_have_no_taste() -> None:
+    model = cp.make("counterpoise", feedback="clicks", l2=1e30).fit(clicks())
+    assert model.facts_["taste"]["shares"] == [0.0] * len(model.facts_["taste"]["shares"])
+    assert np.isfinite(model.predict([0], [1])).all()
+
+
 def test_adam_finds_what_least_squares_solves() -> None:
     log = clicks()
     parts = {"risk": "dr", "imputation": cp.Constant(0.0), "error": "linear", "feedback": "clicks"}
