@@ -461,6 +461,14 @@ def test_impressions_are_learned_as_ratings() -> None:
 # What is refused, and what every method does
 
 
+def test_weights_of_a_hold_out_of_impressions_speak_of_what_is_shown() -> None:
+    log = cp.simulate(n_users=60, n_items=40, density=0.2, seed=0).dataset.train
+    shown = FeedbackLog.from_arrays(log.users, log.items, log.labels, feedback="impressions")
+    train, holdout, _ = cp.split(shown, 0.3)
+    assumption = cp.weigh_holdout(holdout, train).assumption
+    assert "Relevance that decides what is shown, and that these features do not show" in assumption
+
+
 def test_settings_that_do_not_fit_clicks_are_refused() -> None:
     log = clicks()
     with pytest.raises(ConfigError, match="`feedback` must be 'clicks' for risk='pairwise'"):

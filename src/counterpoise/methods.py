@@ -1050,7 +1050,7 @@ def _full_name(model: DebiasedRecommender, setting: str) -> str:
     if len(nearest) != 1:
         known = sorted({_last(name) for name in names})
         problem = f"is ambiguous: {', '.join(nearest)}." if nearest else f"is unknown. Settings: {', '.join(known)}."
-        raise ConfigError(f"setting `{setting}` {problem}{'' if nearest else did_you_mean(setting, known)}")
+        raise ConfigError(f"setting `{setting}` {problem}{'' if nearest else did_you_mean(_last(setting), known)}")
     return nearest[0]
 
 
