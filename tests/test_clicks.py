@@ -173,6 +173,17 @@ def test_the_click_model_is_the_likelihood_of_clicks() -> None:
     )
 
 
+def test_the_gradient_of_the_click_model_is_that_of_posterior_targets() -> None:
+    """Of an unclicked pair: P(relevant | not clicked) = gamma (1 - mu) / (1 - gamma mu), as in ReCRec."""
+    world = World(6)
+    logits = torch.from_numpy(world.logits).requires_grad_()
+    mu, gamma = torch.from_numpy(world.theta), torch.sigmoid(logits).detach()
+    missed = no_click_error(logits, torch.log(mu / (1 - mu))).sum()
+    posterior = gamma * (1 - mu) / (1 - gamma * mu)
+    targets = risks.error(posterior, logits).sum()
+    assert torch.allclose(*(torch.autograd.grad(loss, logits)[0] for loss in (missed, targets)))
+
+
 # Batches and weights
 
 
@@ -281,6 +292,18 @@ def test_the_objective_of_least_squares_is_the_sum_over_all_pairs() -> None:
     y, scores = clicked(log), users @ items.T
     slow = ((1 + 4 * y) * (y - scores) ** 2).sum() + 2 * ((users**2).sum() + (items**2).sum())
     assert float(learner.objective()) == pytest.approx(slow, rel=1e-4)
+
+
+def test_least_squares_without_confidence_are_a_shrunken_svd() -> None:
+    """min |Y - AB'|^2 + l2 (|A|^2 + |B|^2): the largest singular values minus l2, where that is above 0."""
+    log, rank, l2 = clicks(), 3, 0.4
+    learner = learner_of(log, cp.make("wmf", confidence=0.0, rank=rank, l2=l2))
+    for _ in range(300):
+        learner.sweep()
+    users, items = (table.double().numpy() for table in learner.tables())
+    left, values, right = np.linalg.svd(clicked(log))
+    shrunken = np.maximum(values[:rank] - l2, 0)
+    assert users @ items.T == pytest.approx(left[:, :rank] * shrunken @ right[:rank], abs=1e-3)
 
 
 def test_a_sweep_returns_what_it_minimises() -> None:
