@@ -1,4 +1,4 @@
-"""Named methods: each function builds a fresh recommender, with its formula and citation beside it.
+"""Named methods: each function builds a fresh recommender, with its formula and citation.
 
 Notation: e the error, e^ the imputed error, w = 1 / propensity the weight, O the log, D all pairs. `make` builds a
 method by its name and changes settings by theirs. Parts are imported when a method that has them is built.

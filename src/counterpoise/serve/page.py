@@ -41,7 +41,7 @@ def render_page(run: ServedRun, user: str, k: str) -> tuple[str, int]:
 
 
 def page_lists(run: ServedRun, user: str, k: int) -> list[dict[str, Any]]:
-    """The list of the run, and beside it that of the baseline run or else the most rated items."""
+    """The list of the run, next to that of the baseline run or else of the most rated items."""
     code = run.user(user)
     title = f"{'Debiased' if run.is_corrected else 'Not corrected'}: {run.method}"
     words = words_of(run.feedback)
