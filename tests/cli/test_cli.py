@@ -301,7 +301,7 @@ def test_new_users_get_lists_from_a_file_of_ratings(
     assert one[0]["user_id"] == "new"
     assert one[0]["item_id"] != rows[0]["item_id"]
     assert main(["recommend", str(run), "--ratings", str(given), "--users", "u3"]) == 2
-    assert "`--users` are of the log, and `--ratings` not both" in capsys.readouterr().err
+    assert "give --users (users of the log) or --ratings" in capsys.readouterr().err
 
 
 def test_items_and_pairs_are_left_out(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
