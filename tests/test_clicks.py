@@ -173,6 +173,17 @@ def test_the_click_model_is_the_likelihood_of_clicks() -> None:
     )
 
 
+def test_the_gradient_of_the_click_model_is_that_of_posterior_targets() -> None:
+    """Of an unclicked pair: P(relevant | not clicked) = gamma (1 - mu) / (1 - gamma mu), as in ReCRec."""
+    world = World(6)
+    logits = torch.from_numpy(world.logits).requires_grad_()
+    mu, gamma = torch.from_numpy(world.theta), torch.sigmoid(logits).detach()
+    missed = no_click_error(logits, torch.log(mu / (1 - mu))).sum()
+    posterior = gamma * (1 - mu) / (1 - gamma * mu)
+    targets = risks.error(posterior, logits).sum()
+    assert torch.allclose(*(torch.autograd.grad(loss, logits)[0] for loss in (missed, targets)))
+
+
 # Batches and weights
 
 
@@ -283,6 +294,18 @@ def test_the_objective_of_least_squares_is_the_sum_over_all_pairs() -> None:
     assert float(learner.objective()) == pytest.approx(slow, rel=1e-4)
 
 
+def test_least_squares_without_confidence_are_a_shrunken_svd() -> None:
+    """min |Y - AB'|^2 + l2 (|A|^2 + |B|^2): the largest singular values minus l2, where that is above 0."""
+    log, rank, l2 = clicks(), 3, 0.4
+    learner = learner_of(log, cp.make("wmf", confidence=0.0, rank=rank, l2=l2))
+    for _ in range(300):
+        learner.sweep()
+    users, items = (table.double().numpy() for table in learner.tables())
+    left, values, right = np.linalg.svd(clicked(log))
+    shrunken = np.maximum(values[:rank] - l2, 0)
+    assert users @ items.T == pytest.approx(left[:, :rank] * shrunken @ right[:rank], abs=1e-3)
+
+
 def test_a_sweep_returns_what_it_minimises() -> None:
     for name in ("wmf", "eals"):
         learner = learner_of(clicks(), cp.make(name))
@@ -335,6 +358,12 @@ def test_taste_without_evidence_is_shrunk_to_that_of_all() -> None:
         model = cp.make("counterpoise", feedback="clicks").fit(FeedbackLog.from_arrays(user, item))
         shares = model.facts_["taste"]["shares"]
         assert low <= shares[0] <= high
+
+
+def test_factors_that_the_prior_holds_at_0_have_no_taste() -> None:
+    model = cp.make("counterpoise", feedback="clicks", l2=1e30).fit(clicks())
+    assert model.facts_["taste"]["shares"] == [0.0] * len(model.facts_["taste"]["shares"])
+    assert np.isfinite(model.predict([0], [1])).all()
 
 
 def test_adam_finds_what_least_squares_solves() -> None:
@@ -455,6 +484,14 @@ def test_impressions_are_learned_as_ratings() -> None:
 # What is refused, and what every method does
 
 
+def test_weights_of_a_hold_out_of_impressions_speak_of_what_is_shown() -> None:
+    log = cp.simulate(n_users=60, n_items=40, density=0.2, seed=0).dataset.train
+    shown = FeedbackLog.from_arrays(log.users, log.items, log.labels, feedback="impressions")
+    train, holdout, _ = cp.split(shown, 0.3)
+    assumption = cp.weigh_holdout(holdout, train).assumption
+    assert "Relevance that decides what is shown, and that these features do not show" in assumption
+
+
 def test_settings_that_do_not_fit_clicks_are_refused() -> None:
     log = clicks()
     with pytest.raises(ConfigError, match="`feedback` must be 'clicks' for risk='pairwise'"):
@@ -469,7 +506,7 @@ def test_settings_that_do_not_fit_clicks_are_refused() -> None:
         cp.make("wmf", error="log").fit(log)
     with pytest.raises(ConfigError, match="`weights` must be the same for all users for LeastSquares"):
         cp.make("eals", **{"weights__weights": cp.Popularity("both")}).fit(log)
-    with pytest.raises(ConfigError, match="must not be learned beside the predictor"):
+    with pytest.raises(ConfigError, match="must be ready before training"):
         cp.make("rel-mf", **{"weights__weights": cp.BalancedPropensity()}).fit(log)
 
 

@@ -104,6 +104,8 @@ def test_make_names_what_is_wrong() -> None:
         cp.make("mfx")
     with pytest.raises(ConfigError, match=r"setting `dimension` is unknown\. Settings: .*dim"):
         cp.make("mf", dimension=3)
+    with pytest.raises(ConfigError, match=r"setting `weights__strenght` is unknown\. .* Did you mean 'strength'\?"):
+        cp.make("akb-dr", weights__strenght=1)
     with pytest.raises(
         ConfigError, match="`backbone` must be a Backbone or one of 'mf', 'ncf', 'popularity', got 'gru'"
     ):

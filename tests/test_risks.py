@@ -11,7 +11,18 @@ from counterpoise import Dataset, DebiasedRecommender, Training
 from counterpoise.data.batches import Batch
 from counterpoise.imputation.base import Constant, Learned, NoImputation
 from counterpoise.models.matrix_factorization import MatrixFactorization
-from counterpoise.risks import direct, dr, error, ips, snips
+from counterpoise.risks import (
+    ERRORS,
+    direct,
+    dr,
+    error,
+    exposed,
+    exposure_cross_entropy,
+    ips,
+    negative_log_complement,
+    pairwise,
+    snips,
+)
 from counterpoise.training.contracts import FitContext
 from counterpoise.training.learner import Learner
 from counterpoise.weights.base import NaiveBayes, Uniform
@@ -56,6 +67,65 @@ def test_each_risk_is_its_formula_in_loops() -> None:
     assert float(snips(errors, ratio)) == pytest.approx(weighted / weights, rel=1e-12)
     assert doubly_robust(seen, WORLD.propensity, WORLD.imputed, WORLD.errors) == pytest.approx(corrected / total)
     assert float(direct(torch.from_numpy(WORLD.imputed).flatten())) == pytest.approx(imputed / total, rel=1e-12)
+
+
+def test_snips_by_a_given_total_divides_by_it() -> None:
+    errors, ratio = torch.tensor([1.0, 3.0]), torch.tensor([2.0, 0.5])
+    assert float(snips(errors, ratio, torch.tensor(7.0))) == pytest.approx((2.0 + 1.5) / 7)
+
+
+def test_errors_of_a_pair_are_their_formulas() -> None:
+    labels, logits = torch.tensor([1.0, 0.0, 0.3]), torch.tensor([0.7, -1.2, 2.0])
+    prediction = 1 / (1 + np.exp(-logits.numpy()))
+    expected = {"squared": (labels.numpy() - prediction) ** 2, "linear": (labels.numpy() - logits.numpy()) ** 2}
+    expected["log"] = -labels.numpy() * np.log(prediction) - (1 - labels.numpy()) * np.log(1 - prediction)
+    assert set(expected) == set(ERRORS)
+    for name, values in expected.items():
+        np.testing.assert_allclose(ERRORS[name](labels, logits).numpy(), values, rtol=1e-6)
+
+
+def test_the_risk_of_exposed_pairs_counts_each_pair_by_its_exposure() -> None:
+    """With true exposure and a right imputation it is mean over D of exposure x error."""
+    seen, exposure = WORLD.observe(), torch.from_numpy(WORLD.propensity).flatten()
+    density, on_pairs = seen.rows / WORLD.pairs, torch.from_numpy(WORLD.imputed).flatten()
+    value = float(exposed(seen.at(WORLD.errors), seen.at(WORLD.imputed), on_pairs, exposure, density))
+    residual = np.where(seen.mask, WORLD.errors - WORLD.imputed, 0)
+    assert value == pytest.approx((WORLD.propensity * WORLD.imputed + residual).mean(), rel=1e-10)
+
+
+@pytest.mark.parametrize("floor", [np.inf, 0.2])
+def test_the_pairwise_risk_is_its_formula_in_loops(floor: float) -> None:
+    rng = np.random.default_rng(0)
+    clicked, others = rng.normal(size=4), rng.normal(size=(3, 4))  # three copies of the rows
+    weight, beside = rng.uniform(0.5, 3, 4), rng.uniform(0.5, 2.0, (3, 4))
+    terms = [
+        max(weight[row] * (1 - beside[copy, row]) * np.log1p(np.exp(others[copy, row] - clicked[row])), -floor)
+        for copy in range(3)
+        for row in range(4)
+    ]
+    assert (np.min(terms) == -floor) == np.isfinite(floor)
+    tensors = [torch.from_numpy(values) for values in (clicked, others.ravel(), weight, beside.ravel())]
+    assert float(pairwise(*tensors, floor)) == pytest.approx(np.mean(terms), rel=1e-12)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4, "each"])
+def test_the_negative_log_complement_and_its_gradient_are_their_formula(share: float | str) -> None:
+    logits = torch.tensor([-3.0, 0.2, 1.5, 4.0], dtype=torch.float64, requires_grad=True)
+    shares = torch.tensor([0.0, 0.3, 0.9, 1.0], dtype=torch.float64) if share == "each" else float(share)
+    expected = -(1 - shares * torch.sigmoid(logits)).log().mean()
+    (slope,) = torch.autograd.grad(2 * expected, logits)
+    found = negative_log_complement(logits, shares)
+    (got,) = torch.autograd.grad(2 * found, logits)
+    assert float(found.detach()) == pytest.approx(float(expected.detach()), rel=1e-12)
+    torch.testing.assert_close(got, slope)
+
+
+def test_the_cross_entropy_of_exposure_knows_only_the_observed_rows() -> None:
+    seen, logits = WORLD.observe(), torch.from_numpy(WORLD.logits)
+    p = torch.sigmoid(logits).numpy()
+    expected = -np.where(seen.mask, np.log(p), np.log(1 - p)).mean()
+    found = exposure_cross_entropy(logits.flatten(), seen.at(WORLD.logits), seen.rows / WORLD.pairs)
+    assert float(found) == pytest.approx(expected, rel=1e-10)
 
 
 def test_dr_without_imputation_is_ips() -> None:

@@ -6,7 +6,12 @@ import importlib.util
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from pages import PAGES, ROOT
@@ -41,6 +46,57 @@ def test_search_finds_pages_and_the_api(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text(encoding="utf-8")
     assert "choosing.html" in index
     assert "KernelBalancer" in index
+
+
+SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
+PICTURED = ("index", "choosing", "results", "how-it-works", "notebooks/recommender")
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    """Answers without a line for each request."""
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def served(site: Path) -> Iterator[str]:
+    """The URL of the site: its search reads a file, which browsers let no script do without a server."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(site))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("device", SCREENS)
+def test_pages_are_readable_at_desktop_and_phone_width(
+    device: str, scheme: str, served: str, browser: Any, screenshots: Callable[[Any, str], Path]
+) -> None:
+    context = browser.new_context(viewport=SCREENS[device], is_mobile=device == "phone", color_scheme=scheme)
+    page, complaints, requests = context.new_page(), [], []
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: requests.append(request.url))
+    for name in PICTURED:
+        page.goto(f"{served}/{name}.html")
+        page.wait_for_load_state()
+        assert not page.evaluate("document.documentElement.scrollWidth > window.innerWidth"), name
+        paper, ink = (
+            sum(map(int, page.evaluate(f"getComputedStyle(document.body).{what}.match(/[0-9]+/g).slice(0, 3)")))
+            for what in ("backgroundColor", "color")
+        )
+        assert (paper < ink) == (scheme == "dark"), name
+        broken = "[...document.images].filter(i => !i.complete || !i.naturalWidth).map(i => i.src)"
+        page.evaluate("document.querySelectorAll('img').forEach(i => { i.loading = 'eager'; })")
+        page.wait_for_timeout(100)
+        assert page.evaluate(broken) == [], name
+        screenshots(page, f"docs-{name.replace('/', '-')}-{device}-{scheme}")
+    assert complaints == []
+    assert [url for url in requests if not url.startswith((served, "data:", "blob:"))] == []
+    context.close()
 
 
 def test_the_pictures_are_there_and_the_page_states_what_they_show(tmp_path: Path) -> None:

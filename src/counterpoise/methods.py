@@ -1,4 +1,4 @@
-"""Named methods: each function builds a fresh recommender, with its formula and citation beside it.
+"""Named methods: each function builds a fresh recommender, with its formula and citation.
 
 Notation: e the error, e^ the imputed error, w = 1 / propensity the weight, O the log, D all pairs. `make` builds a
 method by its name and changes settings by theirs. Parts are imported when a method that has them is built.
@@ -1203,7 +1203,7 @@ def _full_name(model: DebiasedRecommender, setting: str) -> str:
     if len(nearest) != 1:
         known = sorted({_last(name) for name in names})
         problem = f"is ambiguous: {', '.join(nearest)}." if nearest else f"is unknown. Settings: {', '.join(known)}."
-        raise ConfigError(f"setting `{setting}` {problem}{'' if nearest else did_you_mean(setting, known)}")
+        raise ConfigError(f"setting `{setting}` {problem}{'' if nearest else did_you_mean(_last(setting), known)}")
     return nearest[0]
 
 

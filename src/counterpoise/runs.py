@@ -265,7 +265,7 @@ def fit_and_evaluate(
     """Load the data, fit the method, and evaluate it where there is a test or a hold-out.
 
     `dataset`: what `prepare` has read, with its configuration; None to read it here.
-    `folder`: where checkpoints of a long fit are written; beside it the last finite epoch is saved where training is
+    `folder`: where checkpoints of a long fit are written; next to it the last finite epoch is saved where training is
     stopped or diverges, and in it the run before baselines are fitted. `resume`: continue from the checkpoint there.
     """
     if dataset is None:
@@ -339,7 +339,10 @@ def _checkpoint(
     changing = any(getattr(part, "adaptive", False) for part in model.weights.get_params().values())
     if changing or getattr(model.training, "patience", None) is not None:
         if resume:
-            raise ConfigError("`resume` does not go with patience, nor with weights that follow the errors (akb).")
+            raise ConfigError(
+                "`resume` cannot continue this fit: with `patience`, or with weights that follow the errors (akb-*), "
+                "no checkpoint is kept. Fit again without it."
+            )
         return None
     from counterpoise.training.checkpoint import Checkpoint
 

@@ -476,6 +476,7 @@ def test_reading_options_are_passed_on(tmp_path: Path) -> None:
         ({"name": "coat", "test_kind": "unifrom"}, "Did you mean 'uniform'?"),
         ({"name": "coat", "by": "times"}, "Did you mean 'time'?"),
         ({"name": "coat", "unknown_items": "skip"}, "`unknown_items` must be one of 'error', 'drop', 'popular'"),
+        ({"name": "coatt", "path": "b"}, "'coatt' is a path itself. Did you mean 'coat'?"),
         ({"name": "a.csv", "path": "b"}, "`path` goes with one of the names 'coat'"),
     ],
 )

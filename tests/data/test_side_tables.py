@@ -84,7 +84,7 @@ def test_id_in_two_rows_is_named(files: Path) -> None:
         ),
         ("user_id,name\na,al\nb,bo\nc,cy\n", r"no feature beside 'user_id': name \(no level is frequent\)"),
         ("a,1\na,2\n", "must have another id in the first field of each row"),
-        ("user_id\na\nb\n", "there is no feature beside 'user_id'. Add columns."),
+        ("user_id\na\nb\n", "there is no column of features besides 'user_id'. Add one"),
         ("user_id,age\na,1\nb\n", "row 3: expected 2 fields as in the first row, got 1"),
     ],
 )

@@ -95,7 +95,7 @@ def test_the_command_resumes_and_cleans_up(
     runs = [load_model(tmp_path / name).predict_log(rows) for name in ("whole", "run")]
     assert np.array_equal(*runs)
     assert main([*words, "--out", str(tmp_path / "run"), "--resume", "--patience", "2"]) == 2
-    assert "`resume` does not go with patience" in capsys.readouterr().err
+    assert "`resume` cannot continue this fit" in capsys.readouterr().err
 
 
 def test_a_stop_in_skipped_epochs_names_the_epoch_reached(

@@ -396,9 +396,8 @@ def test_functions_are_counted_fold_by_fold() -> None:
     counts = [len(fold["names"]) for fold in facts["weights"]["balanced"]]
     assert len(set(counts)) == 2  # a rule that stops by itself
     assert facts["weights"]["functions"] == max(counts)
-    assert any(
-        f"of {sum(counts)} functions keep some imbalance (relaxed)" in line for line in fit_lines(facts, len(log))
-    )
+    found = f"of {sum(counts)} functions keep some imbalance (relaxed)"
+    assert any(found in line for line in fit_lines(facts, len(log)))
 
 
 def test_theorem_1_in_training(world: SimulatedData, dataset: Dataset) -> None:

@@ -1,7 +1,7 @@
 """A folder of results with one file for each fit: it can be interrupted, resumed, and shared by processes.
 
 Files are written beside and renamed, so a result is there whole or not at all. A process that works on a fit holds a
-lock on a file beside it, which the system releases when the process dies.
+lock on a file next to it, which the system releases when the process dies.
 """
 
 from __future__ import annotations

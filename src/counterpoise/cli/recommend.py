@@ -98,9 +98,11 @@ def recommend(
     among = read_ids("candidates", candidates, candidates_file)
     without = read_ids("exclude", exclude, exclude_file)
     if exclude_pairs is not None and without is not None:
-        raise ConfigError("`--exclude` and `--exclude-pairs` cannot be given together: list the items' pairs.")
+        raise ConfigError(
+            "give --exclude or --exclude-pairs, not both: write the items to leave out into the file of pairs."
+        )
     if ratings is not None and asked is not None:
-        raise ConfigError("`--users` are of the log, and `--ratings` of users whom it does not have: give one of them.")
+        raise ConfigError("give --users (users of the log) or --ratings (users whom it does not have), not both.")
     with working("recommending", output.visible):
         model = load_model(run)
         choice: dict[str, Any] = {

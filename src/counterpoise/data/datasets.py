@@ -473,7 +473,8 @@ def load_dataset(
     split = Split(protocol, probe_fraction, seed, test_kind, holdout, by, unknown_users, unknown_items)
     if str(name) not in SOURCES:
         if path is not None:
-            raise ConfigError(f"`path` goes with one of the names {NAMES}; {str(name)!r} is a path itself.")
+            hint = did_you_mean(name, SOURCES)
+            raise ConfigError(f"`path` goes with one of the names {NAMES}; {str(name)!r} is a path itself.{hint}")
         files = _files(expanded(name), test, probe)
         if by in ("time", "leave-last") and options.get("timestamp_col") is None:
             options |= _usual_timestamps(files["train"], options.get("separator"))

@@ -212,7 +212,7 @@ class TableEncoder(Configurable):
         frame = as_polars(table)
         known = ids_of(frame, id_col)
         if len(frame.columns) == 1:
-            raise DataError(f"there is no feature beside {id_col!r}. Add columns.")
+            raise DataError(f"there is no column of features besides {id_col!r}. Add one, or leave the table out.")
         codes = known.encode(ids.column)
         absent = codes < 0
         if absent.all():

@@ -98,9 +98,9 @@ def weighted_evaluations(
     """The weighted evaluation of each model on the biased test of a dataset, all by the same balanced weights."""
     train, test = dataset.train, dataset.test
     if test is None:
-        raise DataError("they need a test.")
+        raise DataError("weighted estimates need a test, and there is none. Hold rows out, or give a test.")
     if test.labels.min() == test.labels.max():
-        raise DataError(f"they need labels of both kinds, and all {len(test):,} are {test.labels[0]:g}.")
+        raise DataError(f"weighted estimates need labels of both kinds, and all {len(test):,} are {test.labels[0]:g}.")
     weights = weigh_holdout(test, train, probe=dataset.probe)
     return {name: evaluate(model, test, k, weights=weights, train=train) for name, model in models.items()}
 

@@ -284,12 +284,17 @@ def balanced_weights(
     result = entropy_balance(h, np.zeros(width), tolerance, strength)
     balanced = ~result.relaxed
     names = " and ".join({"exposure": "what users were exposed to", "side": "the side features"}[s] for s in sources)
+    cause = (
+        "Relevance that decides what is shown"
+        if holdout.feedback == "impressions"
+        else "A liking that makes people rate"
+    )
     return HoldoutWeights(
         result.weights,
         "balanced",
         f"Unbiased if, among pairs alike in {names}, being observed does not depend on the label"
-        + (" beyond its own constant effect, which the probe shows." if label else ". A liking that makes people rate")
-        + ("" if label else ", and that these features do not show, would break it; a log cannot tell."),
+        + (" beyond its own constant effect, which the probe shows." if label else f". {cause},")
+        + ("" if label else " and that these features do not show, would break it; a log cannot tell."),
         h if balanced.all() else h[:, balanced],
         error if label and balanced[-1] else 0.0,
     )

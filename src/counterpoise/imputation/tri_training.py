@@ -71,8 +71,8 @@ class _FittedTriTraining(FittedImputation):
         self.share = float(agree(*self._probabilities(users, items), self.threshold).float().mean())
         if self.share == 0:
             raise ConfigError(
-                f"`threshold` must be a difference that the two models keep within on some pair, got {self.threshold:g}"
-                ", and they do on none. Raise it: 1 takes every pair."
+                f"`threshold` is {self.threshold:g}, and the two models differ by more on every pair, so none is left "
+                "to learn from. Raise it: 1 takes every pair."
             )
 
     def errors(self, batch: Batch, logits: Tensor, pair_logits: Tensor, errors: Tensor) -> tuple[Tensor, Tensor]:

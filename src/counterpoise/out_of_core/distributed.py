@@ -198,7 +198,7 @@ def _run(ray: Any, task: WorkerTask, workers: int, place: str) -> None:
 def _trainer() -> Any:
     """Ray's `TorchTrainer`, without the callback that cleans up after a lost job.
 
-    It asks Ray's dashboard: where there is none, as in a local instance, it takes 12 s to give up.
+    It asks Ray's dashboard: where there is none, as in a local instance, it waits 12 s for one.
     """
     base: Any = import_ray("ray.train.torch").TorchTrainer
 

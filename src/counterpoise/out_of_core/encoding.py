@@ -90,7 +90,7 @@ def shard_log(
     The files may have any schema as long as the named columns are there; without a `rating_col` every rating is 1.
     `separator`, `header`: as in `read_logs`. Every row counts: a pair that occurs twice was observed twice. `user_ids`,
     `item_ids`: all ids, by default those that occur here and in the files `beside` it. `memory`: files are read in
-    parts by so many threads that they fit; compressed text is unpacked into the cache first, and removed again.
+    parts by as many threads as fit into it; compressed text is unpacked into the cache first, and removed again.
     `engine`: where files are read, by default in threads. Workers of a Ray cluster must see the files.
     """
     names = {"user": user_col, "item": item_col} | ({} if rating_col is None else {"rating": rating_col})

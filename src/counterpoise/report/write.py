@@ -38,7 +38,7 @@ def write_report(
 ) -> dict[str, Any]:
     """Write the report of a saved run, or of a fitted model and its dataset; returns the facts that it shows.
 
-    `out`: the page, by default report.html in the folder of the run; the facts are written beside it as .json.
+    `out`: the page, by default report.html in the folder of the run; the facts are written next to it as .json.
     `test`: ratings to evaluate on: a log or a frame, for a run a file or the name of a dataset; by default those of
     the dataset.
     `test_kind`: how the pairs of a file were collected, "uniform" or "biased", which is assumed.
@@ -133,7 +133,8 @@ def check_out(out: str | Path) -> None:
         raise ConfigError(f"`out` must end in .html, got {str(out)!r}.")
     if out.with_suffix(".json").name == MANIFEST:
         raise ConfigError(
-            f"`out` must not be {out.name}: the facts beside it would be called {MANIFEST}, as a saved run."
+            f"`out` must not be {out.name}: its facts would be written to {MANIFEST}, the file of a saved run. Choose "
+            "another name."
         )
     check_writable(out.parent)
     for file in (out, out.with_suffix(".json")):

@@ -40,7 +40,7 @@ class ServedRun:
 
     @classmethod
     def load(cls, folder: Path, baseline: Path | None = None, unknown_users: Unknown = "error") -> ServedRun:
-        """Load a run, and a baseline run to show beside it; an error where either cannot be served."""
+        """Load a run, and a baseline run to show with it; an error where either cannot be served."""
         manifest, model = read_manifest(folder), load_model(folder)
         if read_manifest(folder) != manifest:
             raise DataError(f"{folder} was saved again while it was read. Try again.")

@@ -65,7 +65,7 @@ def history(run: ServedRun, user: int | None) -> tuple[list[dict[str, Any]], int
 
 
 def user_lists(run: ServedRun, user: str, k: int) -> list[dict[str, Any]]:
-    """The list of the run, and beside it that of the baseline run or else the most rated items."""
+    """The list of the run, next to that of the baseline run or else of the most rated items."""
     code, words = run.user(user), words_of(run.feedback)
     title = f"{'Debiased' if run.is_corrected else 'Not corrected'}: {run.method}"
     note = "Best first; items in the user's log are left out."

@@ -424,7 +424,7 @@ class _LeastSquares(ClosedFormLearner):
             clicked = torch.where(out, times, 0.0)
             second += ((c * clicked - trained)[:, None] * terms).T @ terms
             first += (1 + c) * (clicked * self.targets[rows]) @ terms
-        second.diagonal().add_(1e-9 * second.trace())
+        second.diagonal().add_(1e-9 * second.trace() + TINY)  # of factors that are all 0, too
         self.shares.copy_(torch.linalg.solve(second, first)[1:].clamp(0, 1).cummin(0)[0])
 
     @torch.no_grad()

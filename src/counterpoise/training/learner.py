@@ -314,7 +314,11 @@ class Learner:
         try:
             found = self.weights.intercept_shift(self.imputation.backbone)
         except DivergenceError as error:
-            warnings.warn(f"the intercept was left as it is: {error}", ConvergenceWarning, stacklevel=2)
+            warnings.warn(
+                f"predictions keep the mean of the training, as exactly balanced weights were not found: {error}",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
             return {}
         if found is None or not self.scorer.shift(found.shift):
             return {}

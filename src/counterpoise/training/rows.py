@@ -162,7 +162,7 @@ class Earlier(NamedTuple):
 def label_ratios(ratio: Tensor, labels: Tensor) -> tuple[float, float]:
     """The mean ratio of a log's rows with a label of 0, and with 1: what a rating of an unknown user counts.
 
-    Weights that depend on the label alone are met exactly. Of labels between, by least squares; 1 where there are none.
+    Weights that depend on the label alone are met exactly, those of labels between by least squares. 1 without rows.
     """
     ratio, labels = ratio.double(), labels.double()
     if not len(ratio):

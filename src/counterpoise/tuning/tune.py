@@ -252,7 +252,7 @@ def _result_or_error(fit: Callable[[], Errors]) -> Errors | Exception:
         errors = fit()
         risk = debiased_risk(errors).value
         if not math.isfinite(risk):
-            raise DivergenceError(f"the risk is {risk} on {len(errors.on_log)} rows held out.")
+            raise DivergenceError(f"training diverged: the risk on {len(errors.on_log)} held-out rows is {risk}.")
     except Exception as error:
         return error
     return errors

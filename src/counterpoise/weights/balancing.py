@@ -140,7 +140,9 @@ class Balancing(Weights):
         if not isinstance(self.embedder, Backbone):
             raise ConfigError(f"`embedder` must be a Backbone, got {self.embedder!r}.")
         if not hasattr(self.functions, "fit"):
-            raise ConfigError(f"`functions` must be Moments, KernelFunctions or their like, got {self.functions!r}.")
+            raise ConfigError(
+                f"`functions` must be what is balanced, such as Moments() or KernelFunctions(), got {self.functions!r}."
+            )
 
 
 def share_to_keep(rows: int, n_users: int, n_items: int) -> float:

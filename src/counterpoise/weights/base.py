@@ -68,7 +68,7 @@ class NaiveBayes(Weights):
         if not 0 < biased < 1:
             raise ConfigError(
                 f"naive Bayes weights need both labels in the rows trained on, whose mean label is {biased:g}. "
-                "Put others in their place, such as 'propensity', or a larger log."
+                "Choose other weights, such as weights='propensity', or use a larger log."
             )
         return LabelWeights(context, (1 - unbiased) / (1 - biased), unbiased / biased)
 

@@ -53,7 +53,8 @@ class RelativeExposure(Weights):
         inner = self.weights.init(context)
         if inner.needs_pairs:
             raise ConfigError(
-                "`weights` of RelativeExposure must not be learned beside the predictor. Use 'balancing'."
+                "`weights` of RelativeExposure must be ready before training, got some that are trained with the "
+                "predictor. Use 'balancing'."
             )
         return _RelativeExposure(self, context, inner)
 

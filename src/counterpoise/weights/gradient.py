@@ -134,7 +134,7 @@ class WeightModel(FittedWeights):
         return batch_error(log_mass.detach().exp(), len(self.context.log), pairs)
 
     def _population(self, batch: Batch) -> Population:
-        """All of D where the batch stands beside it, else the batch's pairs."""
+        """All of D where the batch has it, else the batch's pairs."""
         if batch.pair_users is None or batch.pair_items is None:
             return self.pairs
         return Sample(self.pairs.features(batch.pair_users, batch.pair_items))

@@ -125,7 +125,7 @@ class _JointPropensity(FittedWeights):
 
 @dataclass
 class BalancedPropensity(Weights):
-    """A model of o that balances what the predictor says, learned beside it: with `ips` IPS-V2, with `dr` DR-V2.
+    """A model of o that balances what the predictor says, trained together with it: with `ips` IPS-V2, with `dr` DR-V2.
 
     The model minimises, with predictions r^ and propensities p,
 
