@@ -186,6 +186,12 @@ def test_facts_are_kept_with_the_model(fitted: DebiasedRecommender, tmp_path: Pa
     assert len(files_of(tmp_path)) == 4
 
 
+def test_fit_facts_that_are_no_dict_are_refused(fitted: DebiasedRecommender, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`fit` must be a dict of facts, got 'by hand'"):
+        fitted.save(tmp_path / "run", fit="by hand")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".parquet"])
 def test_tables_are_written_by_their_ending(ending: str, tmp_path: Path) -> None:
     frame, path = pl.DataFrame({"a": [1, 2], "b": ["x", "y,z"]}), tmp_path / "new" / f"t{ending}"

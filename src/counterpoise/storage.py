@@ -215,6 +215,8 @@ def write_folder(
     taken = sorted(set(manifest) & set(facts or {}))
     if taken:
         raise ConfigError(f"{', '.join(map(repr, taken))} is a name that the manifest uses itself. Choose another.")
+    for name, found in _not_tables(facts or {}):
+        raise ConfigError(f"`{name}` must be a dict of facts, got {short_repr(found)}. Nothing was written.")
     try:
         text = json.dumps(manifest | dict(facts or {}), indent=2, allow_nan=False) + "\n"
     except (TypeError, ValueError) as error:
@@ -231,6 +233,11 @@ def write_folder(
     except OSError as error:
         reason = error.strerror or error
         raise DataError(f"{folder} cannot be written: {reason}. What was there is unharmed. {MAKE_ROOM}") from error
+
+
+def _not_tables(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The facts that must be tables and are not, by name."""
+    return [(name, facts[name]) for name in TABLES_OF_FACTS if not isinstance(facts.get(name), Mapping | None)]
 
 
 def remove_folder(folder: str | Path) -> None:
@@ -319,9 +326,8 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
         raise DataError(f"{path} is damaged: its list of files cannot be read. Fit and save again.")
-    for name in TABLES_OF_FACTS:
-        if not isinstance(manifest.get(name), dict | None):
-            raise DataError(f"{path} is damaged: {name!r} must be a table, got {short_repr(manifest[name])}.")
+    for name, found in _not_tables(manifest):
+        raise DataError(f"{path} is damaged: {name!r} must be a table, got {short_repr(found)}.")
     for entry in files.values():
         if not re.fullmatch(STORED_NAME, entry["file"]):
             raise DataError(f"{path} names {entry['file']!r}, which is not a file of this folder.")

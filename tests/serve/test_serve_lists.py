@@ -136,7 +136,7 @@ def test_one_user_and_one_item_can_be_served(tmp_path: Path) -> None:
 
 def test_folder_name_with_surrogates_can_be_served(fitted: DebiasedRecommender, tmp_path: Path) -> None:
     folder = tmp_path / "caf\udce9"
-    fitted.save(folder, fit="by hand")
+    fitted.save(folder, fit={"by": "hand"})
     run = ServedRun.load(folder)
     assert run.facts["run"] == "caf?"
     assert run.method == "recommendations"

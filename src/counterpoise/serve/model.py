@@ -55,8 +55,7 @@ class ServedRun:
     @property
     def method(self) -> str:
         """The name of the method, "recommendations" where the run does not tell it."""
-        fit = self.facts.get("fit")
-        return str(fit.get("method", "recommendations")) if isinstance(fit, dict) else "recommendations"
+        return str((self.facts.get("fit") or {}).get("method", "recommendations"))
 
     @property
     def feedback(self) -> str:
