@@ -652,10 +652,17 @@ def test_scratch_folder_of_a_killed_process_is_swept_by_the_next(tmp_path: Path)
     for name in (".out.abcd1234.partial", ".other.abcd1234.partial", "out.abcd1234.partial"):
         (tmp_path / name / "inside").mkdir(parents=True)
     with ScratchFolder.make(tmp_path, "out") as place:
-        left = {".other.abcd1234.partial", "out.abcd1234.partial", place.name, alive.path.name}
+        left = {".other.abcd1234.partial", "out.abcd1234.partial", place.parent.name, alive.path.parent.name}
         assert {entry.name for entry in tmp_path.iterdir()} == left
     alive.close()
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_scratch_folder_can_be_locked_by_whoever_writes_there(tmp_path: Path) -> None:
+    with ScratchFolder.make(tmp_path, "out") as place, write_lock(place):
+        place.rename(tmp_path / "done")
+    with ScratchFolder.make(tmp_path / "done", "weights"):
+        assert [entry.name for entry in tmp_path.iterdir()] == ["done"]
 
 
 def test_link_in_place_of_a_scratch_folder_is_not_followed(tmp_path: Path) -> None:

@@ -212,7 +212,8 @@ def _training_risk(learner: Learner, batch: Batch) -> float:
     logits = learner._logits(batch)
     errors = error(batch.labels, logits.rows)
     imputed = learner.imputation.errors(batch, logits.rows, logits.pairs, errors)
-    return float(learner._risk(batch, logits, errors, learner.weights.ratio, *imputed))
+    ratio = learner.weights.ratio
+    return float(learner._risk(batch, logits, errors, ratio, ratio[batch.rows], *imputed))
 
 
 @pytest.mark.parametrize("imputation", [Constant(0.3), Learned()])

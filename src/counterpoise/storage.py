@@ -471,10 +471,10 @@ def exclusive_use(folder: Path) -> Iterator[None]:
 
 @dataclass(eq=False)
 class ScratchFolder:
-    """A folder `.NAME.XXXXXXXX.partial` for what is not complete; gone when it is closed.
+    """A folder for what is not complete, inside `.NAME.XXXXXXXX.partial`; gone when it is closed.
 
-    Its process holds a lock on it. One that nobody holds was left by a process that was killed: the next scratch folder
-    in its place removes it.
+    Its process holds a lock on the outer folder, so the inner one can be locked by whoever writes there, and renamed.
+    One that nobody holds was left by a process that was killed: the next scratch folder in its place removes it.
     """
 
     path: Path
@@ -488,12 +488,15 @@ class ScratchFolder:
         with write_lock(parent):
             for left in [entry.path for entry in os.scandir(parent) if own.fullmatch(entry.name)]:
                 _remove_abandoned(Path(left))
-            path = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=PARTIAL, dir=parent))
-            return cls(path, _held(path))
+            outer = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=PARTIAL, dir=parent))
+            held = _held(outer)
+        path = outer / "content"
+        path.mkdir()
+        return cls(path, held)
 
     def close(self) -> None:
         """Remove what is still there."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        shutil.rmtree(self.path.parent, ignore_errors=True)
         if self.descriptor is not None:
             os.close(self.descriptor)
         self.descriptor = None

@@ -110,10 +110,10 @@ def test_fit_prints_the_balance_of_the_log(tmp_path: Path, capsys: pytest.Captur
     words = ["fit", str(tmp_path / "log.csv"), "--duplicates", "last", "--epochs", "2", "--out", str(tmp_path / "run")]
     assert main(words) == 0
     text = capsys.readouterr().out
-    assert "Logged pairs against all pairs, in SD" in text
+    assert "How the log differs from all pairs, in SD" in text
     assert "item popularity" in text
     assert main([*words, "--json"]) == 0
-    assert "against all pairs" not in capsys.readouterr().out
+    assert "How the log differs" not in capsys.readouterr().out
     assert main([*words, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
 

@@ -72,7 +72,7 @@ REFUSED = {  # what cannot be learned from, and the advice of its error
     ("one user", "ips"): "such as 'propensity'",
     ("one user", "dr-jl"): "such as 'propensity'",
     ("all labels 0", "counterpoise"): "another method",
-    **{("all labels 0", method): "such as 'propensity'" for method in ("ips", "dr-jl")},
+    **{("all labels 0", method): "such as weights='propensity'" for method in ("ips", "dr-jl")},
     **{(name, method): "Choose a method for clicks" for name in ("one pair", "all labels 1") for method in METHODS},
 }
 

@@ -110,7 +110,8 @@ def test_the_risk_is_doubly_robust_with_a_share_of_the_correction(
 def risk_of(learner: Learner, batch) -> torch.Tensor:
     logits = learner._logits(batch)
     errors = learner._errors(batch, logits.rows)
-    return learner._risk(batch, logits, errors, learner.weights.ratio, *learner._imputed(batch, logits, errors))
+    ratio, imputed = learner.weights.ratio, learner._imputed(batch, logits, errors)
+    return learner._risk(batch, logits, errors, ratio, ratio[batch.rows], *imputed)
 
 
 def test_the_predictor_starts_from_the_model_without_exposure(dataset: Dataset) -> None:

@@ -18,8 +18,8 @@ from counterpoise.training.checkpoint import Checkpoint
 from counterpoise.training.events import by_epoch
 
 
-class Stopped(Exception):
-    """The driver dies."""
+class Stopped(BaseException):
+    """The driver dies: nothing catches it."""
 
 
 def stop(epoch: int, planned: int, loss: float) -> None:

@@ -254,8 +254,10 @@ def test_direct_risk_refuses_an_ensemble(dataset: Dataset) -> None:
 
 def test_facts_hold_the_label_propensities(model: cp.DebiasedRecommender) -> None:
     facts = model.facts_["imputation"]
-    assert set(facts) == {"log_odds_ratio", "positive", "negative"}
-    assert facts["log_odds_ratio"] == pytest.approx(math.log(facts["positive"] / facts["negative"]))
+    assert set(facts) == {"log_odds_ratio", "positive", "negative", "interval"}
+    ratio = facts["positive"] / facts["negative"]
+    assert facts["log_odds_ratio"] == pytest.approx(math.log(ratio))
+    assert facts["interval"][0] < ratio < facts["interval"][1]
     assert facts["log_odds_ratio"] > 0
 
 
@@ -315,4 +317,4 @@ def test_one_member_has_no_weight_in_the_facts(dataset: Dataset) -> None:
     model = cp.make("mf", ensemble="average", **FAST).fit(dataset.train, dataset.probe)
     assert "weight" not in model.facts_["ensemble"]
     assert model.is_corrected
-    assert "it judged the predictors" in model.summary()
+    assert "they judged the predictions and were not learned" in model.summary()

@@ -179,7 +179,9 @@ def test_with_weights_of_1_on_the_log_and_0_beside_it_is_eib(dataset: Dataset) -
     errors = learner._errors(batch, logits.rows)
     imputed = imputed_loss(fitted.phi, batch, log_loss_of(logits.rows), log_loss_of(logits.pairs), density)
     found = density * (ips(errors, fitted.ratio) + imputed / density)
-    expected = eib._risk(batch, logits, errors, eib.weights.ratio, *eib._imputed(batch, logits, errors))
+    ratio = eib.weights.ratio
+    imputed = eib._imputed(batch, logits, errors)
+    expected = eib._risk(batch, logits, errors, ratio, ratio[batch.rows], *imputed)
     torch.testing.assert_close(found, expected)
 
 

@@ -436,7 +436,8 @@ def test_the_loss_of_ratings_sends_no_gradient_to_the_propensities(name: str, da
     logits = learner._logits(batch)
     errors = learner._errors(batch, logits.rows)
     imputed = learner._imputed(batch, logits, errors)
-    risk = learner._risk(batch, logits, errors, learner.weights.ratio, *imputed)
+    ratio = learner.weights.ratio
+    risk = learner._risk(batch, logits, errors, ratio, ratio[batch.rows], *imputed)
     towers, predictor = list(learner.weights.scorer.parameters()), list(learner.scorer.parameters())
     gradients = torch.autograd.grad(risk, [*towers, *predictor], allow_unused=True)
     assert all(gradient is None for gradient in gradients[: len(towers)])

@@ -304,16 +304,15 @@ def balance_log(
 def _write(folder: Path, frames: Iterator[pl.DataFrame], weights: Iterator[Any]) -> None:
     """The rows of all frames with their weights, in a folder that appears when it is complete."""
     with ScratchFolder.make(folder.parent, folder.name) as place:
-        inside, rest = place / "out", np.empty(0)
-        inside.mkdir()
+        rest = np.empty(0)
         for number, frame in enumerate(frames):
             while len(rest) < len(frame):
                 rest = np.concatenate([rest, next(weights)])
-            write_table(frame.with_columns(weight=rest[: len(frame)]), inside / f"part-{number:06d}.parquet")
+            write_table(frame.with_columns(weight=rest[: len(frame)]), place / f"part-{number:06d}.parquet")
             rest = rest[len(frame) :]
         if folder.exists():
             folder.rmdir()
-        inside.rename(folder)
+        place.rename(folder)
 
 
 def _frames(

@@ -163,7 +163,7 @@ class Shards:
     def new_column(self) -> ShardColumn:
         """A column to be written, in a folder of its own: another process may weight the same log meanwhile."""
         scratch = ScratchFolder.make(self.folder, "weights")
-        return ShardColumn(self, f"{scratch.path.name}/weights", scratch)
+        return ShardColumn(self, f"{scratch.path.relative_to(self.folder)}/weights", scratch)
 
     def whole(self, name: str) -> NDArray[Any]:
         """A column in memory."""

@@ -595,7 +595,7 @@ def method_name(model: DebiasedRecommender) -> str:
     learns = [name for name, method in METHODS.items() if kind in method.feedback]
     names = [name for name in learns if _choices(METHODS[name].make(kind).to_config()) == choices]
     if len(names) > 1:  # some methods differ in numbers alone
-        own = {part: model.configuration_[part] for part in ("weights", "imputation")}
+        own = {part: model.configuration_[part] for part in ("weights", "imputation", "closed_form")}
         names = [name for name in names if own.items() <= METHODS[name].make(kind).to_config().items()]
     return names[0] if len(names) == 1 else CUSTOM
 

@@ -49,7 +49,7 @@ def _probe(facts: Facts) -> str:
         return words_of(facts.get("feedback")).unknown_pairs
     if not probe["learned"]:
         rate = "ratio_of_positive" in facts["weights"] or {"log_odds_ratio", "label"} & set(facts["imputation"])
-        judged = "they chose between predictors and were not learned" if "ensemble" in facts else ""
+        judged = "they judged the predictions and were not learned" if "ensemble" in facts else ""
         used = judged or ("only its share of positives was used" if rate else "its labels were not learned")
         return f"The probe has {_rows(facts)}: {used}."
     share = f", with {probe['share']:.0%} of the weight" if "share" in probe else ""
