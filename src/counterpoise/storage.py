@@ -473,7 +473,7 @@ def exclusive_use(folder: Path) -> Iterator[None]:
 class ScratchFolder:
     """A folder for what is not complete, inside `.NAME.XXXXXXXX.partial`; gone when it is closed.
 
-    Its process holds a lock on the outer folder, so the inner one can be locked by whoever writes there, and renamed.
+    Its process holds a lock on the outer folder, so the inner one can be locked by its writer, and renamed.
     One that nobody holds was left by a process that was killed: the next scratch folder in its place removes it.
     """
 

@@ -368,10 +368,21 @@ def sweep(
 @with_options
 def protocols(
     output: OutputOptions,
-    names: Annotated[list[str] | None, typer.Argument(help="Protocols to show.", show_default="all")] = None,
-    out: Annotated[Path | None, option("Folder for the tables.", shown="nothing is written")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(help="Show these protocols in detail.", metavar="NAMES...", show_default="a list of all"),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        option("Write the tables to this folder.", metavar="FOLDER", shown="nothing is written", panel="Output"),
+    ] = None,
 ) -> None:
-    """List the evaluation protocols with what is published under each, and the constructions of the bias study."""
+    """List the evaluation protocols with what is published under each, and the constructions of the bias study.
+
+    For example:
+        counterpoise bench protocols
+        counterpoise bench protocols d-dr cdr
+    """
     from counterpoise.bench.bias import construction_sheet
     from counterpoise.bench.protocol import protocol_sheets
 
@@ -379,7 +390,7 @@ def protocols(
     show_sheets(sheets if names else [*sheets, construction_sheet()], [], out and out / "protocols", output)
 
 
-@app.command()
+@command(app)
 @with_options
 def protocol_effect(
     fits: FitOptions,
@@ -393,7 +404,7 @@ def protocol_effect(
     """How much of a published number is protocol: honest and paper splits, and two rules for empty users.
 
     For example:
-        counterpoise bench protocol --datasets coat --seeds 5
+        counterpoise bench protocol-effect --datasets coat --seeds 5
     """
     from counterpoise.bench.jobs import describe_failures
     from counterpoise.bench.protocol import COMPARED, sheets

@@ -15,7 +15,7 @@ from counterpoise.errors import ConfigError, check_choice
 
 
 class Setting(NamedTuple):
-    """What a protocol fixes for one dataset. Of whole stars, > 3 is >= 4."""
+    """What a protocol fixes for one dataset. On whole stars, > 3 is >= 4."""
 
     threshold: float  # ratings at or above it are positive
     k: int  # the length of the evaluated lists

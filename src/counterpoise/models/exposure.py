@@ -143,7 +143,7 @@ class _ExposureScorer(Scorer):
         return {f"inner.{name}": value for name, value in self.inner.estimates.items()} | self.own_estimates
 
     def estimate_precisions(self, users: Tensor, items: Tensor) -> None:
-        """Of the base, and of each exposure coefficient: large where the coefficient is within its error."""
+        """Precisions of the base and of each exposure coefficient: large where the coefficient is within its error."""
         self.inner.estimate_precisions(users, items)
         for now in self.own_estimates.values():
             squares = self.exposure_coefficients.detach().to(now).square()

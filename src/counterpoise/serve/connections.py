@@ -1,6 +1,6 @@
 """Sockets, and what a connection may cost: how many there are, how large a head is, how long a request may take.
 
-uvicorn accepts connections until the process runs out of file descriptors, keeps silent ones for ever, and collects a
+uvicorn accepts connections until the process runs out of file descriptors, never closes idle ones, and collects a
 head as long as it comes.
 """
 

@@ -95,7 +95,7 @@ class Side:
         that a's owner clicked, and t their targets, a = (w_a G + ridge I + confidence B'B)^-1 (1 + confidence) B't.
 
         In the basis of eigenvectors of G the first two terms are a diagonal S. With Z = B S^(-1/2) and c = confidence,
-        a = S^(-1/2) x, (I + c Z'Z) x = (1 + c) Z't, by so many steps of conjugate gradients from `start`, for all
+        a = S^(-1/2) x, (I + c Z'Z) x = (1 + c) Z't, by `steps` steps of conjugate gradients from `start`, for all
         owners at once: each step lowers the sum, and as many as there are factors are exact.
         """
         width, c = other.shape[1], self.confidence
