@@ -485,14 +485,14 @@ def test_sweep_with_only_failures_gives_the_reason(
     assert "`dim` must be an integer >= 0" in capsys.readouterr().out
 
 
-def test_missing_datasets_write_no_table(
+def test_missing_datasets_are_an_error_and_write_no_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for command in ("table", "protocol-effect"):
-        assert main(["bench", command, "--datasets", "yahoo-r3", "--methods", "mf", "--out", str(tmp_path / "r")]) == 0
-        assert "Webscope" in capsys.readouterr().out
+        assert main(["bench", command, "--datasets", "yahoo-r3", "--methods", "mf", "--out", str(tmp_path / "r")]) == 2
+        assert "Webscope" in capsys.readouterr().err
     assert not list((tmp_path / "r").glob("*.md"))
 
 

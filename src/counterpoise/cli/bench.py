@@ -129,7 +129,11 @@ class FitOptions(LogColumns, HoldoutOptions):
         reading = {name: value for name, value in self.given().items() if name not in own}
         common: dict[str, Any] = {"threshold": self.threshold, "settings": settings, "read_options": reading}
         common["feedback"] = self.feedback
-        return plan(*names, seeds, presets, protocols, **common)
+        planned, missing = plan(*names, seeds, presets, protocols, **common)
+        if missing and not planned:
+            ways = " ".join(f"{absent['dataset']} is missing. {absent['missing']}" for absent in missing)
+            raise ConfigError(f"`datasets` names nothing that is here: {ways}")
+        return planned, missing
 
 
 def show_sheets(
@@ -139,10 +143,10 @@ def show_sheets(
     output: OutputOptions,
     pictures: Sequence[Path] = (),
 ) -> None:
-    """Print sheets and write them to `files`.md, .json and .csv; without any sheet or `files`, nothing is written."""
+    """Print sheets and write them to `files`.md, .json and .csv; without `files`, nothing is written."""
     from counterpoise.bench.tables import write_sheets
 
-    paths = [*write_sheets(sheets, files.parent, files.name), *pictures] if sheets and files else []
+    paths = [*write_sheets(sheets, files.parent, files.name), *pictures] if files else []
     if output.as_json:
         facts = [sheet.to_dict() for sheet in sheets]
         show_json({"sheets": facts, "missing": missing, "files": list(map(str, paths))})
@@ -226,9 +230,6 @@ def table(
     check_number("tune", tune, at_least=0, integer=True)
     check_choice("preset", preset, PRESETS)
     planned, missing = fits.plan(datasets, methods, seeds, PRESETS[preset], [protocol])
-    if not planned:
-        show_sheets([], missing, run.out / name, output)
-        return
     if baseline is not None:
         baseline = baseline_title(baseline, {job.method: job.bench_method.title for job in planned})
     notes, chosen = biased_tests(planned), chosen or usual_metrics(planned, rules.metrics)
