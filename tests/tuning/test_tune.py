@@ -366,6 +366,13 @@ def test_probe_that_is_not_held_out_does_not_change_the_risk(dataset: cp.Dataset
     assert found.best_risk == alone.best_risk
 
 
+def test_trials_are_judged_by_the_measure_that_is_asked_for(dataset: cp.Dataset) -> None:
+    found = cp.tune(dataset.train, "mf", 2, **QUICK, measure="1 - AUC")
+    assert found.validation["measure"] == "1 - AUC"
+    validation = Validation.of(dataset.train, folds=found.validation["folds"], measure="1 - AUC")
+    assert found.best_risk == pytest.approx(validation.risk(found.make), abs=1e-9)
+
+
 def test_search_starts_from_the_model_of_another_builder(dataset: cp.Dataset) -> None:
     def small(method: str, **settings: Any) -> cp.DebiasedRecommender:
         return configure(make(method, dim=3, l2=7.0), **settings)
