@@ -572,7 +572,7 @@ def test_tuned_table_fits_all_seeds_with_the_settings_found(small: str, tuned_ta
         assert all(fit["settings"] == QUICK | row["settings"] for fit in fits)
     assert not any({"epochs", "dim"} & set(trial["settings"]) for row in searches for trial in row["tried"])
     for ending in ("md", "tex", "json"):
-        assert "same budget of 3 trials" in (tmp_path / f"table.{ending}").read_text()
+        assert "same budget of 3 trials, by the weighted AUC of" in (tmp_path / f"table.{ending}").read_text()
     assert "SKBIPS-Gau" in (tmp_path / "table-settings.md").read_text()
     facts = json.loads((tmp_path / "table-settings.json").read_text())[0]["rows"]
     assert {fact["method"] for fact in facts} == {"mf", "skb-ips-gau"}

@@ -139,12 +139,13 @@ def tuned_jobs(jobs: Sequence[Job], rows: Sequence[Mapping[str, Any]]) -> list[J
     return [replace(job, settings={**job.settings, **found.get(key, {})}) for job, key in zip(jobs, keys, strict=True)]
 
 
-def table_note(trials: int, file: str) -> str:
+def table_note(trials: int, file: str, jobs: Sequence[Job]) -> str:
     """What a table of tuned methods says about it."""
+    judges = {"DCG@10 of held-out clicks" if job.kind == "clicks" else "AUC of held-out rows" for job in jobs}
     return (
-        f"Tuned: every method with the same budget of {trials} trials, by the weighted AUC of held-out rows of the "
-        "training log of seed 0 (no row of the probe is held out, and the test is not read), then fitted with all "
-        f"seeds. What was found is in {file}."
+        f"Tuned: every method with the same budget of {trials} trials, by the weighted {' or '.join(sorted(judges))} "
+        "of the training log of seed 0 (no row of the probe is held out, and the test is not read), then fitted with "
+        f"all seeds. What was found is in {file}."
     )
 
 

@@ -234,7 +234,7 @@ def table(
     notes, chosen = biased_tests(planned), chosen or usual_metrics(planned, rules.metrics)
     if tune:
         planned, failures = tuned(planned, tune, run, run.out / f"{name}-settings", output.visible)
-        notes += [table_note(tune, f"{name}-settings.md"), *failures]
+        notes += [table_note(tune, f"{name}-settings.md", planned), *failures]
     found = summarise(run.fit(planned, output.visible), missing, chosen, notes=notes, baseline=baseline)
     for ending, layout in FORMATS.items():
         write_text(run.out / f"{name}.{ending}", layout(found))
