@@ -1,12 +1,13 @@
 """Make every number of README.md and docs/results.md again, from nothing, and say which differ: `make reproduce`.
 
-    python benchmarks/results.py [--jobs 2] [--out results] [--only coat probes] [--quick]
+    python benchmarks/results.py [--jobs 2] [--out results] [--only coat probes] [--fill] [--quick]
 
 Each experiment is a command; what it finds is kept in the folder OUT, so that a run that was stopped goes on. The
 tables of the pages are then read, and each number is compared with what was measured, as it is printed;
 OUT/differences.md lists those that differ. Numbers in sentences are for people to compare: they rest on the files that
 are named beside the commands. Speeds depend on the machine and are not made again.
 
+`--fill`: write what was measured to the tables of docs/results.md that have a row for each method, with their marks.
 `--quick`: three methods on one simulated log. The commands and the comparison run, the numbers are others.
 """
 
@@ -19,7 +20,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,11 +31,11 @@ from counterpoise.methods import canonical_name
 ROOT = Path(__file__).parents[1]
 COAT = "--datasets coat --seeds"
 EXPERIMENTS = {  # by the name of what they write to OUT
-    "coat": f"bench table {COAT} 10 --methods all --name coat",
+    "coat": f"bench table {COAT} 10 --methods all --baseline mf --name coat",
     "ablation": "python benchmarks/ablation.py --only coat",
     "ablation-paper": "python benchmarks/ablation.py --only coat --protocol paper",
     "published": f"bench table {COAT} 10 --methods all --protocol paper --preset both --name published",
-    "tuned": f"bench table {COAT} 10 --methods all --tune 20 --name tuned",
+    "tuned": f"bench table {COAT} 10 --methods all --tune 20 --baseline mf --name tuned",
     "published-tuned": f"bench table {COAT} 10 --methods all --protocol paper --preset paper --tune 20 "
     "--name published-tuned",
     "protocol-effect": f"bench protocol-effect {COAT} 10 --methods mf ips dr-jl dr-bias akb-dr skb-dr counterpoise",
@@ -49,6 +50,7 @@ EXPERIMENTS = {  # by the name of what they write to OUT
 QUICK = {"coat": "bench table --datasets coat-like --seeds 1 --methods popularity mf wkb-dr --set epochs=3 --name coat"}
 ONE_PROCESS = ("ablation", "ablation-paper", "bias", "bias-coat")
 BEST = "best baseline"  # of the paper's table, by each metric
+EVERY, BESIDE = "## All methods on Coat", "## Beside the published numbers"  # of the page
 METRICS = {"AUC": "auc", "NDCG@5": "ndcg", "F1@5": "f1"}
 PAPER_METRICS = ("auc", "ndcg_one", "f1_one")
 PARTS = {  # rows of the page's ablation and of the script's
@@ -122,10 +124,27 @@ def means(file: Path) -> dict[tuple[str, str], dict[str, float]]:
         for row in csv.DictReader(lines):
             if row["mean"]:
                 value, best = float(row["mean"]), found[row["preset"], BEST]
-                found[row["preset"], row["method"]][row["metric"]] = value
+                found[row["preset"], name_of(row)][row["metric"]] = value
                 if row["group"] == "baseline" and row["block"] in ("IPS", "DR"):
                     best[row["metric"]] = max(value, best.get(row["metric"], value))
     return found
+
+
+def marks(file: Path) -> dict[tuple[str, str], str]:
+    """(method, metric) -> the mark of the difference to the baseline under the defaults, as the page has it."""
+    found = {}
+    if file.is_file():
+        with file.open(encoding="utf-8", newline="") as lines:
+            for row in csv.DictReader(lines):
+                if row["preset"] == "default" and row.get("significant") == "1":
+                    mark = "\\*" if row["better"] == "1" else "↓"
+                    found[name_of(row), row["metric"]] = mark + "†" * (row["significant_holm"] == "1")
+    return found
+
+
+def name_of(row: dict[str, str]) -> str:
+    """A kernel method without its kernel is the Gaussian one."""
+    return row["method"].removesuffix("-gau")
 
 
 def first_numbers(cells: Text) -> Cells:
@@ -168,15 +187,48 @@ def of_methods(labels: Iterable[str], fits: dict[tuple[str, str], dict[str, floa
     return found
 
 
-def of_presets(labels: Iterable[str], fits: dict[tuple[str, str], dict[str, float]]) -> Cells:
-    """Rows of methods, under the defaults and under the paper's settings: three metrics in a cell."""
-    found: Cells = {}
+def texts(labels: Iterable[str], column: str, file: Path, preset: str, metrics: Sequence[str], marked: bool) -> Text:
+    """Cells of rows that name methods: ".785*†/.681-.683/.546", a range where methods differ, a mark they share."""
+    fits, mark_of, found = means(file), marks(file) if marked else {}, {}
     for label in labels:
-        for column, preset in {"our defaults": "default", "the paper's settings": "paper"}.items():
-            metrics = fits.get((preset, canonical_name(label.strip("`"))), {})
-            if all(metric in metrics for metric in PAPER_METRICS):
-                found[label, column] = [metrics[metric] for metric in PAPER_METRICS]
+        names = [canonical_name(name) for name in re.findall(r"`([\w-]+)`", label)]
+        if not all(metric in fits.get((preset, name), {}) for name in names for metric in metrics):
+            continue
+        parts = []
+        for metric in metrics:
+            values = [f"{fits[preset, name][metric]:.3f}".removeprefix("0") for name in names]
+            shared = {mark_of.get((name, metric), "") for name in names}
+            ends = dict.fromkeys([min(values), max(values)])
+            parts.append("-".join(ends) + (shared.pop() if len(shared) == 1 else ""))
+        found[label, column] = "/".join(parts)
     return found
+
+
+def of_page(page: str, out: Path) -> dict[str, tuple[Text, Text]]:
+    """By heading, the printed cells and the measured ones of the tables of docs/results.md with a row a method."""
+    every, beside = table_of(page, EVERY), table_of(page, BESIDE)
+    own, published = out / "coat.csv", out / "published.csv"
+    rows, others = dict.fromkeys(row for row, _ in every), dict.fromkeys(row for row, _ in beside)
+    honest = tuple(METRICS.values())
+    found = texts(rows, "as it comes", own, "default", honest, True)
+    found |= texts(rows, "tuned", out / "tuned.csv", "default", honest, True)
+    ours = texts(others, "our defaults", published, "default", PAPER_METRICS, False)
+    ours |= texts(others, "the paper's settings", published, "paper", PAPER_METRICS, False)
+    return {EVERY: (every, found), BESIDE: (beside, ours)}
+
+
+def filled(page: str, mark: str, cells: Text) -> str:
+    """The page with these cells in the first table below a mark."""
+    above, below = page[: page.index(mark)], page[page.index(mark) :].split("\n")
+    first = next(place for place, line in enumerate(below) if line.startswith("|"))
+    columns = split(below[first])
+    for place in range(first + 2, len(below)):
+        if not below[place].startswith("|"):
+            break
+        row = split(below[place])
+        shown = [cells.get((row[0], column), cell) for column, cell in zip(columns, row, strict=True)]
+        below[place] = f"| {' | '.join(shown)} |".replace("|  |", "| |")
+    return above + "\n".join(below)
 
 
 # Both
@@ -210,7 +262,7 @@ def agree(printed: str, value: float) -> bool:
 
 
 def compare(out: Path) -> tuple[int, list[Difference]]:
-    """(how many cells of the pages have numbers to compare, those that differ)."""
+    """(how many numbers the tables of the pages have to compare, the cells that differ)."""
     readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/results.md"))
     coat, parts = means(out / "coat.csv"), ablation(out / "ablation.md")
     front = table_of(readme, "On Coat's uniform test")
@@ -220,21 +272,24 @@ def compare(out: Path) -> tuple[int, list[Difference]]:
     of_front |= {
         (row, name): parts[part, name] for row, part in flagship.items() for name in METRICS if (part, name) in parts
     }
-    every = table_of(page, "## All methods on Coat")
-    beside = table_of(page, "## Beside the published numbers")
     pairs = {
         "README.md": (front, of_front),
-        "All methods on Coat": (every, of_methods((row for row, _ in every), coat)),
         "What each part brings": (table_of(page, "## What each part of"), parts),
         "Simulated logs": (table_of(page, "## Simulated logs"), probed(out / "probes.md")),
-        "Beside the published numbers": (beside, of_presets((row for row, _ in beside), means(out / "published.csv"))),
     }
-    count = sum(
-        bool(NUMBER.search(cell)) and column != "published"
-        for text, _ in pairs.values()
-        for (_, column), cell in text.items()
-    )
-    return count, [one for where, (text, measured) in pairs.items() for one in differing(where, text, measured)]
+    of_cells = of_page(page, out)
+    found = [one for where, (text, measured) in pairs.items() for one in differing(where, text, measured)]
+    found += [one for mark, pair in of_cells.items() for one in other_texts(mark.removeprefix("## "), *pair)]
+    printed = [text for text, _ in (*pairs.values(), *of_cells.values())]
+    cells = (cell for text in printed for (_, column), cell in text.items() if column != "published")
+    return sum(len(NUMBER.findall(cell)) for cell in cells), found
+
+
+def other_texts(where: str, printed: Text, measured: Text) -> list[Difference]:
+    """The cells with numbers whose text is another."""
+    places = [(*place, cell) for place, cell in printed.items() if NUMBER.search(cell) and place[1] != "published"]
+    every = [Difference(where, row, column, cell, measured.get((row, column))) for row, column, cell in places]
+    return [one for one in every if one.printed != one.measured]
 
 
 def run(name: str, command: str, jobs: int, out: Path) -> None:
@@ -258,6 +313,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("results"))
     parser.add_argument("--only", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--fill", action="store_true")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args(arguments)
     chosen = QUICK if options.quick else {name: EXPERIMENTS[name] for name in options.only}
@@ -268,9 +324,16 @@ def main(arguments: list[str] | None = None) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     for name, command in chosen.items():
         run(name, command, options.jobs, options.out)
+    if options.fill:
+        file = ROOT / "docs/results.md"
+        page = file.read_text(encoding="utf-8")
+        for mark, (_, cells) in of_page(page, options.out).items():
+            page = filled(page, mark, cells)
+        file.write_text(page, encoding="utf-8")
     count, found = compare(options.out)
     other = [one for one in found if one.measured is not None]
-    lines = [f"Of {count} cells with numbers {count - len(found)} are as printed, {len(other)} are others.", ""]
+    wrong = sum(len(NUMBER.findall(one.printed)) for one in found)
+    lines = [f"Of {count} numbers {count - wrong} are in cells as printed; {len(other)} cells are others.", ""]
     lines += [f"- {one.where}, {one.row}, {one.column}: printed {one.printed}, now {one.measured}" for one in other]
     absent = Counter(one.where for one in found if one.measured is None)
     lines += [f"- {where}: {cells} cells were not measured" for where, cells in absent.items()]

@@ -11,7 +11,22 @@ from counterpoise import METHODS
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-from results import METRICS, PARTS, PROBED, agree, compare, differing, main, table_of
+from results import (
+    EVERY,
+    METRICS,
+    NUMBER,
+    PARTS,
+    PROBED,
+    agree,
+    compare,
+    differing,
+    filled,
+    main,
+    marks,
+    of_page,
+    table_of,
+    texts,
+)
 
 PAGE = """
 | method | AUC | NDCG@5 |
@@ -42,6 +57,45 @@ def test_only_cells_that_changed_differ() -> None:
     assert differing("page", printed, measured)[-1].measured is None
 
 
+def table_csv(file: Path, *rows: str) -> Path:
+    columns = "preset,method,metric,mean,group,block,better,significant,significant_holm\n"
+    file.write_text(columns + "".join(f"{row}\n" for row in rows))
+    return file
+
+
+def test_cells_have_ranges_of_methods_and_marks_that_they_share(tmp_path: Path) -> None:
+    file = table_csv(
+        tmp_path / "coat.csv",
+        "default,mf,auc,0.7714,baseline,IPS,,,",
+        "default,skb-ips-gau,auc,0.7724,ours,IPS,1,1,1",
+        "default,wkb-ips-gau,auc,0.7706,ours,IPS,0,0,0",
+        "default,rkb-ips-gau,auc,0.7606,ours,IPS,0,1,0",
+        "default,rkb-ips-exp,auc,0.1,ours,IPS,0,1,0",
+        "paper,mf,auc,0.5,baseline,IPS,1,1,1",
+    )
+    assert marks(file) == {("skb-ips", "auc"): "\\*†", ("rkb-ips", "auc"): "↓", ("rkb-ips-exp", "auc"): "↓"}
+    rows = ["`mf`", "`skb-ips`", "`skb-ips`, `wkb-ips`", "`rkb-ips`", "`dr`"]
+    assert texts(rows, "as it comes", file, "default", ["auc"], True) == {
+        ("`mf`", "as it comes"): ".771",
+        ("`skb-ips`", "as it comes"): ".772\\*†",
+        ("`skb-ips`, `wkb-ips`", "as it comes"): ".771-.772",
+        ("`rkb-ips`", "as it comes"): ".761↓",
+    }
+
+
+def test_a_page_is_filled_with_what_was_measured(tmp_path: Path) -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs/results.md").read_text(encoding="utf-8")
+    rows = [f"default,{method},{metric},0.5,baseline,DR,1,1,0" for method in METHODS for metric in METRICS.values()]
+    table_csv(tmp_path / "tuned.csv", *rows)
+    for mark, (_, cells) in of_page(page, tmp_path).items():
+        page = filled(page, mark, cells)
+    every = table_of(page, EVERY)
+    assert {cell for (_, column), cell in every.items() if column == "tuned"} == {"/".join([".500\\*"] * 3)}
+    before = table_of((root / "docs/results.md").read_text(encoding="utf-8"), EVERY)
+    assert all(cell == before[place] for place, cell in every.items() if place[1] == "as it comes")
+
+
 def test_every_number_of_the_tables_has_a_measurement(tmp_path: Path) -> None:
     rows = [
         f"{preset},{method},{metric},0.5,baseline,DR\n"
@@ -49,7 +103,7 @@ def test_every_number_of_the_tables_has_a_measurement(tmp_path: Path) -> None:
         for method in METHODS
         for metric in (*METRICS.values(), "ndcg_one", "f1_one")
     ]
-    for name in ("coat", "published"):
+    for name in ("coat", "tuned", "published"):
         (tmp_path / f"{name}.csv").write_text("preset,method,metric,mean,group,block\n" + "".join(rows))
     columns = "| method | AUC | NDCG@5 | F1@5 | log loss |\n| --- | --- | --- | --- | --- |\n"
     parts = "".join(f"| {name} | 0.5 (0.1) + | 0.5 | 0.5 | 0.5 |\n" for name in PARTS.values())
@@ -59,12 +113,12 @@ def test_every_number_of_the_tables_has_a_measurement(tmp_path: Path) -> None:
     count, found = compare(tmp_path)
     assert count > 180
     assert [one for one in found if one.measured is None] == []
-    assert len(found) > 150  # 0.5 is not what the pages say
+    assert sum(len(NUMBER.findall(one.printed)) for one in found) > 150  # 0.5 is not what the pages say
 
 
 def test_a_quick_run_measures_and_compares(tmp_path: Path) -> None:
     main(["--quick", "--jobs", "1", "--out", str(tmp_path)])
     text = (tmp_path / "differences.md").read_text(encoding="utf-8")
     assert text.startswith("Of ")
-    assert "- All methods on Coat, `mf`, AUC: printed 0." in text  # another log, other numbers
+    assert "- All methods on Coat, `mf`, as it comes: printed ." in text  # another log, other numbers
     assert "cells were not measured" in text

@@ -112,6 +112,7 @@ Covariate = Literal["odds", "weight"]  # what an imputation is targeted along: 1
 Transform = Literal["identity", "log", "sine", "tanh"]  # f of a capped weight 1 / f(propensity)
 Calibration = Literal["platt", "temperature", "isotonic", "experts"]  # how propensities are calibrated
 BenchPreset = Literal["default", "paper"]  # settings of an experiment: our defaults, or the paper's
+Measure = Literal["log loss", "1 - AUC"]  # of held-out ratings, by which a search judges settings
 Space = Literal["default", "paper", "own"]  # what `tune` searches: around the defaults, the paper's grid, what is named
 EngineName = Literal["local", "ray"]  # who works on a log in shards: threads, or workers of a Ray cluster
 

@@ -566,12 +566,13 @@ def test_tuned_table_fits_all_seeds_with_the_settings_found(small: str, tuned_ta
         best = min((trial for trial in row["tried"] if trial["state"] == "complete"), key=lambda trial: trial["risk"])
         assert row["settings"] == best["settings"]
         assert row["validation"]["probe_rows"] == 0
+        assert row["validation"]["measure"] == "1 - AUC"
         fits = [json.loads(path.read_text()) for path in tmp_path.glob(f"fits/*.{row['method']}.*seed*.json")]
         assert sorted(fit["seed"] for fit in fits) == [0, 1]
         assert all(fit["settings"] == QUICK | row["settings"] for fit in fits)
     assert not any({"epochs", "dim"} & set(trial["settings"]) for row in searches for trial in row["tried"])
     for ending in ("md", "tex", "json"):
-        assert "same budget of 3 trials" in (tmp_path / f"table.{ending}").read_text()
+        assert "same budget of 3 trials, by the weighted AUC of" in (tmp_path / f"table.{ending}").read_text()
     assert "SKBIPS-Gau" in (tmp_path / "table-settings.md").read_text()
     facts = json.loads((tmp_path / "table-settings.json").read_text())[0]["rows"]
     assert {fact["method"] for fact in facts} == {"mf", "skb-ips-gau"}
@@ -677,7 +678,14 @@ def test_tuning_leaves_the_missingness_model_and_other_models_alone(small: str, 
     failing = tuning_jobs([Job(small, "mf", 0, settings={"learning_rate": 1e30, "epochs": 3})], 2, None)[0].measure()
     assert "trials is complete" in failing["failed"]
     assert tuned_jobs([search.job], [failing | {"method": "mnar"}]) == [search.job]
-    assert "the search failed" in settings_sheets([failing])[0].notes[1]
+    assert settings_sheets([failing])[0].notes[1].startswith("MF is fitted as it comes: its search failed (")
+
+
+def test_a_search_that_failed_is_said_below_the_table(small: str, tmp_path: Path) -> None:
+    pytest.importorskip("optuna")
+    words = ["bench", "table", "--datasets", small, "--methods", "mf", "--seeds", "1", "--tune", "1", "--quiet"]
+    assert main([*words, "--set", "learning_rate=1e30", "--set", "epochs=3", "--out", str(tmp_path)]) == 0
+    assert "MF is fitted as it comes: its search failed" in (tmp_path / "table.md").read_text()
 
 
 def test_paper_preset_is_tuned_on_its_grid(small: str) -> None:

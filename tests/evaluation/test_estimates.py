@@ -21,7 +21,16 @@ from counterpoise import (
     make,
     simulate,
 )
-from counterpoise.evaluation.estimates import RANKED, Errors, Estimate, Validation, debiased_risk, pooled, solve_ratio
+from counterpoise.evaluation.estimates import (
+    RANKED,
+    Errors,
+    Estimate,
+    Validation,
+    auc_errors,
+    debiased_risk,
+    pooled,
+    solve_ratio,
+)
 
 
 def some_errors(rows: int = 30, probe_rows: int = 12, seed: int = 0) -> Errors:
@@ -192,3 +201,63 @@ def test_trials_of_clicks_are_judged_by_weighted_ranks_of_held_out_ones() -> Non
     values, totals = zip(*gains, strict=True)
     assert risk.value == pytest.approx(1 - np.average(values, weights=totals))
     assert validation.facts()["measure"] == "1 - DCG@10"
+
+
+def slow_auc(labels: np.ndarray, scores: np.ndarray, weights: np.ndarray) -> float:
+    """Pair by pair."""
+    right = total = 0.0
+    for a in np.flatnonzero(labels == 1):
+        for b in np.flatnonzero(labels == 0):
+            right += weights[a] * weights[b] * ((scores[a] > scores[b]) + 0.5 * (scores[a] == scores[b]))
+            total += weights[a] * weights[b]
+    return right / total
+
+
+def test_errors_of_an_auc_have_its_mean_and_its_derivatives() -> None:
+    rng = np.random.default_rng(0)
+    labels, scores = (rng.random(40) < 0.4).astype(float), np.round(rng.random(40), 1)
+    weights = rng.uniform(0.2, 3, 40)
+    errors = auc_errors(labels, scores, weights)
+    assert np.average(errors, weights=weights) == pytest.approx(1 - slow_auc(labels, scores, weights), abs=1e-12)
+    for row in (0, 7, 31):  # d AUC = d w / (sum of w) x (its mean - the row's error)
+        more = weights.copy()
+        more[row] += 1e-5
+        slope = (slow_auc(labels, scores, more) - slow_auc(labels, scores, weights)) / 1e-5
+        gap = np.average(errors, weights=weights) - errors[row]
+        assert slope == pytest.approx(gap / weights.sum(), abs=1e-7)
+
+
+def test_the_risk_by_auc_is_one_minus_its_mean_over_folds(dataset: Dataset) -> None:
+    validation = Validation.of(dataset.train, folds=3, measure="1 - AUC")
+    assert validation.facts()["measure"] == "1 - AUC"
+    found, total = 0.0, 0.0
+    for fold in validation.folds:
+        p = make("mf", epochs=3, dim=2).fit(fold.log, fold.probe).predict_log(fold.held_out)
+        found += fold.weights.sum() * (1 - slow_auc(fold.held_out.labels, p, fold.weights))
+        total += fold.weights.sum()
+    risk = validation.risk(lambda: make("mf", epochs=3, dim=2))
+    assert risk.value == pytest.approx(found / total, abs=1e-9)
+    assert 0 < risk.standard_error < 0.2
+
+
+def test_selection_by_the_label_alone_moves_the_log_loss_and_no_auc(dataset: Dataset) -> None:
+    """Which is why a search without a probe goes by the AUC."""
+    factor, values = np.where(dataset.train.labels == 1, 0.3, 1.0), {}
+    for measure in ("log loss", "1 - AUC"):
+        own = Validation.of(dataset.train, folds=3, measure=measure)
+        other = replace(own, weights=own.weights * factor)
+        values[measure] = [
+            [debiased_risk(errors).value for errors in one.errors_by_fold(lambda: make("mf", epochs=3, dim=2))]
+            for one in (own, other)
+        ]
+    assert np.abs(np.subtract(*values["log loss"])).min() > 0.01
+    assert values["1 - AUC"][1] == pytest.approx(values["1 - AUC"][0], abs=1e-12)
+
+
+def test_what_has_no_auc_is_said(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match="`measure` must be one of 'log loss', '1 - AUC', got 'auc'"):
+        Validation.of(dataset.train, measure="auc")
+    with pytest.raises(DataError, match="the 3 rows that are held out have one label only, and no AUC"):
+        auc_errors(np.ones(3), np.arange(3.0), np.ones(3))
+    assert np.isnan(auc_errors(np.array([0.0, 1.0]), np.array([0.5, np.nan]), np.ones(2))).all()
+    assert not len(auc_errors(np.empty(0), np.empty(0), np.empty(0)))

@@ -265,6 +265,9 @@ def test_every_method_accepts_its_search_space(method: str, space: str) -> None:
     dimensions = search_space(method, {}, 1000, space)
     names = [dimension.name for dimension in dimensions]
     assert len(names) == len(set(names)) >= 2
+    optuna = pytest.importorskip("optuna")
+    drawn = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0)).ask()
+    assert all(dimension.contains(dimension.suggest(drawn)) for dimension in dimensions)
     for end in (0, -1):
         settings: dict[str, Any] = {}
         for dimension in dimensions:
@@ -330,12 +333,28 @@ def test_the_share_to_keep_is_searched_where_it_counts() -> None:
         ("asips", {"threshold"}),
         ("skb-dr", {"tolerance", "bandwidth"}),
         ("mb-ips", {"tolerance"}),
+        ("d-ips", {"cap", "transform"}),
+        ("dce-tdr", {"experts", "imputation__base__experts"}),
+        ("escm2-dr", {"observation", "labels"}),
+        ("cdr", {"max_variation"}),
+        ("cause", {"l2_distance"}),
+        ("kd-bridge", {"strength"}),
+        ("autodebias", {"imputed_strength", "look_ahead", "meta_rate"}),
     ],
 )
 def test_spaces_have_what_is_peculiar_to_a_method(method: str, names: set[str], space: str) -> None:
     found = {setting for each in search_space(method, {}, 1000, space) for setting in (each.sets or (each.name,))}
     assert names | {"l2", "l2_biases"} <= found
     assert ("mix" in found) is (method == "dr-mse")
+
+
+@pytest.mark.parametrize("space", ["default", "paper"])
+def test_losses_that_a_method_is_without_stay_off(space: str) -> None:
+    """`multi-dr` with a loss on labels would be `escm2-dr`, and with a balance `dr-v2`."""
+    off = {"dr-v2": set(), "escm2-dr": {"balance"}, "multi-dr": {"balance", "labels"}}
+    for method, names in off.items():
+        found = {each.name for each in search_space(method, {}, 1000, space)}
+        assert found & {"balance", "labels"} == {"balance", "labels"} - names
 
 
 def test_probe_that_is_not_held_out_does_not_change_the_risk(dataset: cp.Dataset) -> None:
@@ -345,6 +364,13 @@ def test_probe_that_is_not_held_out_does_not_change_the_risk(dataset: cp.Dataset
     found = cp.tune(dataset, "mf", 2, **QUICK, hold_out_probe=False)
     alone = cp.tune(dataset.train, "mf", 2, **QUICK)
     assert found.best_risk == alone.best_risk
+
+
+def test_trials_are_judged_by_the_measure_that_is_asked_for(dataset: cp.Dataset) -> None:
+    found = cp.tune(dataset.train, "mf", 2, **QUICK, measure="1 - AUC")
+    assert found.validation["measure"] == "1 - AUC"
+    validation = Validation.of(dataset.train, folds=found.validation["folds"], measure="1 - AUC")
+    assert found.best_risk == pytest.approx(validation.risk(found.make), abs=1e-9)
 
 
 def test_search_starts_from_the_model_of_another_builder(dataset: cp.Dataset) -> None:

@@ -107,6 +107,8 @@ def slow_isotonic(z, o, w) -> dict[float, float]:
         while len(blocks) > 1 and blocks[-2][2] / blocks[-2][1] >= blocks[-1][2] / blocks[-1][1]:
             last = blocks.pop()
             blocks[-1] = [one + other for one, other in zip(blocks[-1], last, strict=True)]
+    if len(blocks) > 1 and not blocks[0][2] and 0.5 / blocks[0][1] > blocks[1][2] / blocks[1][1]:
+        blocks[:2] = [[one + other for one, other in zip(*blocks[:2], strict=True)]]
     return {value: (seen or 0.5) / mass for values, mass, seen in blocks for value in values}
 
 
@@ -118,6 +120,15 @@ def test_isotonic_pools_adjacent_violators(seed: int) -> None:
     assert found.tolist() == pytest.approx([expected[value] for value in z.tolist()], abs=1e-12)
     order = z.argsort()
     assert bool((found[order].diff() >= 0).all())
+
+
+def test_a_small_block_without_a_row_is_no_likelier_than_the_next() -> None:
+    """Half a pair in a block of one would be 1/2."""
+    z, o = torch.arange(41.0, dtype=torch.float64), torch.zeros(41, dtype=torch.float64)
+    o[[1, 40]] = 1
+    p = isotonic(z, o, torch.ones_like(o)).at(z)
+    assert p.tolist() == pytest.approx([1 / 40] * 40 + [1.0])
+    assert float((o / p).sum()) == pytest.approx(41)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -1,8 +1,10 @@
 """Tuning of every method of an experiment with the same number of trials, inside the training log.
 
 A method is tuned once for each dataset, preset and protocol, on the training log of seed 0; all seeds are fitted with
-what was found. A trial is evaluated by the debiased validation risk on held-out rows of the log alone: the probe of one
-seed stands in the test of the others, so none of its rows is held out. Methods that need its label rate have that.
+what was found. A trial is judged by the weighted AUC of held-out rows of the log alone: the probe of one seed stands in
+the test of the others, so none of its rows is held out. Methods that need its label rate have that. Judged by the log
+loss, searches choose settings that rank worse: without a probe nothing tells held-out rows their level
+(`benchmarks/validation.py --search`).
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 from counterpoise.bench.jobs import Job, describe_error
 from counterpoise.bench.store import hash_facts
 from counterpoise.bench.tables import Sheet
-from counterpoise.config import Space
+from counterpoise.config import Measure, Space
 from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.methods import configure
 from counterpoise.recommender import DebiasedRecommender
@@ -26,12 +28,13 @@ from counterpoise.tuning.search_space import Dimension, dimensions_of
 from counterpoise.tuning.tune import tune
 
 FOLDS = 5
+MEASURE: Measure = "1 - AUC"
 MAX_ROWS_FOR_ALL_FOLDS = 100_000  # of a log; in larger ones, one fold of the five is held out
 COLUMNS = ("method", "trials", "failed trials", "default risk", "best risk", "gain", "std. error", "settings")
 NOTE = (
-    "Risk: the debiased validation risk (log loss) on held-out rows of the training log of seed 0, weighted to resemble"
-    " all pairs; no row of the probe is held out, and the test is not read. The best trial is taken, also where its "
-    "gain is within noise. The first trial of every method is the preset itself."
+    "Risk: 1 - AUC of held-out rows of the training log of seed 0, weighted to resemble all pairs; no row of the probe "
+    "is held out, and the test is not read. The best trial is taken, also where its gain is within noise. The first "
+    "trial of every method is the preset itself."
 )
 NOTE_OF_CLICKS = (
     "Risk: 1 - DCG@10 of held-out clicks of the training log of seed 0, ranked among all items and weighted by 1 / "
@@ -77,7 +80,7 @@ class TuningJob:
     def config_hash(self) -> str:
         """A short hash of everything that decides the result."""
         facts = {"trials": self.trials, "space": repr(self.dimensions), "folds": FOLDS, "fixed": repr(self.fixed)}
-        return hash_facts(self.job.configuration() | facts)
+        return hash_facts(self.job.configuration() | facts | {"measure": MEASURE})
 
     @property
     def file_name(self) -> str:
@@ -110,6 +113,7 @@ class TuningJob:
                 exclusive=True,
                 build=self.build,
                 hold_out_probe=False,
+                measure=MEASURE,
             )
         except Exception as error:
             return row | {"failed": describe_error(error), "settings": {}}
@@ -135,13 +139,20 @@ def tuned_jobs(jobs: Sequence[Job], rows: Sequence[Mapping[str, Any]]) -> list[J
     return [replace(job, settings={**job.settings, **found.get(key, {})}) for job, key in zip(jobs, keys, strict=True)]
 
 
-def table_note(trials: int, file: str) -> str:
+def table_note(trials: int, file: str, jobs: Sequence[Job]) -> str:
     """What a table of tuned methods says about it."""
+    judges = {"DCG@10 of held-out clicks" if job.kind == "clicks" else "AUC of held-out rows" for job in jobs}
     return (
-        f"Tuned: every method with the same budget of {trials} trials, by the debiased validation risk inside the "
-        "training log of seed 0 (no row of the probe is held out, and the test is not read), then fitted with all "
-        f"seeds. What was found is in {file}."
+        f"Tuned: every method with the same budget of {trials} trials, by the weighted {' or '.join(sorted(judges))} "
+        "of the training log of seed 0 (no row of the probe is held out, and the test is not read), then fitted with "
+        f"all seeds. What was found is in {file}."
     )
+
+
+def failed_searches(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line for every search that failed."""
+    reasons = {row["title"]: str(row["failed"]).rstrip(".") for row in rows if row["failed"]}
+    return [f"{title} is fitted as it comes: its search failed ({reason})." for title, reason in reasons.items()]
 
 
 def settings_sheets(rows: Sequence[Mapping[str, Any]]) -> list[Sheet]:
@@ -150,11 +161,10 @@ def settings_sheets(rows: Sequence[Mapping[str, Any]]) -> list[Sheet]:
     for where in dict.fromkeys((row["dataset"], row["preset"], row["protocol"]) for row in rows):
         here = [row for row in rows if (row["dataset"], row["preset"], row["protocol"]) == where]
         title = f"Settings found on {where[0]}, preset {where[1]}, protocol {where[2]}"
-        failures = [f"{row['title']}: the search failed ({row['failed']})." for row in here if row["failed"]]
         done = [row for row in here if not row["failed"]]
         facts = [fact for row in done for fact in _facts(row)]
-        note = NOTE if any(row["validation"]["measure"] == "log loss" for row in done) else NOTE_OF_CLICKS
-        sheets.append(Sheet(title, COLUMNS, [_line(row) for row in done], (note, *failures), facts))
+        note = NOTE if any(row["validation"]["measure"] == MEASURE for row in done) else NOTE_OF_CLICKS
+        sheets.append(Sheet(title, COLUMNS, [_line(row) for row in done], (note, *failed_searches(here)), facts))
     return sheets
 
 

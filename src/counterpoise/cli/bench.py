@@ -234,8 +234,8 @@ def table(
         baseline = baseline_title(baseline, {job.method: job.bench_method.title for job in planned})
     notes, chosen = biased_tests(planned), chosen or usual_metrics(planned, rules.metrics)
     if tune:
-        planned = tuned(planned, tune, run, run.out / f"{name}-settings", output.visible)
-        notes += [table_note(tune, f"{name}-settings.md")]
+        planned, failures = tuned(planned, tune, run, run.out / f"{name}-settings", output.visible)
+        notes += [table_note(tune, f"{name}-settings.md", planned), *failures]
     found = summarise(run.fit(planned, output.visible), missing, chosen, notes=notes, baseline=baseline)
     for ending, layout in FORMATS.items():
         write_text(run.out / f"{name}.{ending}", layout(found))
@@ -282,17 +282,17 @@ def with_notes(sheets: Sequence[Sheet], notes: Sequence[str]) -> list[Sheet]:
     return [replace(sheet, notes=(*sheet.notes, *notes)) for sheet in sheets]
 
 
-def tuned(jobs: list[Job], trials: int, run: RunOptions, files: Path, visible: bool) -> list[Job]:
-    """The jobs with the settings that a search found for each method; these are written to `files`."""
+def tuned(jobs: list[Job], trials: int, run: RunOptions, files: Path, visible: bool) -> tuple[list[Job], Sequence[str]]:
+    """The jobs with the settings that a search found for each method, which are written to `files`; failed searches."""
     from counterpoise.bench.tables import write_sheets
-    from counterpoise.bench.tuning import settings_sheets, tuned_jobs, tuning_jobs
+    from counterpoise.bench.tuning import failed_searches, settings_sheets, tuned_jobs, tuning_jobs
     from counterpoise.tuning.study import load_optuna
 
     load_optuna()
     studies = None if run.engine == "ray" else run.out / "studies"
     rows = run.fit(tuning_jobs(jobs, trials, studies), visible, "tuning")
     write_sheets(settings_sheets(rows), files.parent, files.name)
-    return tuned_jobs(jobs, rows)
+    return tuned_jobs(jobs, rows), failed_searches(rows)
 
 
 @command(app)

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from counterpoise.balance.diagnostics import effective_sample_size
+from counterpoise.config import Measure
 from counterpoise.data.log import Dataset, FeedbackLog, as_logs
-from counterpoise.errors import ConfigError, DataError, check_number
+from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 from counterpoise.evaluation.full_ranking import full_ranks
 from counterpoise.evaluation.holdout_weights import inverse_exposure
 from counterpoise.evaluation.metrics import log_losses
+from counterpoise.evaluation.weighted import ScoreOrder, pair_auc
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.ranking import Seen
 from counterpoise.recommender import DebiasedRecommender
@@ -93,6 +95,7 @@ class Fold(NamedTuple):
     held_out: FeedbackLog
     weights: Floats  # of the rows held out
     held_out_probe: FeedbackLog
+    measure: Measure = "log loss"
 
 
 ParallelMap = Callable[[Callable[..., Any], Sequence[tuple[Any, ...]]], Iterator[Any]]  # results in order of the calls
@@ -111,6 +114,7 @@ class Validation:
     fold_of_row: NDArray[np.int64]
     fold_of_probe_row: NDArray[np.int64]  # -1: never held out
     eval_folds: int
+    measure: Measure = "log loss"
     parallel_map: ParallelMap | None = None  # fits all folds in parallel; None fits them here, one by one
 
     @classmethod
@@ -124,6 +128,7 @@ class Validation:
         weights: Weights | None = None,
         seed: int = 0,
         hold_out_probe: bool = True,
+        measure: Measure = "log loss",
     ) -> Validation:
         """Assign rows to folds at random and solve for the weights. The test of a `Dataset` is not used.
 
@@ -134,6 +139,9 @@ class Validation:
         Rows of the probe whose pair is also in the log are never held out, because fits have seen their label; they
         stay in the probe that fits use. Without `hold_out_probe` that goes for all of them.
 
+        `measure`: "log loss", or "1 - AUC" of each fold (`auc_errors`). Weights that look at no label leave the rates
+        of labels wrong where a label is itself a reason to be observed: that moves the log loss, and no AUC.
+
         Of clicks, the held-out ones are weighted by `inverse_exposure`, and their error is `rank_errors`.
         """
         log = data.train if isinstance(data, Dataset) else data
@@ -142,6 +150,7 @@ class Validation:
         check_number("folds", folds, at_least=2, integer=True)
         eval_folds = folds if eval_folds is None else eval_folds
         check_number("eval_folds", eval_folds, at_least=1, at_most=folds, integer=True)
+        check_choice("measure", measure, get_args(Measure))
         if len(log) < 2 * folds:
             raise DataError(f"the log must have two rows for each of the {folds} folds, got {len(log)}.")
         rng = np.random.default_rng(seed)
@@ -153,7 +162,7 @@ class Validation:
             each = inverse_exposure(log, log)
             return cls(log, None, each / each.mean(), fold_of_row, np.empty(0, np.int64), eval_folds)
         ratio = solve_ratio(log, probe, Balancing(strength="exact") if weights is None else weights, seed)
-        return cls(log, probe, ratio, fold_of_row, fold_of_probe_row, eval_folds)
+        return cls(log, probe, ratio, fold_of_row, fold_of_probe_row, eval_folds, measure)
 
     @cached_property
     def folds(self) -> list[Fold]:
@@ -162,7 +171,8 @@ class Validation:
             rows, probe_rows = self.fold_of_row == number, self.fold_of_probe_row == number
             probe = None if self.probe is None else self.probe.take(~probe_rows)
             held_out_probe = self.log.take([]) if self.probe is None else self.probe.take(probe_rows)
-            folds.append(Fold(self.log.take(~rows), probe, self.log.take(rows), self.weights[rows], held_out_probe))
+            held_out = self.log.take(rows), self.weights[rows], held_out_probe
+            folds.append(Fold(self.log.take(~rows), probe, *held_out, self.measure))
         return folds
 
     def errors_by_fold(self, make: Callable[[], DebiasedRecommender]) -> Iterator[Errors]:
@@ -180,7 +190,7 @@ class Validation:
         held_out = np.concatenate([fold.weights for fold in self.folds])
         effective, on_probe = effective_sample_size(held_out), sum(len(fold.held_out_probe) for fold in self.folds)
         return {
-            "measure": MEASURE_OF_CLICKS if self.log.feedback == "clicks" else "log loss",
+            "measure": MEASURE_OF_CLICKS if self.log.feedback == "clicks" else self.measure,
             "folds": int(self.fold_of_row.max()) + 1,
             "eval_folds": self.eval_folds,
             "held_out_rows": len(held_out),
@@ -199,9 +209,29 @@ def held_out_errors(fold: Fold, model: DebiasedRecommender) -> Errors:
     """The errors of a fitted model on the held-out rows of its fold."""
     if fold.log.feedback == "clicks":
         return Errors(rank_errors(fold, model), fold.weights, np.empty(0), fold.held_out.users.astype(np.int64))
-    logs = fold.held_out, fold.held_out_probe
-    on_log, on_probe = (log_losses(log.labels, model.predict_log(log)) for log in logs)
+    logs, weights = (fold.held_out, fold.held_out_probe), (fold.weights, np.ones(len(fold.held_out_probe)))
+    on_log, on_probe = (
+        log_losses(log.labels, model.predict_log(log))
+        if fold.measure == "log loss"
+        else auc_errors(log.labels, model.predict_log(log), own)
+        for log, own in zip(logs, weights, strict=True)
+    )
     return Errors(on_log, fold.weights, on_probe, np.concatenate([log.users for log in logs]).astype(np.int64))
+
+
+def auc_errors(labels: NDArray[Any], scores: NDArray[Any], weights: Floats) -> Floats:
+    """1 - AUC - the row's influence on it: their weighted mean is 1 - AUC, and their spread that of the estimate."""
+    if not np.isfinite(scores).all():
+        return np.full(len(labels), np.nan)
+    if not len(labels):
+        return np.empty(0)
+    found = pair_auc(labels, weights, ScoreOrder.of(scores))
+    if not np.isfinite(found.value):
+        raise DataError(
+            f"the {len(labels)} rows that are held out have one label only, and no AUC. "
+            "Judge by the log loss, or take fewer folds of a larger log."
+        )
+    return np.asarray(1 - found.value - found.influence)
 
 
 def rank_errors(fold: Fold, model: DebiasedRecommender, k: int = RANKED) -> Floats:

@@ -21,7 +21,8 @@ BASELINES_OWN = (
     *("weights__clip", "weights__observation", "weights__labels", "weights__balance", "weights__stability"),
     *("weights__cap", "weights__transform", "weights__experts"),
     *("imputation__mix", "imputation__ridge", "imputation__threshold", "imputation__max_variation"),
-    *("imputation__experts", "imputation__base__experts"),
+    *("imputation__experts", "imputation__base__experts", "imputation__strength", "imputation__l2_distance"),
+    *("weights__imputed_strength", "weights__look_ahead", "weights__meta_rate"),
     *("closed_form__confidence", "closed_form__exposure", "closed_form__precision"),
 )
 # The paper's grid of C: 1e-6, 5e-6, 1e-5, ..., 0.5, 1.
@@ -193,7 +194,8 @@ def dimensions_of(
     for name, dimension in {"default": DEFAULT_SPACE, "paper": PAPER_SPACE, "own": {}}[space].items():
         if name in free:
             found = WORST_CASE_STRENGTH if worst_case and name == "weights__strength" else dimension(params[free[name]])
-            dimensions.append(replace(found, name=short[free[name]]))
+            if not found.log or found.high > 0:  # what a method switches off by 0, such as a loss, stays off
+                dimensions.append(replace(found, name=short[free[name]]))
     decayed = tuple(short[free[name]] for name in ("backbone__l2", "backbone__l2_biases") if name in free)
     if space == "paper" and decayed:
         dimensions.append(Dimension("weight_decay", low=1e-6, high=5e-3, log=True, sets=decayed, factor=float(rows)))

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from counterpoise import __version__
-from counterpoise.config import takes_options
+from counterpoise.config import Measure, takes_options
 from counterpoise.data.log import DEFAULTS, Dataset, LogOptions, as_logs, hash_logs
 from counterpoise.errors import CounterpoiseError, DataError, check_number
 from counterpoise.evaluation.estimates import (
@@ -58,6 +58,7 @@ def tune(
     callback: Callable[[tuple[Trial, ...]], None] | None = None,
     parallel_map: ParallelMap | None = None,
     hold_out_probe: bool = True,
+    measure: Measure = "log loss",
     build: Callable[..., DebiasedRecommender] = make,
     **options: Unpack[LogOptions],
 ) -> Tuning:
@@ -77,7 +78,8 @@ def tune(
     `progress` gets (steps done, steps planned, least risk so far; the loss of the fit before the first risk), and
     `callback` all finished trials after each. `parallel_map` fits all folds of a trial at once, for example
     `out_of_core.engines.Tasks`; the results are the same.
-    `hold_out_probe`: whether rows of the probe are held out too, or used in fits alone. `build`: takes the method and
+    `hold_out_probe`: whether rows of the probe are held out too, or used in fits alone. `measure`: what trials of
+    ratings are judged by, see `Validation.of`. `build`: takes the method and
     settings as `make` does, for a model with other defaults.
     """
     check_number("trials", trials, at_least=1, integer=True)
@@ -97,7 +99,15 @@ def tune(
     dimensions = search_space(method, fixed, len(log), space, search, build)
     load_optuna()  # an error now, not after the weights
     validation = replace(
-        Validation.of(log, probe, folds=folds, eval_folds=eval_folds, seed=seed, hold_out_probe=hold_out_probe),
+        Validation.of(
+            log,
+            probe,
+            folds=folds,
+            eval_folds=eval_folds,
+            seed=seed,
+            hold_out_probe=hold_out_probe,
+            measure=measure,
+        ),
         parallel_map=parallel_map,
     )
     problem = {
@@ -109,6 +119,7 @@ def tune(
         "folds": folds,
         "eval_folds": validation.eval_folds,
         "hold_out_probe": hold_out_probe,
+        "measure": measure,
     }
     defaults, name = default_values(method, fixed, dimensions, build), name or f"counterpoise-{method}"
     study = Study.open(dimensions, defaults, seed, problem=problem, storage=storage, name=name, exclusive=exclusive)

@@ -92,8 +92,8 @@ class Steps(NamedTuple):
 def isotonic(logits: Tensor, targets: Tensor, weights: Tensor) -> Steps:
     """The non-decreasing step function of z with the least squared error: pool adjacent violators.
 
-    (Zadrozny and Elkan 2002.) A block without an observed pair has half a pair in it instead: 0.5 / its weight.
-    Otherwise the sum over rows of 1 / p is the number of pairs, block by block.
+    (Zadrozny and Elkan 2002.) A block without an observed pair has half a pair in it instead, 0.5 / its weight, or is
+    pooled with the next if that is less. Otherwise the sum over rows of 1 / p is the number of pairs, block by block.
     """
     from scipy.optimize import isotonic_regression
 
@@ -102,11 +102,13 @@ def isotonic(logits: Tensor, targets: Tensor, weights: Tensor) -> Steps:
     mean = torch.zeros_like(values).index_add_(0, place, weights * targets) / mass
     found = isotonic_regression(mean.numpy(), weights=mass.numpy())
     first = np.asarray(found.blocks[:-1])
-    heights = torch.from_numpy(np.asarray(found.x)[first])
-    floor = 0.5 / torch.from_numpy(np.asarray(found.weights))
+    heights, sizes = (torch.from_numpy(np.asarray(of)) for of in (found.x[first], found.weights))
     starts = values[torch.from_numpy(first)]
     starts[1:] = (starts[1:] + values[torch.from_numpy(first[1:]) - 1]) / 2  # midway: z may be rounded another way
-    return Steps(starts, torch.where(heights > 0, heights, floor).clamp(max=1.0))
+    if len(sizes) > 1 and heights[0] == 0 and 0.5 / sizes[0] > heights[1]:
+        heights[1] *= sizes[1] / (sizes[0] + sizes[1])
+        starts, heights, sizes = starts[1:], heights[1:], sizes[1:]
+    return Steps(starts, torch.where(heights > 0, heights, 0.5 / sizes).clamp(max=1.0))
 
 
 @dataclass
