@@ -34,6 +34,18 @@ def test_feedback_is_told_by_the_labels_unless_given(ratings, options, kind) -> 
     assert log(ratings, **options).feedback == kind
 
 
+@pytest.mark.parametrize("column", ["clicked", "click", "is_click"])
+def test_a_column_of_what_was_clicked_is_found(column: str, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"user_id": [1, 1, 2], "item_id": [1, 2, 1], column: [1, 0, 1], "position": [3, 1, 2]})
+    frame.write_csv(tmp_path / "shown.csv")
+    for found in (cp.read_log(tmp_path / "shown.csv"), FeedbackLog.from_frame(frame)):
+        assert repr(found) == "<FeedbackLog: 3 impressions, 2 users x 2 items, mean label 0.667>"
+        assert found.labels.tolist() == [1, 0, 1]
+    assert FeedbackLog.from_frame(frame.with_columns(rating=pl.Series([5, 1, 2]))).feedback == "ratings"
+    with pytest.raises(DataError, match="no column 'rating'"):
+        cp.read_log(tmp_path / "shown.csv", feedback="ratings")
+
+
 def test_clicks_with_a_threshold_are_the_positive_rows() -> None:
     found = log([1, 5, 3, 4], threshold=4, feedback="clicks")
     assert found.to_frame()["item_id"].to_list() == [2, 3]
