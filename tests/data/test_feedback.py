@@ -44,6 +44,8 @@ def test_a_column_of_what_was_clicked_is_found(column: str, tmp_path: Path) -> N
     assert FeedbackLog.from_frame(frame.with_columns(rating=pl.Series([5, 1, 2]))).feedback == "ratings"
     with pytest.raises(DataError, match="no column 'rating'"):
         cp.read_log(tmp_path / "shown.csv", feedback="ratings")
+    with pytest.raises(DataError, match='must be a click for feedback="clicks", got 1 of 3 rows'):
+        cp.read_log(tmp_path / "shown.csv", feedback="clicks")
 
 
 def test_clicks_with_a_threshold_are_the_positive_rows() -> None:

@@ -265,6 +265,7 @@ def test_every_method_accepts_its_search_space(method: str, space: str) -> None:
     dimensions = search_space(method, {}, 1000, space)
     names = [dimension.name for dimension in dimensions]
     assert len(names) == len(set(names)) >= 2
+    assert all(dimension.choices or dimension.low < dimension.high for dimension in dimensions)
     for end in (0, -1):
         settings: dict[str, Any] = {}
         for dimension in dimensions:

@@ -27,7 +27,7 @@ def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
 def rating_column(there: Collection[str], feedback: Feedback | None) -> str:
     """The usual column of ratings; where there is none, but one that says what was clicked, that one."""
     found = [name for name in there if name in CLICKED]
-    return found[0] if "rating" not in there and len(found) == 1 and feedback in (None, "impressions") else "rating"
+    return found[0] if "rating" not in there and len(found) == 1 and feedback != "ratings" else "rating"
 
 
 def rating_columns(ratings: Any, clicks: bool = False) -> tuple[Any, Any, Any]:

@@ -193,7 +193,8 @@ def dimensions_of(
     for name, dimension in {"default": DEFAULT_SPACE, "paper": PAPER_SPACE, "own": {}}[space].items():
         if name in free:
             found = WORST_CASE_STRENGTH if worst_case and name == "weights__strength" else dimension(params[free[name]])
-            dimensions.append(replace(found, name=short[free[name]]))
+            if found.choices or found.high > 0:  # a default of 0 turns a setting off, and has no range around it
+                dimensions.append(replace(found, name=short[free[name]]))
     decayed = tuple(short[free[name]] for name in ("backbone__l2", "backbone__l2_biases") if name in free)
     if space == "paper" and decayed:
         dimensions.append(Dimension("weight_decay", low=1e-6, high=5e-3, log=True, sets=decayed, factor=float(rows)))
