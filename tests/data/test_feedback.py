@@ -11,6 +11,7 @@ import pytest
 import counterpoise as cp
 from counterpoise import DataError, FeedbackLog
 from counterpoise.data.feedback import words_of
+from counterpoise.data.reading import read_ratings
 
 
 def log(ratings: list[float] | None = None, **options: object) -> FeedbackLog:
@@ -136,3 +137,13 @@ def test_texts_of_ratings_are_said_of_other_kinds() -> None:
     assert words_of("clicks").count(1) == "1 click"
     assert words_of("clicks").count(1200) == "1,200 clicks"
     assert words_of("a kind of the future")(text) == text
+
+
+def test_clicks_of_new_users_are_read_without_ratings(tmp_path: Path) -> None:
+    given = tmp_path / "new.csv"
+    given.write_text("user_id,item_id\na,7\nb,8\n")
+    assert read_ratings(given, clicks=True).rows() == [(7, "a"), (8, "b")]
+    with pytest.raises(DataError, match="no column 'rating'"):
+        read_ratings(given)
+    given.write_text("item_id,rating\n7,2\n")
+    assert read_ratings(given, clicks=True).rows() == [(7, 2.0)]
