@@ -1,12 +1,13 @@
 """Methods for clicks on simulated logs where exposure and relevance are known: NDCG on uniform tests of relevance.
 
     python benchmarks/clicks.py [--methods wmf,bpr,counterpoise] [--against popularity,wmf,bpr] [--seeds 16]
-                                [--first-seed 0] [--kinds features] [--k 10] [--set name=value] [--coat FOLDER]
+                                [--first-seed 0] [--kinds features] [--k 10] [--set name=value]
+                                [--workers 1] [--coat FOLDER]
 
 For each kind and method: the mean NDCG over logs, and the mean difference of the first method after each of --against,
 its standard error in brackets, paired by log; + or - where it is more than two of them; processor seconds a fit.
 `true-exposure` is the default with the true exposure of each item. Logs have no side features: those of simulated data
-are what relevance was made of. Choose settings on seeds from 100 on, report seeds from 0 on.
+are what relevance was made of. Choose settings on seeds from 100 on, report seeds from 0 on. `--workers`: processes.
 `--coat`: instead, every method on Coat's ratings of 4 and 5 as clicks: NDCG@5, NDCG@10, recall@5 and AUC on its uniform
 test, means over seeds, and the difference in NDCG@5 to wmf with its standard error over users.
 """
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 import counterpoise as cp
@@ -58,6 +60,18 @@ def made(name: str, seed: int, data: cp.SimulatedData, settings: dict[str, Any])
     return cp.make("counterpoise", feedback="clicks", seed=seed, weights=cp.KnownPropensity(of_items), **settings)
 
 
+def fitted(kind: str, seed: int, methods: list[str], k: int, settings: dict[str, Any]) -> NDArray[np.float64]:
+    """NDCG and processor seconds of each method on one log. (methods, 2)"""
+    torch.set_num_threads(1)
+    (train, test, data), found = simulated(kind, seed), []
+    for name in methods:
+        started = time.process_time()
+        model = made(name, seed, data, settings).fit(train)
+        seconds = time.process_time() - started
+        found.append((cp.evaluate(model, test, k, bootstrap=0).ndcg, seconds))
+    return np.array(found)
+
+
 def table(values: NDArray[np.float64], kinds: list[str], methods: list[str], against: list[str], seconds: Any) -> str:
     """The means (kinds, methods), then those over kinds, and the differences; `values`: (kinds, methods, seeds)."""
     width = max(map(len, methods)) + 2
@@ -79,22 +93,26 @@ def _cell(differences: NDArray[np.float64]) -> str:
     return f"{mean:.4f} ({error:.4f}) {mark}"
 
 
-def coat(folder: str, methods: list[str], seeds: int) -> str:
+def fitted_on_coat(data: cp.Dataset, name: str, seed: int) -> tuple[tuple[float, ...], NDArray[np.float64]]:
+    """NDCG@5, NDCG@10, recall@5 and AUC of a method, and the NDCG@5 of each user."""
+    torch.set_num_threads(1)
+    assert data.test is not None
+    test = data.test.take(np.argsort(data.test.users, kind="stable"))
+    model = cp.make(name, feedback="clicks", seed=seed).fit(data.train)
+    five, ten = (cp.evaluate(model, test, k, bootstrap=0) for k in (5, 10))
+    ranked = Rankings.of(test.users, model.predict_log(test), test.labels)
+    return (five.ndcg, ten.ndcg, five.recall, five.auc), ndcg_per_user(ranked, 5)
+
+
+def coat(folder: str, methods: list[str], seeds: int, workers: Parallel) -> str:
     """A row for each method; nothing is chosen on this test."""
     data = cp.load_dataset("coat", folder, feedback="clicks")
     assert data.test is not None
-    order = np.argsort(data.test.users, kind="stable")
-    test = data.test.take(order)
-    lines = [f"{data.train}, test {test}", f"{'':16}NDCG@5  NDCG@10 recall@5      AUC   - wmf"]
+    lines = [f"{data.train}, test {data.test}", f"{'':16}NDCG@5  NDCG@10 recall@5      AUC   - wmf"]
     of_users: dict[str, NDArray[np.float64]] = {}
     for name in sorted(methods, key=lambda name: name != "wmf"):
-        found, of_seeds = [], []
-        for seed in range(seeds):
-            model = cp.make(name, feedback="clicks", seed=seed).fit(data.train)
-            five, ten = (cp.evaluate(model, test, k, bootstrap=0) for k in (5, 10))
-            found.append((five.ndcg, ten.ndcg, five.recall, five.auc))
-            ranked = Rankings.of(test.users, model.predict_log(test), test.labels)
-            of_seeds.append(ndcg_per_user(ranked, 5))
+        runs = workers(delayed(fitted_on_coat)(data, name, seed) for seed in range(seeds))
+        found, of_seeds = zip(*runs, strict=True)
         of_users[name] = np.mean(of_seeds, axis=0)
         difference = of_users[name] - of_users["wmf"]
         difference = difference[np.isfinite(difference)]
@@ -112,26 +130,19 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--k", type=int, default=10)
     parser.add_argument("--set", dest="settings", action="append", default=[])
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--coat")
     options = parser.parse_args()
-    torch.set_num_threads(1)
+    workers = Parallel(options.workers)
     methods, kinds = options.methods.split(","), options.kinds.split(";")
     if options.coat:
-        print(coat(options.coat, [name for name in methods if name != "true-exposure"], options.seeds))
+        print(coat(options.coat, [name for name in methods if name != "true-exposure"], options.seeds, workers))
         return
     settings = parse_settings(options.settings)
-    values = np.zeros((len(kinds), len(methods), options.seeds))
-    seconds = np.zeros(len(methods))
-    for row, kind in enumerate(kinds):
-        for column in range(options.seeds):
-            seed = options.first_seed + column
-            train, test, data = simulated(kind, seed)
-            for place, name in enumerate(methods):
-                started = time.process_time()
-                model = made(name, seed, data, settings).fit(train)
-                seconds[place] += time.process_time() - started
-                values[row, place, column] = cp.evaluate(model, test, options.k, bootstrap=0).ndcg
-    print(table(values, kinds, methods, options.against.split(","), seconds / values[:, 0].size))
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    runs = workers(delayed(fitted)(kind, seed, methods, options.k, settings) for kind in kinds for seed in seeds)
+    values, seconds = np.moveaxis(np.reshape(runs, (len(kinds), options.seeds, len(methods), 2)), (3, 2), (0, 2))
+    print(table(values, kinds, methods, options.against.split(","), seconds.mean((0, 2))))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from scipy.special import expit
@@ -438,7 +439,9 @@ def test_fold_in_solves_the_normal_equations_of_a_user(name: str, tmp_path) -> N
     row = facts.slope * (np.array(facts.mean) + (row - np.array(facts.mean)) @ np.array(facts.taste))
     expected = expit(float(model.scorer_.mean) + items @ row)
     assert model.predict_for(dict.fromkeys(given, 1), range(40)) == pytest.approx(expected, abs=1e-5)
-    assert len(model.recommend_for(dict.fromkeys(given, 1), 5)) == 5
+    found = model.recommend_for(dict.fromkeys(given, 1), 5)
+    assert len(found) == 5
+    assert model.recommend_for(pl.DataFrame({"item_id": given}), 5).equals(found)  # a click has no rating
 
 
 @pytest.mark.parametrize("name", ["wmf", "bpr", "counterpoise"])

@@ -164,9 +164,10 @@ def click_factors(dim: int = 4, l2: float = 1.0) -> Backbone:
     return factors
 
 
-def least_squares(weights: Weights, risk: str, closed_form: Any, l2: float) -> DebiasedRecommender:
-    """Factors that are solved for in 15 sweeps."""
-    parts = {"error": "linear", "closed_form": closed_form, "training": cp.Training(epochs=15), "feedback": "clicks"}
+def least_squares(weights: Weights, risk: str, closed_form: Any, l2: float, sweeps: int = 15) -> DebiasedRecommender:
+    """Factors that are solved for in so many sweeps."""
+    training = cp.Training(epochs=sweeps)
+    parts = {"error": "linear", "closed_form": closed_form, "training": training, "feedback": "clicks"}
     return cp.DebiasedRecommender(weights, risk, cp.Constant(0.0), cp.MatrixFactorization(l2=l2), **parts)
 
 
@@ -1010,7 +1011,7 @@ def counterpoise(feedback: Feedback = "ratings") -> DebiasedRecommender:
     """
     if feedback == "clicks":
         closed_form = cp.LeastSquares(confidence=4.0, held_out=0.2)
-        return least_squares(cp.RelativeExposure(clip=0.01), "exposed", closed_form, l2=15.0)
+        return least_squares(cp.RelativeExposure(clip=0.01), "exposed", closed_form, l2=15.0, sweeps=8)  # and 8 before
     return cp.DebiasedRecommender(
         cp.Balancing(optional=True),
         "ips",

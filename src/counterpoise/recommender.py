@@ -486,7 +486,7 @@ class DebiasedRecommender(Configurable):
 
         `ratings`: {item: rating} or a list of (item, rating) of one user, who is called "new" in the result; or a frame
         `item_id, rating` with a column `user_id` where there are several. Ratings are compared with the log's
-        threshold; of a pair that is rated twice the last counts.
+        threshold; of a pair that is rated twice the last counts. Clicks need no column `rating`.
         A user's row is learned from them as it would have been in training, all else fixed (fold-in): by the same loss
         and prior, without a refit. A rating counts what the log's ratings with its label counted on average, and the
         user's exposure is that of the mean user. What pairs without a rating add to the loss of some methods (imputed
@@ -531,7 +531,7 @@ class DebiasedRecommender(Configurable):
         """(ids, vectors, ratings as a log) of new users."""
         self._check_fitted()
         check_linear(self.scorer_, what)
-        users, items, values = rating_columns(ratings)
+        users, items, values = rating_columns(ratings, self.feedback == "clicks")
         names = {"user": "user_id", "item": "item_id", "rating": "rating"}
         threshold = self.log_facts_["threshold"]
         self.item_ids_.require(items, "item", "Leave out ratings of items that the model does not know.")

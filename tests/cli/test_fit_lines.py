@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from graded_world import graded
 
 import counterpoise as cp
-from counterpoise import Dataset
+from counterpoise import Dataset, FeedbackLog
 from counterpoise.cli.describe import features_lines, fit_lines
 
 FAST = {"epochs": 3, "dim": 4, "device": "cpu"}
@@ -127,3 +128,20 @@ def test_a_model_that_learned_no_factors_is_described(side_features: bool, datas
 def test_unused_side_features_are_described(used: bool, dataset: Dataset) -> None:
     model = cp.make("mf", side_features=used, **FAST).fit(dataset.train)
     assert bool(features_lines(model)) != used
+
+
+def test_weights_of_clicks_are_described_by_exposure() -> None:
+    data = cp.simulate(400, 200, 0.3, feedback="clicks")
+    log = data.dataset.train
+    relative = lines_of(cp.make("rel-mf", epochs=3).fit(log))
+    assert "Part of popularity is taken for exposure" in relative
+    assert "Propensities from" not in relative  # those are chances of a click
+    chances = data.propensity[log.users, log.items]
+    known = cp.make("rel-mf", weights="known", epochs=3)
+    model = known.fit(FeedbackLog.from_arrays(log.users, log.items, propensities=chances))
+    text = lines_of(model)
+    relevant = f"mean ratio {float(model.ratio_.mean()):.2f} (the share of relevant pairs if they are right)"
+    assert relevant in text
+    assert model.ratio_.mean() == pytest.approx(np.asarray(data.labels).mean(), rel=0.05)
+    below = "\n".join(fit_lines(model.facts_ | {"risk": -0.5}, len(log)))
+    assert "below 0: corrected labels leave [0, 1]. Raise l2, or choose one without large weights (eals)." in below

@@ -11,6 +11,7 @@ import pytest
 import counterpoise as cp
 from counterpoise import DataError, FeedbackLog
 from counterpoise.data.feedback import words_of
+from counterpoise.data.reading import read_ratings
 
 
 def log(ratings: list[float] | None = None, **options: object) -> FeedbackLog:
@@ -32,6 +33,20 @@ def log(ratings: list[float] | None = None, **options: object) -> FeedbackLog:
 )
 def test_feedback_is_told_by_the_labels_unless_given(ratings, options, kind) -> None:
     assert log(ratings, **options).feedback == kind
+
+
+@pytest.mark.parametrize("column", ["clicked", "click", "is_click"])
+def test_a_column_of_what_was_clicked_is_found(column: str, tmp_path: Path) -> None:
+    frame = pl.DataFrame({"user_id": [1, 1, 2], "item_id": [1, 2, 1], column: [1, 0, 1], "position": [3, 1, 2]})
+    frame.write_csv(tmp_path / "shown.csv")
+    for found in (cp.read_log(tmp_path / "shown.csv"), FeedbackLog.from_frame(frame)):
+        assert repr(found) == "<FeedbackLog: 3 impressions, 2 users x 2 items, mean label 0.667>"
+        assert found.labels.tolist() == [1, 0, 1]
+    assert FeedbackLog.from_frame(frame.with_columns(rating=pl.Series([5, 1, 2]))).feedback == "ratings"
+    with pytest.raises(DataError, match="no column 'rating'"):
+        cp.read_log(tmp_path / "shown.csv", feedback="ratings")
+    with pytest.raises(DataError, match='must be a click for feedback="clicks", got 1 of 3 rows'):
+        cp.read_log(tmp_path / "shown.csv", feedback="clicks")
 
 
 def test_clicks_with_a_threshold_are_the_positive_rows() -> None:
@@ -122,3 +137,13 @@ def test_texts_of_ratings_are_said_of_other_kinds() -> None:
     assert words_of("clicks").count(1) == "1 click"
     assert words_of("clicks").count(1200) == "1,200 clicks"
     assert words_of("a kind of the future")(text) == text
+
+
+def test_clicks_of_new_users_are_read_without_ratings(tmp_path: Path) -> None:
+    given = tmp_path / "new.csv"
+    given.write_text("user_id,item_id\na,7\nb,8\n")
+    assert read_ratings(given, clicks=True).rows() == [(7, "a"), (8, "b")]
+    with pytest.raises(DataError, match="no column 'rating'"):
+        read_ratings(given)
+    given.write_text("item_id,rating\n7,2\n")
+    assert read_ratings(given, clicks=True).rows() == [(7, 2.0)]

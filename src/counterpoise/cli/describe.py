@@ -120,12 +120,13 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     """
     weights, imputation = facts["weights"], facts["imputation"]
     inside = "share_agreed" in imputation or imputation.get("propensities")  # the weights are in the imputation
+    clicks = facts.get("feedback") == "clicks"
     lines = correction_sentences(facts, rows)
     if not inside:
         if weights["design_effect"] >= 1 + 1e-9:
             lines.append(f"The largest weight of a row is {weights['max_over_mean']:.1f} times the mean.")
-        lines += [*_weights_lines(weights), *_intercept_lines(facts)]
-    if "label" in (base := imputation.get("base", imputation)) and facts.get("feedback") != "clicks":
+        lines += [*_weights_lines(weights, clicks), *_intercept_lines(facts)]
+    if "label" in (base := imputation.get("base", imputation)) and not clicks:
         lines.append(f"Pairs without a rating count with the label {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
     lines += [factor_sentence(facts["factors"])] if "factors" in facts else []
@@ -135,11 +136,12 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     if "ordinal" in facts.get("inactive", {}):
         lines.append(f"Ordinal loss off: {facts['inactive']['ordinal']}.")
     for candidate in imputation.get("propensities", []):
-        lines += _weights_lines(candidate)
+        lines += _weights_lines(candidate, clicks)
     if facts["risk"] < 0:
         combined = "propensities" in imputation
         why = "the weights of the regression may be negative" if combined else "corrected labels leave [0, 1]"
-        advice = "Choose another method." if combined else "Raise l2, or learn the imputation (dr-jl, tdr-jl)."
+        other = "choose one without large weights (eals)" if clicks else "learn the imputation (dr-jl, tdr-jl)"
+        advice = "Choose another method." if combined else f"Raise l2, or {other}."
         lines.append(f"The risk is {facts['risk']:.2f}, below 0: {why}. {advice}")
     return lines
 
@@ -324,17 +326,18 @@ def _imputation_lines(facts: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _weights_lines(facts: Mapping[str, Any]) -> list[str]:
+def _weights_lines(facts: Mapping[str, Any], clicks: bool) -> list[str]:
     """Diagnostics of one weights part, according to the facts that it has."""
     lines = []
     if "ratio_of_positive" in facts:
         positive, negative = facts["ratio_of_positive"], facts["ratio_of_negative"]
         lines.append(f"Relative weight of a positive row {positive:.2f}, of a negative row {negative:.2f}.")
-    if "clipped_rows" in facts:
+    if "clipped_rows" in facts and "exposure" not in facts:  # else they are chances of a click, not of being seen
+        right = "the share of relevant pairs" if clicks else "about 1"
         low, high, mean = (facts[name] for name in ("smallest_propensity", "largest_propensity", "mean_ratio"))
         clipped, share, removed = (facts[name] for name in ("clipped_rows", "clipped_share", "weight_removed"))
         lines.append(
-            f"Propensities from {low:.2g} to {high:.2g}, mean ratio {mean:.2f} (about 1 if they are right); "
+            f"Propensities from {low:.2g} to {high:.2g}, mean ratio {mean:.2f} ({right} if they are right); "
             f"clipped {clipped:,} rows ({share:.1%}), {removed:.1%} of the weight."
         )
     if "calibration" in facts:

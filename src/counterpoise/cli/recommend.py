@@ -114,7 +114,8 @@ def recommend(
         }
         if ratings is not None:
             reading = columns.given() | ({} if rating_col is None else {"rating_col": rating_col})
-            frame = model.recommend_for(read_ratings(ratings, **reading), **choice)
+            given = read_ratings(ratings, **reading, clicks=model.feedback == "clicks")
+            frame = model.recommend_for(given, **choice)
         else:
             frame = model.recommend(asked, unknown_users=unknown_users, **choice)
     if out is not None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import ArrayLike, NDArray
 
+from counterpoise.config import Feedback
 from counterpoise.data.frames import as_frame, column_of, is_frame
 from counterpoise.data.ids import as_column, from_native
 from counterpoise.errors import DataError, RowError, short_repr
 
 CORRECT = "Correct or drop the row."
+CLICKED = ("clicked", "click", "is_click")  # columns that say what was clicked
 
 
 def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
@@ -22,16 +24,25 @@ def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
     return {role: column_of(table, column, f"Name it: `{role}_col`.") for role, column in names.items()}
 
 
-def rating_columns(ratings: Any) -> tuple[Any, Any, Any]:
+def rating_column(there: Collection[str], feedback: Feedback | None) -> str:
+    """The usual column of ratings; where there is none, but one that says what was clicked, that one."""
+    found = [name for name in there if name in CLICKED]
+    return found[0] if "rating" not in there and len(found) == 1 and feedback != "ratings" else "rating"
+
+
+def rating_columns(ratings: Any, clicks: bool = False) -> tuple[Any, Any, Any]:
     """(users, items, ratings) of new users: of a frame, of {item: rating}, or of a list of (item, rating).
 
-    Without a column `user_id` they are those of one user, "new".
+    Without a column `user_id` they are those of one user, "new". A frame of `clicks` needs no column `rating`.
     """
     if is_frame(ratings):
         names = as_frame(ratings, "ratings").columns
         roles = {"item": "item_id", "rating": "rating"} | ({"user": "user_id"} if "user_id" in names else {})
+        if clicks and "rating" not in names:
+            del roles["rating"]
         columns = frame_columns(ratings, roles)
-        return columns.get("user", ["new"] * len(columns["item"])), columns["item"], columns["rating"]
+        size = len(columns["item"])
+        return columns.get("user", ["new"] * size), columns["item"], columns.get("rating", np.ones(size))
     try:
         pairs = list(ratings.items() if isinstance(ratings, Mapping) else ratings)
         items, values = [item for item, _ in pairs], [value for _, value in pairs]

@@ -19,6 +19,7 @@ from counterpoise.data.columns import (
     frame_columns,
     observed_entries,
     propensity_numbers,
+    rating_column,
     whole_ids,
     whole_times,
 )
@@ -192,11 +193,14 @@ class FeedbackLog:
 
         `user_col`, `item_col`, `rating_col`, `timestamp_col`, `propensity_col`: the names of its columns.
         `rating_col`: None for a frame of clicks; that is also what a frame without `rating` is if `feedback` says so,
-        or if it has no columns but those that are named here.
+        or if it has no columns but those that are named here. Without `rating`, a column `clicked`, `click` or
+        `is_click` is taken for it.
         `threshold`, `duplicates`, `sample` and all others: as in `from_arrays`.
         """
         given: dict[str, Any] = {**DEFAULTS, **options}
         columns = {role: given.pop(f"{role}_col", None) for role in DEFAULT_NAMES}
+        if "rating_col" not in options:
+            columns["rating"] = rating_column(as_frame(frame, "frame").columns, given.get("feedback"))
         if "rating_col" not in options and _has_clicks_alone(as_frame(frame, "frame").columns, columns, given):
             columns["rating"] = None
         names = {role: column for role, column in columns.items() if column is not None}
@@ -355,7 +359,8 @@ class FeedbackLog:
 
     def __repr__(self) -> str:
         (users, items), rate = self.shape, f", mean label {self.labels.mean():.3f}" if len(self) else ""
-        kind, rate = ("clicks", "") if self.feedback == "clicks" else ("rows", rate)
+        kind = "rows" if self.feedback == "ratings" else self.feedback
+        rate = "" if self.feedback == "clicks" else rate
         return f"<FeedbackLog: {len(self):,} {kind}, {users:,} users x {items:,} items{rate}>"
 
     def _repr_html_(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import polars as pl
 
 from counterpoise.config import Feedback, takes_options
-from counterpoise.data.columns import finite_numbers, whole_ids
+from counterpoise.data.columns import finite_numbers, rating_column, whole_ids
 from counterpoise.data.files import (
     JSON_LINES,
     NOT_UTF8,
@@ -84,6 +84,7 @@ def read_logs(
     `timestamp_col`: the column of times, whole numbers or dates.
     `propensity_col`: the column of known propensities, in (0, 1]; the first file must have it, others may.
     `new_ids`: ids that `user_ids` or `item_ids` does not have are added to it; by default they are an error.
+    Of a file without "rating" `clicked`, `click` or `is_click` says what was clicked.
     `feedback`: of the first file, see `FeedbackLog.from_arrays`; that of the others is told by their labels. A file of
     clicks needs no column of ratings: without a column "rating" every row is a click, if `feedback` says so or there
     are no columns but those that are named here.
@@ -92,6 +93,8 @@ def read_logs(
     roles = {"user": user_col, "item": item_col, "rating": rating_col, "timestamp": timestamp_col}
     roles["propensity"] = propensity_col
     names = {role: column for role, column in roles.items() if column is not None}
+    if rating_col == "rating":
+        names["rating"] = _rating_column(next(iter(paths.values())), names, separator, header, feedback)
     frames: list[pl.DataFrame] = []
     wanted: list[dict[str, str]] = []
     for path in paths.values():
@@ -144,6 +147,16 @@ def _columns_of(
         if files and TIMESTAMP in (layout_of(files[0], list(columns.values()), separator, header).header or ()):
             columns["timestamp"] = TIMESTAMP
     return columns
+
+
+def _rating_column(
+    path: AnyPath, names: Mapping[str, str], separator: str | None, header: Header | None, feedback: Feedback | None
+) -> str:
+    """`rating_column` of a file."""
+    try:
+        return rating_column(header_of(path, separator, header, [names["user"], names["item"]]), feedback)
+    except DataError:  # which reading it will raise
+        return "rating"
 
 
 def _has_ratings(
@@ -225,18 +238,23 @@ def read_ratings(
     item_col: str = "item_id",
     rating_col: str = "rating",
     separator: str | None = None,
+    clicks: bool = False,
 ) -> pl.DataFrame:
-    """The ratings of new users in a file: columns `item_id`, `rating` and, where the file has users, `user_id`."""
-    names = {"item": item_col, "rating": rating_col}
+    """The ratings of new users in a file: columns `item_id`, `rating` and, where the file has users, `user_id`.
+
+    A file of `clicks` needs no column "rating".
+    """
+    names = {"item": item_col}
+    if not clicks or rating_col != "rating" or rating_col in header_of(path, separator):
+        names["rating"] = rating_col
     if user_col != "user_id" or user_col in header_of(path, separator):
         names["user"] = user_col
     frame = read_columns(path, names, separator=separator)
     with _located(path, separator):
         for role in names.keys() - {"rating"}:
             whole_ids(frame[role], names[role])
-        values = finite_numbers(_parse_numbers(frame["rating"]), rating_col)
-    columns = {f"{role}_id": frame[role] for role in names if role != "rating"}
-    return pl.DataFrame(columns | {"rating": values})
+        own = {role: finite_numbers(_parse_numbers(frame[role]), rating_col) for role in names if role == "rating"}
+    return pl.DataFrame({f"{role}_id": frame[role] for role in names if role != "rating"} | own)
 
 
 def read_all_columns(path: AnyPath, *, separator: str | None = None, header: Header | None = None) -> pl.DataFrame:

@@ -286,7 +286,7 @@ def balanced_weights(
     names = " and ".join({"exposure": "what users were exposed to", "side": "the side features"}[s] for s in sources)
     cause = (
         "Relevance that decides what is shown"
-        if holdout.feedback == "impressions"
+        if {holdout.feedback, train.feedback} != {"ratings"}
         else "A liking that makes people rate"
     )
     return HoldoutWeights(

@@ -79,7 +79,7 @@ class Rating(BaseRequest):
 
     user: Id = Field("new", description="What the user is called in the answer; need not be told for a single one.")
     item: Id = Field(description="An item's id.")
-    rating: float = Field(allow_inf_nan=False, description="A rating on the scale of the log.")
+    rating: float = Field(allow_inf_nan=False, description="A rating on the scale of the log; 1 for a click.")
 
 
 class NewUsers(BaseRequest):
