@@ -132,6 +132,16 @@ def test_many_new_users_at_once_equal_one_by_one(fitted: DebiasedRecommender, mo
     assert scores == pytest.approx(together["score"].to_numpy(), abs=1e-6)
 
 
+def test_fold_in_of_a_user_of_the_log_is_the_row_that_was_fitted() -> None:
+    log = cp.simulate(n_users=60, n_items=40, density=0.3, seed=3).dataset.train
+    model = cp.make("mf", dim=2, epochs=1200, device="cpu").fit(log)
+    for user in range(5):
+        own = log.users == user
+        ratings = dict(zip(log.items[own].tolist(), log.ratings[own].tolist(), strict=True))
+        fitted = model.predict([user] * 40, np.arange(40))
+        assert np.abs(model.predict_for(ratings, np.arange(40)) - fitted).max() < 1e-5
+
+
 def test_fold_in_ranks_like_a_fit_that_had_the_users() -> None:
     """AUC of 60 users on what they did not rate: from a fit with their ratings, from fold-in, by popularity."""
     data = cp.simulate(n_users=300, n_items=120, density=0.2, seed=1).dataset

@@ -225,13 +225,14 @@ def read_ratings(
     item_col: str = "item_id",
     rating_col: str = "rating",
     separator: str | None = None,
+    header: Header | None = None,
 ) -> pl.DataFrame:
     """The ratings of new users in a file: columns `item_id`, `rating` and, where the file has users, `user_id`."""
     names = {"item": item_col, "rating": rating_col}
-    if user_col != "user_id" or user_col in header_of(path, separator):
+    if user_col != "user_id" or user_col in header_of(path, separator, header, names.values()):
         names["user"] = user_col
-    frame = read_columns(path, names, separator=separator)
-    with _located(path, separator):
+    frame = read_columns(path, names, separator=separator, header=header)
+    with _located(path, separator, header, names):
         for role in names.keys() - {"rating"}:
             whole_ids(frame[role], names[role])
         values = finite_numbers(_parse_numbers(frame["rating"]), rating_col)

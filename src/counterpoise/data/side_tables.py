@@ -44,6 +44,9 @@ AMBIGUOUS_DATES = ("%d/%m/%Y", "%m/%d/%Y")  # taken where only one of the two fi
 LIST_SEPARATORS = ("|", ";", ",")
 MIN_LIST_SHARE = 0.05  # of the values that hold the separator, so that a column is one of lists
 MAX_ID_SHARE = 0.5  # of distinct texts among the values, above which they are names rather than levels
+MAX_ODD_SHARE = 0.1  # of the different values that are no numbers, in a column that was meant to hold them
+MAX_NUMBER_LEVELS = 20  # different texts of which most are numbers; more are measured, not counted off
+MIN_CODE_DIGITS = 5  # whole numbers in text that are all as long, and not shorter, are codes
 MIN_COUNTED_ROWS = 20  # from which on integers that rise by 1 from row to row count rows
 DAYS_A_YEAR = 365.2425
 
@@ -388,7 +391,7 @@ def side_fields(
     for side, table in tables.items():
         encoder, matrix = table.encoded(ids[side], categorical)
         if encoder.without_row_ or encoder.left_out_ or table.source.endswith(")"):
-            warnings.warn(ReadingWarning(encoder.summary()), stacklevel=4)
+            warnings.warn(ReadingWarning(encoder.summary()), stacklevel=3)
         fields |= {f"{side}_features": matrix.astype(np.float32), f"{side}_encoder": encoder}
     return fields
 
@@ -544,9 +547,31 @@ def _recognised_text(name: str, text: pl.Series, named: bool) -> EncodedColumn |
         a_list = separator != "," or tokens < text.n_unique()  # there are commas in other texts
         if a_list and tokens <= MAX_ID_SHARE * len(text):
             return EncodedColumn(name, "list", separator=separator)
-    if not named and text.n_unique() > max(2, MAX_ID_SHARE * len(text)):
-        return "most values occur once"
-    return EncodedColumn(name, "category")
+    many = text.n_unique() > max(2, MAX_ID_SHARE * len(text))
+    odd = "" if named else _odd_value(text, many)
+    if odd:
+        return odd
+    return "most values occur once" if many and not named else EncodedColumn(name, "category")
+
+
+def _odd_value(text: pl.Series, many: bool) -> str:
+    """The first value that is none in a column of numbers or dates, as a reason to leave it out; empty without one.
+
+    `many`: most values differ. Where they do not, few different numbers are levels, such as "1", "2" and "3+".
+    """
+    values = text.unique(maintain_order=True)
+    if not many and len(values) <= MAX_NUMBER_LEVELS:
+        return ""
+    readings = [("dates", _parsed_dates(values, pattern)) for pattern in DATE_FORMATS]
+    digits = values.filter(values.str.contains("^[0-9]+$"))
+    codes = digits.str.len_bytes().n_unique() == 1 and len(digits[0]) >= MIN_CODE_DIGITS  # postal codes, say
+    if not codes and not text.str.contains(LIKE_A_CODE).any():
+        readings.append(("numbers", values.cast(pl.Float64, strict=False)))
+    for what, read in readings:
+        if 0 < read.null_count() <= MAX_ODD_SHARE * len(values):
+            odd = short_repr(values.filter(read.is_null())[0])
+            return f"{what} but for {odd}: correct it, leave it empty, or name the column as categorical"
+    return ""
 
 
 def _is_id(column: pl.Series) -> bool:
