@@ -728,6 +728,7 @@ class DebiasedRecommender(Configurable):
         if self.feedback == "clicks":
             return self._fit_to_more_clicks(log)
         check_labels("labels", log)
+        self._check_further(log)
         scorer, ids = deepcopy(self.scorer_), []
         for side, own, others in (
             ("user", self.user_ids_, log.user_ids),
@@ -750,6 +751,18 @@ class DebiasedRecommender(Configurable):
         self._append(log, ids, codes, ratio)
         self.scorer_ = scorer.requires_grad_(False)
         return self
+
+    def _check_further(self, log: FeedbackLog) -> None:
+        """Raise `DataError` for a log with pairs that the model was fitted to: they would count twice."""
+        users = self.user_ids_.encode(log.user_ids.column)[log.users]
+        items = self.item_ids_.encode(log.item_ids.column)[log.items]
+        twice = np.flatnonzero((users >= 0) & (items >= 0) & self.seen_.contains(users, items))
+        if len(twice):
+            user, item = log.user_ids.decode(log.users[twice[:1]])[0], log.item_ids.decode(log.items[twice[:1]])[0]
+            raise DataError(
+                f"`log` must have further pairs only: {len(twice):,} of its {len(log):,} rows were learned before, "
+                f"such as user {short_repr(user)}, item {short_repr(item)}. Leave them out (`has_seen`), or fit again."
+            )
 
     def _fit_to_more_clicks(self, log: FeedbackLog) -> Self:
         """Fit to the clicks of the fit and to those of a further log."""

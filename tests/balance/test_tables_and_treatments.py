@@ -107,6 +107,18 @@ def test_errors_of_tables_name_column_and_way_out(settings, change, words):
         MomentBalancer(**settings).fit(sample, population.assign(**change))
 
 
+def test_frames_without_names_are_balanced_as_their_arrays():
+    population = np.random.default_rng(0).normal([0, 4, 8], size=(200, 3))
+    sample = population[population[:, 0] > -0.5]
+    expected = MomentBalancer().fit(sample, population)
+    frames = pd.DataFrame(sample), pd.DataFrame(population)
+    assert np.allclose(MomentBalancer().fit(*frames).weights_, expected.weights_, atol=1e-9)
+    some = MomentBalancer(columns=[0, 2]).fit(*frames)
+    assert some.balance_table()["name"].tolist() == ["0", "2"]
+    assert some.weights_ @ sample[:, 2] == pytest.approx(population[:, 2].mean(), abs=1e-6)
+    assert np.allclose(some.predict_weights(frames[0]), some.weights_, rtol=1e-6)
+
+
 def test_features_that_cannot_move_are_named():
     everybody = pd.DataFrame({"age": np.arange(300.0) % 40, "job": ["cook", "smith", "baker"] * 100})
     cooks = everybody[everybody["job"] == "cook"]

@@ -243,3 +243,19 @@ def test_warning_of_a_side_table_points_to_the_caller() -> None:
     with pytest.warns(cp.ReadingWarning, match="Left out: title") as caught:
         FeedbackLog.from_frame(train, threshold=4, **NAMES).with_side_tables(items=movies)
     assert caught[0].filename == __file__
+
+
+def test_columns_called_by_numbers_are_columns() -> None:
+    """As pandas calls them where a file or an array has no names."""
+    train, _ = frames()
+    usual = small().fit(train, threshold=4, **NAMES)
+    bare = train[list(NAMES.values())].set_axis(range(3), axis=1)
+    for names in ((0, 1, 2), ("0", "1", "2")):
+        model = small().fit(bare, threshold=4, **dict(zip(NAMES, names, strict=True)))
+        assert np.array_equal(model.predict(bare), usual.predict(train))
+    movies = pd.DataFrame({0: range(30), 1: np.arange(30) % 7, 2: list("abc") * 10})
+    log = FeedbackLog.from_frame(train, threshold=4, **NAMES)
+    for settings in ({"item_col": 0, "categorical": [1]}, {"item_col": "0", "categorical": ["1"]}):
+        found = log.with_side_tables(items=movies, **settings)
+        assert {"1=0", "1=6", "2=a", "2=c"} <= set(found.item_feature_names)
+        assert np.array_equal(found.item_features[:, found.item_feature_names.index("2=b")], np.arange(30) % 3 == 1)

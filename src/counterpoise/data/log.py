@@ -303,7 +303,8 @@ class FeedbackLog:
         for side, table, id_col in (("user", users, user_col), ("item", items, item_col)):
             if table is not None:
                 frame = as_polars(table)
-                id_col = id_col or names_in(frame.columns, self.column_names or {}, (side,))[side]
+                own = {role: str(name) for role, name in (self.column_names or {}).items()}
+                id_col = names_in(frame.columns, own, (side,))[side] if id_col is None else str(id_col)
                 tables[side] = SideTable(frame, id_col, f"the table of {side}s")
         return replace(self, **side_fields(tables, {"user": self.user_ids, "item": self.item_ids}, categorical))
 

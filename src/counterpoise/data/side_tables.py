@@ -159,7 +159,7 @@ class TableEncoder(Configurable):
         means, deviations = [], []
         masks: set[bytes] = set()  # of missing rows: columns that lack the same rows have one feature for it
         for name in frame.columns:
-            if name == id_col or (self.columns is not None and name not in self.columns):
+            if name == id_col or (self.columns is not None and name not in map(str, self.columns)):
                 continue
             if second is not None and name not in second.columns:
                 found: Any = self._left_out(name, "not in the population")
@@ -302,7 +302,8 @@ class TableEncoder(Configurable):
     def _learn(self, sample: pl.Series, column: pl.Series, masks: set[bytes]) -> tuple[EncodedColumn, Matrix] | str:
         """(how a column is encoded, its features), or why it is left out; what it is shows in `sample`."""
         name, named = column.name, self.columns is not None
-        found = _recognised(sample, name in self.categorical, named or name in self.categorical)
+        categorical = name in map(str, self.categorical)
+        found = _recognised(sample, categorical, named or categorical)
         if isinstance(found, str):
             return self._left_out(name, found)
         if found.kind in ("category", "list"):
@@ -360,7 +361,7 @@ class SideTable:
 
     def encoded(self, ids: Vocabulary, categorical: Sequence[str] = ()) -> tuple[TableEncoder, Matrix]:
         """(an encoder, the features of these ids); `categorical` may name columns of other tables."""
-        own = tuple(name for name in categorical if name in self.frame.columns)
+        own = tuple(name for name in map(str, categorical) if name in self.frame.columns)
         encoder = TableEncoder(categorical=own)
         matrix = self._located(lambda: encoder.fit_rows(self.frame, self.id_col, ids))
         encoder.source_ = self.source
@@ -402,7 +403,7 @@ def check_names(argument: str, names: Sequence[str], known: Sequence[str]) -> No
         raise DataError(f"`{argument}` must be a list of names, got {names!r}. Write [{names!r}].")
     known = list(dict.fromkeys(known))
     for name in names:
-        if name not in known:
+        if str(name) not in known:
             listed = ", ".join(map(short_repr, known[:20])) + (", ..." if len(known) > 20 else "")
             raise DataError(f"`{argument}` names {name!r}; the columns are {listed}.{did_you_mean(name, known)}")
 
@@ -426,7 +427,7 @@ def as_polars(table: Any) -> pl.DataFrame:
     if twice is not None:
         raise DataError(f"the table has two columns {twice!r}. Rename one.")
     return pl.DataFrame(
-        [as_series(name, frame[label].to_native()) for name, label in zip(names, frame.columns, strict=True)]
+        [as_series(name, frame.get_column(label).to_native()) for name, label in zip(names, frame.columns, strict=True)]
     )
 
 
