@@ -132,6 +132,16 @@ def test_many_new_users_at_once_equal_one_by_one(fitted: DebiasedRecommender, mo
     assert scores == pytest.approx(together["score"].to_numpy(), abs=1e-6)
 
 
+def test_fold_in_of_a_user_of_the_log_is_the_row_that_was_fitted() -> None:
+    log = cp.simulate(n_users=60, n_items=40, density=0.3, seed=3).dataset.train
+    model = cp.make("mf", dim=2, epochs=1200, device="cpu").fit(log)
+    for user in range(5):
+        own = log.users == user
+        ratings = dict(zip(log.items[own].tolist(), log.ratings[own].tolist(), strict=True))
+        fitted = model.predict([user] * 40, np.arange(40))
+        assert np.abs(model.predict_for(ratings, np.arange(40)) - fitted).max() < 1e-5
+
+
 def test_fold_in_ranks_like_a_fit_that_had_the_users() -> None:
     """AUC of 60 users on what they did not rate: from a fit with their ratings, from fold-in, by popularity."""
     data = cp.simulate(n_users=300, n_items=120, density=0.2, seed=1).dataset
@@ -413,8 +423,9 @@ def test_an_update_by_nothing_new_changes_nothing_of_others(fitted: DebiasedReco
     users, items = (codes.ravel() for codes in np.meshgrid(np.arange(60), np.arange(50), indexing="ij"))
     others = (users != 3) & (items != 4)
     assert np.array_equal(model.predict(users, items)[others], fitted.predict(users, items)[others])
+    unrated = np.setdiff1d(np.arange(50), fitted.seen_.users[fitted.seen_.items == 4])
     few, many = (
-        cp.load_model(tmp_path).update(FeedbackLog.from_arrays(np.arange(n), [4] * n, np.ones(n))) for n in (1, 9)
+        cp.load_model(tmp_path).update(FeedbackLog.from_arrays(unrated[:n], [4] * n, np.ones(n))) for n in (1, 9)
     )
     assert many.predict([50], [4]) > few.predict([50], [4])
 
@@ -426,6 +437,19 @@ def test_an_update_needs_the_threshold_of_the_fit(fitted: DebiasedRecommender) -
         fitted.update(FeedbackLog.from_arrays([3], [4], [5.0]))
     with pytest.raises(DataError, match="`log` must be a FeedbackLog"):
         fitted.update(3)
+
+
+def test_an_update_by_rows_that_were_learned_is_refused(dataset: Dataset) -> None:
+    rest = np.arange(len(dataset.train)) % 2 == 1
+    first = dataset.train.take(~rest)
+    model = cp.make("mf", dim=2, **FAST).fit(first)
+    with pytest.raises(DataError, match=r"must have further pairs only: \d+ of its [\d,]+ rows were learned before"):
+        model.update(dataset.train)
+    model.update(dataset.train.take(rest))
+    before = model.predict([3], [4])
+    with pytest.raises(DataError, match="Leave them out"):
+        model.update(dataset.train.take(rest))
+    assert np.array_equal(model.predict([3], [4]), before)
 
 
 def clustered(seed: int = 0) -> tuple[FeedbackLog, np.ndarray]:

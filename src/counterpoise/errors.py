@@ -74,8 +74,9 @@ def did_you_mean(name: Any, known: Iterable[str]) -> str:
     """The end of a message: ` Did you mean 'rating'?` where a known name is close to this one, else empty."""
     from difflib import get_close_matches
 
-    close = get_close_matches(str(name)[:100], list(known), n=1)
-    return f" Did you mean {short_repr(close[0])}?" if close else ""
+    names = {other.casefold(): other for other in known}
+    close = get_close_matches(str(name)[:100].casefold(), list(names), n=1)
+    return f" Did you mean {short_repr(names[close[0]])}?" if close else ""
 
 
 def check_number(

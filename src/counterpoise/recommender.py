@@ -17,11 +17,11 @@ from torch import Tensor
 import counterpoise
 from counterpoise import __version__
 from counterpoise.config import Configurable, Error, Feedback, Unknown, from_config, takes_options
-from counterpoise.data.columns import feature_rows, pair_columns, rating_columns
+from counterpoise.data.columns import DEFAULT_NAMES, feature_rows, names_in, pair_columns, rating_columns
 from counterpoise.data.frames import POLARS, as_frame, column_beside, column_of, is_frame, kind_of_frame, to_kind
 from counterpoise.data.ids import Codes, Column, Vocabulary, as_column, gather
 from counterpoise.data.item_names import ItemNames
-from counterpoise.data.log import DEFAULT_NAMES, DEFAULTS, Dataset, FeedbackLog, LogOptions, as_log, as_logs, table
+from counterpoise.data.log import DEFAULTS, Dataset, FeedbackLog, LogOptions, as_log, as_logs, table
 from counterpoise.data.notebook import notebook_html
 from counterpoise.data.side_tables import TableEncoder
 from counterpoise.data.splits import ColdRows
@@ -469,7 +469,7 @@ class DebiasedRecommender(Configurable):
         )
         if filter_seen:
             asked = replace(asked, hidden=((self.seen_, asked.codes),))
-        return self._result(self._ranked(asked, k, candidates, exclude, extra_items), given)
+        return self._result(self._ranked(asked, k, candidates, exclude, extra_items), given, new_items)
 
     def recommend_for(
         self,
@@ -485,8 +485,9 @@ class DebiasedRecommender(Configurable):
         """The k best items of users whom the log does not have, from a few of their ratings: a frame as `recommend`.
 
         `ratings`: {item: rating} or a list of (item, rating) of one user, who is called "new" in the result; or a frame
-        `item_id, rating` with a column `user_id` where there are several. Ratings are compared with the log's
-        threshold; of a pair that is rated twice the last counts. Clicks need no column `rating`.
+        `item_id, rating` with a column `user_id` where there are several, or named as the training frame. Ratings are
+        compared with the log's threshold; of a pair that is rated twice the last counts. Clicks need no column
+        `rating`.
         A user's row is learned from them as it would have been in training, all else fixed (fold-in): by the same loss
         and prior, without a refit. A rating counts what the log's ratings with its label counted on average, and the
         user's exposure is that of the mean user. What pairs without a rating add to the loss of some methods (imputed
@@ -504,7 +505,7 @@ class DebiasedRecommender(Configurable):
         if filter_seen:
             asked = replace(asked, hidden=((Seen.of(log), rows),))
         lists = self._ranked(asked, k, candidates, exclude, self._new_rows("item", new_items))
-        return self._result(lists, ratings)
+        return self._result(lists, ratings, new_items)
 
     def predict_for(
         self, ratings: Any, items: Any, users: Any = None, *, new_users: Any = None, new_items: Any = None
@@ -531,8 +532,10 @@ class DebiasedRecommender(Configurable):
         """(ids, vectors, ratings as a log) of new users."""
         self._check_fitted()
         check_linear(self.scorer_, what)
-        users, items, values = rating_columns(ratings, self.feedback == "clicks")
-        names = {"user": "user_id", "item": "item_id", "rating": "rating"}
+        own = self.log_facts_["columns"]
+        users, items, values = rating_columns(ratings, own, self.feedback == "clicks")
+        present = as_frame(ratings, "ratings").columns if is_frame(ratings) else ()
+        names = names_in(present, own if present else {}, ("user", "item", "rating"))
         threshold = self.log_facts_["threshold"]
         self.item_ids_.require(items, "item", "Leave out ratings of items that the model does not know.")
         log = FeedbackLog.from_arrays(
@@ -612,7 +615,7 @@ class DebiasedRecommender(Configurable):
             if codes.size == 0:
                 raise ConfigError("`candidates` must name at least one item, got none. Use None for all items.")
             columns = torch.from_numpy(codes).long()
-        pairs = pair_columns(exclude)
+        pairs = pair_columns(exclude, self.log_facts_["columns"])
         if pairs is not None:
             users = Vocabulary.of(asked.ids)
             owners, items = users.encode(pairs[0]), ids.encode(pairs[1])
@@ -655,18 +658,19 @@ class DebiasedRecommender(Configurable):
         if not is_frame(given):
             return given
         self._check_fitted()
-        frame, usual = as_frame(given, f"{role}s"), DEFAULT_NAMES[role]
-        own = self.log_facts_["columns"].get(role, usual)
-        name = usual if own not in frame.columns and usual in frame.columns else own
+        frame = as_frame(given, f"{role}s")
+        name = names_in(frame.columns, self.log_facts_["columns"], (role,))[role]
         column = column_of(frame, name, f"It must hold the ids of {role}s.")
         return Vocabulary.distinct(column) if distinct else column
 
-    def _result(self, lists: pl.DataFrame, given: Any) -> Any:
+    def _result(self, lists: pl.DataFrame, given: Any, new_items: Any = None) -> Any:
         """Lists with the names of items where there are some, in the kind of frame that was given, else fitted to."""
+        names, encoder = self.item_names_, self.side_encoders_["item"]
+        if names is not None and is_frame(new_items):
+            names = names.with_new(new_items, (encoder and encoder.id_col_) or DEFAULT_NAMES["item"])
         for ids, name in (("item_id", "item_name"), ("similar_id", "similar_name")):
-            if self.item_names_ is not None and ids in lists.columns:
-                names = self.item_names_.of(lists[ids]).alias(name)
-                lists.insert_column(lists.get_column_index(ids) + 1, names)
+            if names is not None and ids in lists.columns:
+                lists.insert_column(lists.get_column_index(ids) + 1, names.of(lists[ids]).alias(name))
         return to_kind(lists, kind_of_frame(given) or self.frame_kind_)
 
     def item_directions(self) -> Tensor:
@@ -725,6 +729,7 @@ class DebiasedRecommender(Configurable):
         if self.feedback == "clicks":
             return self._fit_to_more_clicks(log)
         check_labels("labels", log)
+        self._check_further(log)
         scorer, ids = deepcopy(self.scorer_), []
         for side, own, others in (
             ("user", self.user_ids_, log.user_ids),
@@ -747,6 +752,18 @@ class DebiasedRecommender(Configurable):
         self._append(log, ids, codes, ratio)
         self.scorer_ = scorer.requires_grad_(False)
         return self
+
+    def _check_further(self, log: FeedbackLog) -> None:
+        """Raise `DataError` for a log with pairs that the model was fitted to: they would count twice."""
+        users = self.user_ids_.encode(log.user_ids.column)[log.users]
+        items = self.item_ids_.encode(log.item_ids.column)[log.items]
+        twice = np.flatnonzero((users >= 0) & (items >= 0) & self.seen_.contains(users, items))
+        if len(twice):
+            user, item = log.user_ids.decode(log.users[twice[:1]])[0], log.item_ids.decode(log.items[twice[:1]])[0]
+            raise DataError(
+                f"`log` must have further pairs only: {len(twice):,} of its {len(log):,} rows were learned before, "
+                f"such as user {short_repr(user)}, item {short_repr(item)}. Leave them out (`has_seen`), or fit again."
+            )
 
     def _fit_to_more_clicks(self, log: FeedbackLog) -> Self:
         """Fit to the clicks of the fit and to those of a further log."""
@@ -1132,8 +1149,8 @@ def name_items(given: Any, log: FeedbackLog) -> ItemNames | None:
     """The names of items in a frame whose ids are called as in the log, or `item_id`."""
     if given is None:
         return None
-    own, columns = DEFAULT_NAMES | dict(log.column_names or {}), as_frame(given, "item_names").columns
-    item_col = own["item"] if own["item"] in columns else DEFAULT_NAMES["item"]
+    columns = as_frame(given, "item_names").columns
+    item_col = names_in(columns, log.column_names or {}, ("item",))["item"]
     try:
         names = ItemNames.from_frame(given, item_col)
         names.count(log.item_ids)

@@ -18,6 +18,7 @@ from counterpoise.balance.covariate_balance import imbalances
 from counterpoise.balance.diagnostics import effective_sample_size
 from counterpoise.balance.estimators import KernelBalancer, MomentBalancer, TreatmentBalancer, balance_samples
 from counterpoise.balance.functions import Moments
+from counterpoise.balance.solver import entropy_balance
 from counterpoise.errors import ConfigError, DataError, ReadingWarning
 
 
@@ -104,6 +105,44 @@ def test_errors_of_tables_name_column_and_way_out(settings, change, words):
     sample, population = people()
     with pytest.raises((DataError, ConfigError), match=words):
         MomentBalancer(**settings).fit(sample, population.assign(**change))
+
+
+def test_frames_without_names_are_balanced_as_their_arrays():
+    population = np.random.default_rng(0).normal([0, 4, 8], size=(200, 3))
+    sample = population[population[:, 0] > -0.5]
+    expected = MomentBalancer().fit(sample, population)
+    frames = pd.DataFrame(sample), pd.DataFrame(population)
+    assert np.allclose(MomentBalancer().fit(*frames).weights_, expected.weights_, atol=1e-9)
+    some = MomentBalancer(columns=[0, 2]).fit(*frames)
+    assert some.balance_table()["name"].tolist() == ["0", "2"]
+    assert some.weights_ @ sample[:, 2] == pytest.approx(population[:, 2].mean(), abs=1e-6)
+    assert np.allclose(some.predict_weights(frames[0]), some.weights_, rtol=1e-6)
+
+
+def test_features_that_cannot_move_are_named():
+    everybody = pd.DataFrame({"age": np.arange(300.0) % 40, "job": ["cook", "smith", "baker"] * 100})
+    cooks = everybody[everybody["job"] == "cook"]
+    with pytest.raises(DataError, match=r"^functions \[job=cook, job=baker, job=smith\] are constant"):
+        MomentBalancer().fit(cooks, everybody)
+    assert MomentBalancer(strength=1.0).fit(cooks, everybody).result_.relaxed.sum() == 3
+    with pytest.raises(DataError, match=r"functions \[0, 1, .* and 5 more\] are constant"):
+        entropy_balance(np.ones((4, 15)), np.zeros(15))
+
+
+@pytest.mark.parametrize(
+    ("population", "words"),
+    [
+        (np.zeros((5, 2)), "`X` and `population` must have the same features, got 3 and 2 columns"),
+        ([0, 1, 1], "`population` must have two dimensions"),
+        ("people.csv", "`population`"),
+        (np.empty((0, 3)), "`population` must have at least one row"),
+        (np.full((5, 3), np.inf), "finite number in `population`"),
+    ],
+    ids=str,
+)
+def test_wrong_populations_are_called_so(population, words):
+    with pytest.raises(DataError, match=words):
+        MomentBalancer().fit(np.random.default_rng(0).normal(size=(20, 3)), population)
 
 
 def test_balancers_work_in_a_pipeline_and_a_grid_search():

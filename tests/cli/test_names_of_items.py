@@ -101,3 +101,29 @@ def test_wrong_names_are_one_line(
     assert one_line(err)
     assert expected in err
     assert not (files / "wrong").exists()
+
+
+def test_further_files_have_the_columns_of_the_log(fitted: Path, tmp_path: Path) -> None:
+    """Ratings of new users, pairs to leave out and pairs to predict, by the names of the log or the usual ones."""
+    lists = []
+    for number, (text, words) in enumerate(
+        (
+            ("what,rating\n10,5\n20,1\n", ()),
+            ("item_id,rating\n10,5\n20,1\n", ()),
+            ("10,5\n20,1\n", ("--header", "item_id,rating")),
+            ("item_id,rating\n10,5\n20,1\n", ("--header", "item_id,rating")),
+        )
+    ):
+        file = tmp_path / f"new-{number}.csv"
+        file.write_text(text)
+        code, out, _ = run("recommend", fitted, "--ratings", file, *words, "--k", "3", "--json")
+        assert code == 0
+        lists.append(json.loads(out))
+    assert all(found == lists[0] for found in lists)
+    best = json.loads(run("recommend", fitted, "--users", "1", "--k", "1", "--json")[1])[0]["item_id"]
+    (tmp_path / "pairs.csv").write_text(f"who,what\n1,{best}\n")
+    code, out, _ = run("recommend", fitted, "--users", "1", "--exclude-pairs", tmp_path / "pairs.csv", "--json")
+    assert code == 0
+    assert best not in {row["item_id"] for row in json.loads(out)}
+    assert run("predict", fitted, tmp_path / "pairs.csv", "--out", tmp_path / "scores.csv")[0] == 0
+    assert pl.read_csv(tmp_path / "scores.csv")["item_id"].to_list() == [best]

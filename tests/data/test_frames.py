@@ -199,3 +199,63 @@ def test_a_pandas_frame_of_a_log_needs_no_pyarrow(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(pl.DataFrame, "to_pandas", None)
     log = FeedbackLog.from_frame(pd.DataFrame({"user_id": ["a"], "item_id": [(1, 2)], "rating": [1]}))
     assert nw.from_native(log.to_frame()).rows() == [("a", (1, 2), 1.0)]
+
+
+def test_all_questions_take_the_names_of_the_training_frame(fitted: tuple[DebiasedRecommender, pd.DataFrame]) -> None:
+    model = fitted[0]
+    rated = pd.DataFrame({"who": ["a", "a", "b"], "what": [0, 1, 2], "stars": [5, 2, 5]})
+    usual = rated.rename(columns={"who": "user_id", "what": "item_id", "stars": "rating"})
+    assert model.recommend_for(rated, k=3).equals(model.recommend_for(usual, k=3))
+    assert model.recommend_for(rated.drop(columns="who"), k=3)["user_id"].tolist() == ["new"] * 3
+    best = model.recommend([1, 2], k=1)
+    pairs = pd.DataFrame({"who": best["user_id"], "what": best["item_id"]})
+    others = model.recommend([1, 2], k=1, exclude=pairs)
+    assert others["item_id"].tolist() == model.recommend([1, 2], k=2)["item_id"][1::2].tolist()
+    with pytest.raises(DataError, match=r"no column 'stars'; .*\. Did you mean 'star'\?"):
+        model.recommend_for(rated.rename(columns={"stars": "star"}).drop(columns="who"))
+    with pytest.raises(DataError, match="column 'stars', row 1: expected a finite number"):
+        model.recommend_for(rated.assign(stars=[5, None, 5]))
+    with pytest.raises(DataError, match="column 'rating', row 1: expected a finite number"):
+        model.recommend_for(usual.assign(rating=[5, None, 5]))
+
+
+def test_side_tables_and_new_items_are_named_as_the_log() -> None:
+    train, _ = frames()
+    movies = pd.DataFrame({"what": range(30), "length": np.arange(30) % 7, "title": [f"Film {n}" for n in range(30)]})
+    log = FeedbackLog.from_frame(train, threshold=4, **NAMES).with_side_tables(items=movies)
+    assert log.item_feature_names == ["length"]
+    with pytest.raises(DataError, match="no column 'item_id'"):
+        log.with_side_tables(items=movies, item_col="item_id")
+    model = small(side_features=True).fit(log, item_names=movies)
+    new = pd.DataFrame({"what": [90, 91, 3], "length": [1, 2, 3], "title": ["New film", None, "Renamed"]})
+    lists = model.recommend([1], k=50, new_items=new, filter_seen=False)
+    names = dict(zip(lists["item_id"], lists["item_name"], strict=True))
+    assert (names[90], names[91], names[3], names[4]) == ("New film", "91", "Film 3", "Film 4")
+    folded = model.recommend_for({4: 5}, k=5, new_items=new, candidates=[90])
+    assert folded["item_name"].tolist() == ["New film"]
+    assert model.recommend([1], k=1, new_items=new.drop(columns="title"), candidates=[90])["item_name"][0] == "90"
+    assert model.item_names_.of([90])[0] == "90"
+
+
+def test_warning_of_a_side_table_points_to_the_caller() -> None:
+    train, _ = frames()
+    movies = pd.DataFrame({"what": range(30), "length": np.arange(30) % 7, "title": [f"Film {n}" for n in range(30)]})
+    with pytest.warns(cp.ReadingWarning, match="Left out: title") as caught:
+        FeedbackLog.from_frame(train, threshold=4, **NAMES).with_side_tables(items=movies)
+    assert caught[0].filename == __file__
+
+
+def test_columns_called_by_numbers_are_columns() -> None:
+    """As pandas calls them where a file or an array has no names."""
+    train, _ = frames()
+    usual = small().fit(train, threshold=4, **NAMES)
+    bare = train[list(NAMES.values())].set_axis(range(3), axis=1)
+    for names in ((0, 1, 2), ("0", "1", "2")):
+        model = small().fit(bare, threshold=4, **dict(zip(NAMES, names, strict=True)))
+        assert np.array_equal(model.predict(bare), usual.predict(train))
+    movies = pd.DataFrame({0: range(30), 1: np.arange(30) % 7, 2: list("abc") * 10})
+    log = FeedbackLog.from_frame(train, threshold=4, **NAMES)
+    for settings in ({"item_col": 0, "categorical": [1]}, {"item_col": "0", "categorical": ["1"]}):
+        found = log.with_side_tables(items=movies, **settings)
+        assert {"1=0", "1=6", "2=a", "2=c"} <= set(found.item_feature_names)
+        assert np.array_equal(found.item_features[:, found.item_feature_names.index("2=b")], np.arange(30) % 3 == 1)

@@ -258,6 +258,13 @@ def test_separator_of_another_ending_is_guessed(tmp_path: Path) -> None:
     assert guess_of(write(tmp_path, quoted, "ratings")) == (ROWS, ["fields separated by semicolons"])
 
 
+def test_separators_of_titles_are_not_those_of_fields(tmp_path: Path) -> None:
+    titles = "".join(f"{number}::Les, Film: {number} (1995)::Drama|War|Comedy\n" for number in range(5))
+    assert layout_of(write(tmp_path, titles, "movies.dat"), ["item_id"], id_col="item_id").separator == "::"
+    tabs = "".join(f"{number}\tA b c d, e, f\n" for number in range(5))
+    assert layout_of(write(tmp_path, tabs, "movies"), ["item_id"], id_col="item_id").separator == "\t"
+
+
 @pytest.mark.parametrize("word", ["tab", "\t", r"\t"])
 def test_separators_can_be_given_as_words(tmp_path: Path, word: str) -> None:
     assert rows(read_log(write(tmp_path, raw("\t"), "u.data"), separator=word, header=tuple(RAW_ROWS))) == RAW_ROWS
@@ -310,6 +317,22 @@ def test_given_header_leaves_a_file_with_names_alone(tmp_path: Path) -> None:
     logs = read_logs({"train": train, "test": test}, header=tuple(RAW_ROWS))
     assert rows(logs["train"]) == RAW_ROWS
     assert rows(logs["test"]) == {"user_id": [2], "item_id": [20], "rating": [1]}
+
+
+def test_names_below_a_given_header_are_announced(tmp_path: Path) -> None:
+    file = write(tmp_path, "userId,movieId\n" + raw(",", 2))
+    found, guesses = guess_of(file, header="user_id,item_id")
+    assert found["user_id"][0] == "userId"
+    assert guesses == ["row 1 looks like names ('userId', 'movieId') and is read as data, since a header is given"]
+
+
+def test_header_example_of_many_columns_is_short(tmp_path: Path) -> None:
+    message = failure(write(tmp_path, ",".join(map(str, range(100))) + "\n"))
+    assert message.endswith("for example user_id,item_id,rating,column_4,column_5,column_6,column_7,column_8,....")
+
+
+def test_blank_lines_alone_have_no_column_names(tmp_path: Path) -> None:
+    assert "_duplicated_" not in failure(write(tmp_path, "\n\n  \n"))
 
 
 def test_wrong_row_is_counted_also_without_header(tmp_path: Path) -> None:
@@ -368,6 +391,16 @@ def test_json_lines_are_read_plain_and_compressed(tmp_path: Path) -> None:
         assert rows(read_log(file, timestamp_col="timestamp")) == RAW_ROWS
 
 
+def test_json_of_other_layout_or_ending_is_one_clear_line(tmp_path: Path) -> None:
+    lines = "".join(json.dumps(dict(zip(RAW_ROWS, row, strict=True))) + "\n" for row in RAW)
+    assert rows(read_log(write(tmp_path, lines, "a.json"))) == ROWS
+    words = "this is JSON. Write one record in each line, to a file that ends in .jsonl."
+    assert failure(write(tmp_path, lines, "a.data")) == words
+    array = "[" + lines.replace("\n", ",")[:-1] + "]"
+    assert failure(write(tmp_path, array, "a.csv")) == words
+    assert failure(write(tmp_path, array, "a.json")).startswith("row 1: expected a record such as")
+
+
 def test_ids_of_json_lines_may_be_text_and_numbers(tmp_path: Path) -> None:
     text = '{"user_id": "007", "item_id": 1, "rating": 1, "t": "soon"}\n'
     text += '{"rating": 2.5, "user_id": 7, "item_id": 2}\n'
@@ -390,6 +423,10 @@ def test_ids_of_json_lines_may_be_text_and_numbers(tmp_path: Path) -> None:
 def test_wrong_record_is_named_by_its_row(tmp_path: Path, line: str, words: str) -> None:
     file = write(tmp_path, f'{{"user_id": 1, "item_id": 10, "rating": 4}}\n{line}\n', "a.jsonl")
     assert failure(file).startswith(words)
+
+
+def test_column_in_other_case_is_suggested(tmp_path: Path) -> None:
+    assert "Did you mean 'USER_ID'?" in failure(write(tmp_path, HEADER.upper() + raw(",", 3)))
 
 
 def test_misspelt_column_is_suggested_in_every_format(tmp_path: Path) -> None:

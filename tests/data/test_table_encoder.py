@@ -76,6 +76,31 @@ def test_columns_that_say_nothing_are_left_out_with_reasons() -> None:
     assert TableEncoder(columns=["row"]).fit(people()).feature_names_ == ["row"]
 
 
+def test_odd_values_among_numbers_and_dates_are_reported() -> None:
+    rng = np.random.default_rng(0)
+    table = pl.DataFrame(
+        {
+            "age": [*map(str, rng.integers(15, 80, ROWS - 1)), "unknown"],
+            "price": ["?", *(f"{price:.3f}" for price in rng.random(ROWS - 1))],
+            "born": [*(f"{year}-01-02" for year in rng.integers(1930, 2000, ROWS - 1)), "1999-99-99"],
+            "size": [*rng.choice(["1", "2", "3"], ROWS - 1), "4+"],
+            "postal": [*map(str, rng.integers(10000, 99999, ROWS - 1)), "V3N4P"],
+        }
+    )
+    encoder = TableEncoder(min_rows=1).fit(table)
+    way_out = "correct it, leave it empty, or name the column as categorical"
+    assert encoder.left_out_ == {
+        "age": f"numbers but for 'unknown': {way_out}",
+        "price": f"numbers but for '?': {way_out}",
+        "born": f"dates but for '1999-99-99': {way_out}",
+        "postal": "most values occur once",
+    }
+    assert set(encoder.feature_names_) == {"size=1", "size=2", "size=3", "size=4+"}
+    assert TableEncoder(categorical=["age"]).fit(table).feature_names_[0].startswith("age=")
+    gaps = table.with_columns(age=pl.col("age").replace("unknown", ""))
+    assert TableEncoder().fit(gaps).feature_names_[:2] == ["age", "age (missing)"]
+
+
 def test_numbers_named_categorical_have_levels() -> None:
     table = {"size": [1, 2, 3] * 10}
     assert TableEncoder().fit(table).feature_names_ == ["size"]

@@ -321,10 +321,11 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         encoder = TableEncoder(self.columns, self.categorical, self.missing)
         tables = [("X", X), ("population", X if population is None else population)]
         if not any(is_table(table) for _, table in tables):
-            arrays = [validate_data(self, X, reset=True, dtype=FLOATS)]
-            arrays += [arrays[0] if population is None else validate_data(self, population, reset=False, dtype=FLOATS)]
+            observed = as_matrix("X", validate_data(self, X, reset=True, dtype=FLOATS))
+            target = observed if population is None else numbers("population", population)
+            check_widths(("X", "population"), (observed.shape[1], target.shape[1]))
             self.encoder_, self.left_out_ = None, {}
-            return [f"x{column}" for column in range(arrays[0].shape[1])], [as_matrix("X", array) for array in arrays]
+            return [f"x{column}" for column in range(observed.shape[1])], [observed, target]
         validate_data(self, X, reset=True, skip_check_array=True)
         names, matrices, self.encoder_ = features(tables[0], tables[1], encoder)
         self.left_out_ = encoder.left_out_

@@ -28,7 +28,7 @@ from counterpoise.balance.selection import (
     worst_case_matrix,
     worst_case_variance,
 )
-from counterpoise.balance.solver import BalanceResult, entropy_balance, worst_case_balance
+from counterpoise.balance.solver import BalanceResult, ConstantFunctions, entropy_balance, worst_case_balance
 from counterpoise.config import Configurable, Select, Units
 from counterpoise.errors import ConfigError, DataError, check_choice, check_number
 
@@ -86,7 +86,10 @@ class FittedFunctions:
             strength = WORST_CASE_STRENGTH if strength is None else strength
             return worst_case_balance(rows, self.targets, self.matrix, strength, scale=scale, **options)
         tolerances, strengths = (values.cpu() for values in self.penalties(tolerance, strength, units))
-        return entropy_balance(rows, self.targets, tolerances, strengths, scale=scale, **options)
+        try:
+            return entropy_balance(rows, self.targets, tolerances, strengths, scale=scale, **options)
+        except ConstantFunctions as error:
+            raise ConstantFunctions(error.places, self.names) from None
 
     def penalties(
         self, tolerance: float = 0.0, strength: float | None = None, units: Units = "sd"

@@ -36,6 +36,19 @@ MAX_ASYMMETRY = 1e-5  # of a matrix, relative to its largest value: rounding in 
 CONSTANT_SHARE = 1e-12  # a standard deviation below this share of the mean is rounding: the function is constant
 
 
+class ConstantFunctions(DataError):
+    """Functions, by their `places`, that no weights can bring to their targets."""
+
+    def __init__(self, places: list[int], names: list[str] | None = None) -> None:
+        self.places = places
+        listed = ", ".join(str(place if names is None else names[place]) for place in places[:MAX_SHOWN])
+        listed += f" and {len(places) - MAX_SHOWN} more" if len(places) > MAX_SHOWN else ""
+        super().__init__(
+            f"functions [{listed}] are constant over the observed rows but not on target, so no weights can balance "
+            "them. Drop them, or give them a finite `strength`."
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class BalanceResult:
     """Weights on the observed rows with their certificate. Vectors have one value for each function.
@@ -242,10 +255,7 @@ def _balance(
     rounding = CONSTANT_SHARE * abs(mean)
     stuck = (spread <= rounding) & (abs(before) > tolerance + rounding) & np.isinf(strength)
     if stuck.any():
-        raise DataError(
-            f"functions {np.flatnonzero(stuck).tolist()} are constant over the observed rows but not on target, so no "
-            "weights can balance them. Drop them, or give them a finite `strength`."
-        )
+        raise ConstantFunctions(np.flatnonzero(stuck).tolist())
     penalty: Penalty
     if quadratic is None:
         penalty, transform = Hinge(tolerance / unit, strength * unit, 1 + abs(mean) / unit), 1 / unit

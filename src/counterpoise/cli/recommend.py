@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,17 +107,17 @@ def recommend(
         raise ConfigError("give --users (users of the log) or --ratings (users whom it does not have), not both.")
     with working("recommending", output.visible):
         model = load_model(run)
+        given = partial(_reading, model, columns.given())
         choice: dict[str, Any] = {
             "k": k,
             "filter_seen": not keep_seen,
             "candidates": among,
-            "exclude": without if exclude_pairs is None else read_pairs(exclude_pairs, **columns.given()),
+            "exclude": without if exclude_pairs is None else read_pairs(exclude_pairs, **given(exclude_pairs)),
             "new_items": None if new_items is None else _table_of_items(model, new_items),
         }
         if ratings is not None:
-            reading = columns.given() | ({} if rating_col is None else {"rating_col": rating_col})
-            given = read_ratings(ratings, **reading, clicks=model.feedback == "clicks")
-            frame = model.recommend_for(given, **choice)
+            reading = given(ratings, "rating") | ({} if rating_col is None else {"rating_col": rating_col})
+            frame = model.recommend_for(read_ratings(ratings, **reading, clicks=model.feedback == "clicks"), **choice)
         else:
             frame = model.recommend(asked, unknown_users=unknown_users, **choice)
     if out is not None:
@@ -150,12 +152,24 @@ def predict(
     check_table_name(out)
     with working("predicting", output.visible):
         model = load_model(run)
-        frame = read_pairs(pairs, **columns.given())
+        frame = read_pairs(pairs, **_reading(model, columns.given(), pairs))
         scores = model.predict(
             frame["user_id"], frame["item_id"], unknown_users=unknown_users, unknown_items=unknown_items
         )
         write_table(frame.with_columns(score=scores), out)
     output.show({"rows": len(frame), "out": str(out)}, f"{len(frame):,} rows written to {out}")
+
+
+def _reading(model: DebiasedRecommender, given: dict[str, Any], path: Path, *more: str) -> dict[str, Any]:
+    """How a file is read: as `given`, and else with the names of the log's columns, where it has them."""
+    from counterpoise.data.columns import names_in
+    from counterpoise.data.reading import header_of
+
+    with suppress(DataError):  # of a file without names, or one that its reader refuses
+        present = header_of(path, given.get("separator"), given.get("header"))
+        names = names_in(present, model.log_facts_["columns"], ("user", "item", *more))
+        return {f"{role}_col": name for role, name in names.items() if name in present} | given
+    return given
 
 
 def _table_of_items(model: DebiasedRecommender, path: Path) -> Any:

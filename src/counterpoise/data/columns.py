@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from counterpoise.errors import DataError, RowError, short_repr
 
 CORRECT = "Correct or drop the row."
 CLICKED = ("clicked", "click", "is_click")  # columns that say what was clicked
+DEFAULT_NAMES = {"user": "user_id", "item": "item_id"}
+DEFAULT_NAMES |= {role: role for role in ("rating", "timestamp", "propensity")}
 
 
 def frame_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
@@ -30,17 +32,27 @@ def rating_column(there: Collection[str], feedback: Feedback | None) -> str:
     return found[0] if "rating" not in there and len(found) == 1 and feedback != "ratings" else "rating"
 
 
-def rating_columns(ratings: Any, clicks: bool = False) -> tuple[Any, Any, Any]:
+def names_in(columns: Collection[str], own: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
+    """What some columns are called: {role: as in the log, or as usual where the columns have that name alone}."""
+    names = {role: (own.get(role, DEFAULT_NAMES[role]), DEFAULT_NAMES[role]) for role in roles}
+    return {role: usual if name not in columns and usual in columns else name for role, (name, usual) in names.items()}
+
+
+def rating_columns(ratings: Any, own: Mapping[str, str], clicks: bool = False) -> tuple[Any, Any, Any]:
     """(users, items, ratings) of new users: of a frame, of {item: rating}, or of a list of (item, rating).
 
-    Without a column `user_id` they are those of one user, "new". A frame of `clicks` needs no column `rating`.
+    Without a column of users they are those of one user, "new". `own`: the names of columns in the log. A frame of
+    `clicks` needs no column of ratings.
     """
     if is_frame(ratings):
-        names = as_frame(ratings, "ratings").columns
-        roles = {"item": "item_id", "rating": "rating"} | ({"user": "user_id"} if "user_id" in names else {})
-        if clicks and "rating" not in names:
-            del roles["rating"]
-        columns = frame_columns(ratings, roles)
+        present = as_frame(ratings, "ratings").columns
+        names = names_in(present, own, ("user", "item", "rating"))
+        names = {
+            role: name
+            for role, name in names.items()
+            if name in present or not (role == "user" or (clicks and role == "rating"))
+        }
+        columns = named_columns(ratings, names)
         size = len(columns["item"])
         return columns.get("user", ["new"] * size), columns["item"], columns.get("rating", np.ones(size))
     try:
@@ -56,12 +68,19 @@ def rating_columns(ratings: Any, clicks: bool = False) -> tuple[Any, Any, Any]:
     return ["new"] * len(pairs), items, values
 
 
-def pair_columns(given: Any) -> tuple[Any, Any] | None:
-    """(users, items) of a frame of pairs `user_id, item_id`; None for anything that is no frame."""
+def pair_columns(given: Any, own: Mapping[str, str]) -> tuple[Any, Any] | None:
+    """(users, items) of a frame of pairs, named as in the log (`own`) or as usual; None for what is no frame."""
     if not is_frame(given):
         return None
-    columns = frame_columns(given, {"user": "user_id", "item": "item_id"})
+    columns = named_columns(given, names_in(as_frame(given, "exclude").columns, own, ("user", "item")))
     return columns["user"], columns["item"]
+
+
+def named_columns(frame: Any, names: Mapping[str, str]) -> dict[str, Any]:
+    """The columns of a frame by role, which cannot be named otherwise."""
+    what = {"user": "the ids of users", "item": "the ids of items", "rating": "the ratings"}
+    table = as_frame(frame, "frame")
+    return {role: column_of(table, name, f"It must hold {what[role]}.") for role, name in names.items()}
 
 
 def feature_rows(given: Any, side: str) -> tuple[Any, NDArray[np.float32]]:

@@ -482,8 +482,8 @@ def load_dataset(
             logs = read(files, users, items, threshold=threshold, **options)
         except DataError as error:
             known = [source.name for source in SOURCES.values() if source.find(expanded(name))]
-            way_out = f" If the folder holds {known[0]!r}, give that name, and the folder as `path`." if known else ""
-            raise DataError(f"{error}{way_out}") from None
+            rule = "give that name, and the folder as `path` (--path)"
+            raise DataError(f"{error} If the folder holds {known[0]!r}, {rule}." if known else str(error)) from None
         about: dict[str, Any] = {"source": str(name), "threshold": threshold}
         if logs["train"].feedback == "clicks":
             split.probe_fraction = 0.0

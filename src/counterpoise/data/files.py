@@ -52,10 +52,11 @@ Header = str | Sequence[str]  # the names of the columns; as one text they are s
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
 SEPARATOR_WORDS = {"tab": "\t", r"\t": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
 SEPARATOR_NAMES = {"\t": "tabs", "::": "'::'", ";": "semicolons", "|": "pipes", ",": "commas", " ": "spaces"}  # guessed
+RARE_IN_TEXT = {"\t": 2, "::": 2, " ": 0}  # beside 1 of the others: which of two separators that both fit is in titles
 LOG_HEADER = ("user_id", "item_id", "rating", "timestamp")  # of a log without header, where the values fit to it
 PARQUET = (".parquet", ".pq")
-JSON_LINES = (".jsonl", ".ndjson")
-TABLES = (*SEPARATORS, *JSON_LINES, *PARQUET)  # endings, before that of the compression
+JSON_LINES = (".jsonl", ".ndjson", ".json")
+TABLES = (*SEPARATORS, *JSON_LINES[:2], *PARQUET)  # endings of the files of a folder, before that of the compression
 COMPRESSED = (".gz", ".zst")
 ROLES = ("user", "item", "rating", "timestamp")  # of columns that the caller can name
 FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
@@ -169,9 +170,9 @@ def layout_of(
     """How a text file is read; what is not given is guessed from its first rows.
 
     The separator is that of the file's ending if the first row has it, else the one that cuts the first rows into the
-    same number of fields, the largest if there are several. The first row has the names if `columns` are all there, or
-    if it does not look like data. A file without names is read as user, item, rating and maybe timestamp where its
-    values can be nothing else; `DataError` shows the `header` to give otherwise.
+    same number of fields: of several a tab or '::', a space last, then that of the most fields. The first row has the
+    names if `columns` are all there, or if it does not look like data. A file without names is read as user, item,
+    rating and maybe timestamp where its values can be nothing else; `DataError` shows the `header` to give otherwise.
     `id_col`: the file is a table with a row for each id; without names, these are in its first column.
     """
     if kind_of(file) in (*PARQUET, *JSON_LINES):
@@ -184,17 +185,22 @@ def layout_of(
     sentence = None if guessed in (None, usual) else fields
     rows = _rows(lines, chosen)
     first, names = (rows[0] if rows else []), names_of(header)
+    if lines and lines[0].startswith(("{", "[{")):
+        raise DataError(f"{file}: this is JSON. Write one record in each line, to a file that ends in .jsonl.")
     if (columns and set(columns) <= set(first)) or (names is None and not _looks_like_data(rows)):
         return Layout(chosen, None, sentence)
     if names is not None:
-        return Layout(chosen, names, sentence)
+        shown = ", ".join(map(short_repr, first[:6]))
+        odd = f"row 1 looks like names ({shown}) and is read as data, since a header is given"
+        told = [sentence, odd if _text_above_numbers(rows) else None]
+        return Layout(chosen, names, "; ".join(filter(None, told)) or None)
     numbered = [f"column_{number + 1}" for number in range(len(first))]
     if id_col is not None:
         fits, names = len({row[0] for row in rows}) == len(rows), (id_col, *numbered[1:])
     else:
         fits, names = _looks_like_log(rows), LOG_HEADER[: len(first)]
     if not fits or not columns or not set(columns) <= set(names):
-        example = ",".join([*columns, *numbered[len(columns) :]])
+        example = ",".join([*columns, *numbered[len(columns) :]][:8]) + (",..." if len(first) > 8 else "")
         shown = ", ".join(map(short_repr, first[:6])) + (", ..." if len(first) > 6 else "")
         way_out = f"Name its {len(first)} columns in their order with `header` (--header), for example {example}."
         raise DataError(f"{file}: row 1 looks like data, not like the names of columns: {shown}. {way_out}")
@@ -245,7 +251,7 @@ def _head(file: Path) -> list[str]:
         raise DataError(f"{file}: neither text nor Parquet by its name. Write it as one of {known}.")
     lines = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").split("\n")
     whole = lines[:-1] if len(content) == HEAD_SIZE and len(lines) > 1 else lines
-    return [line for line in whole if line][:HEAD_ROWS]
+    return [line for line in whole if line.strip()][:HEAD_ROWS]
 
 
 def _rows(lines: Sequence[str], separator: str) -> list[list[str]]:
@@ -259,26 +265,30 @@ def _rows(lines: Sequence[str], separator: str) -> list[list[str]]:
 
 
 def _guess_separator(lines: Sequence[str]) -> str | None:
-    """The separator with which most lines have as many fields as the first, and the most fields."""
-    best: tuple[float, int, str | None] = (0, 1, None)
+    """The separator with which most lines have as many fields as the first; see `layout_of` where several have."""
+    best: tuple[float, int, int, str | None] = (0, 0, 1, None)
     for separator in SEPARATOR_NAMES:
         counts = [len(row) for row in _rows(lines, separator)]
         width = counts[0] if counts else 1
         agreement = counts.count(width) / max(1, len(counts))
-        if width > 1 and (agreement, width) > best[:2]:
-            best = agreement, width, separator
-    return best[2]
+        rank = RARE_IN_TEXT.get(separator, 1)
+        if width > 1 and (agreement, rank, width) > best[:3]:
+            best = agreement, rank, width, separator
+    return best[3]
 
 
 def _looks_like_data(rows: Sequence[Sequence[str]]) -> bool:
     """Whether the first row has a number, and no text above a column of numbers."""
-    if not rows or not any(map(NUMBER.fullmatch, rows[0])):
-        return False
+    return bool(rows) and any(map(NUMBER.fullmatch, rows[0])) and not _text_above_numbers(rows)
+
+
+def _text_above_numbers(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row has text in a column of numbers."""
     below = [row for row in rows[1:] if len(row) == len(rows[0])]
-    for place, value in enumerate(rows[0]):
-        if below and not NUMBER.fullmatch(value) and all(NUMBER.fullmatch(row[place]) for row in below):
-            return False
-    return True
+    if not below:
+        return False
+    texts = [place for place, value in enumerate(rows[0]) if not NUMBER.fullmatch(value)]
+    return any(all(NUMBER.fullmatch(row[place]) for row in below) for place in texts)
 
 
 def _looks_like_log(rows: Sequence[Sequence[str]]) -> bool:

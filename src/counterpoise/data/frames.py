@@ -57,9 +57,14 @@ def column_beside(frame: Any, name: str, values: Any) -> Any:
 
 
 def column_of(frame: Any, column: str, way_out: str = "") -> Any:
-    """A column of a narwhals frame, in its library; an error that lists the columns and suggests the nearest."""
+    """A column of a narwhals frame, in its library; an error that lists the columns and suggests the nearest.
+
+    A column that is called by a number, as in a pandas frame without header, is also found by its text.
+    """
+    names = [str(name) for name in frame.columns]
+    if column not in frame.columns and str(column) in names:
+        column = frame.columns[names.index(str(column))]
     if column not in frame.columns:
-        names = [str(name) for name in frame.columns]
         listed = ", ".join(map(short_repr, frame.columns[:20])) + (", ..." if len(names) > 20 else "")
         hint = did_you_mean(column, names)
         raise DataError(f"there is no column {column!r}; the columns are {listed}.{hint}{way_out and f' {way_out}'}")

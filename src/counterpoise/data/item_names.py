@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -60,6 +61,15 @@ class ItemNames:
         found = self.names.gather(codes.clip(lower_bound=0))
         return found.zip_with(codes >= 0, own).alias("item_name")
 
+    def with_new(self, frame: Any, item_col: str) -> ItemNames:
+        """These and the names of further items, where a frame has a column that is called name or title."""
+        name_col = named_so(as_frame(frame, "new_items").columns)
+        if name_col is None:
+            return self
+        found = ItemNames.from_frame(frame, item_col, name_col).table
+        new = found.filter(pl.Series(self.ids.encode(found["item_id"]) < 0))
+        return ItemNames(self.ids.extended(new["item_id"]), pl.concat([self.names.alias("name"), new["name"]]))
+
     def to_parquet(self) -> bytes:
         """Ids and names as the content of a Parquet file."""
         buffer = io.BytesIO()
@@ -105,10 +115,8 @@ def guess_name_column(table: Any, item_col: str) -> str:
     `table`: a narwhals frame.
     """
     others = [column for column in table.columns if column != item_col]
-    for fits in (lambda name: name in NAME_COLUMNS, lambda name: name.endswith(("name", "title"))):
-        found = [column for column in others if fits(str(column).lower())]
-        if found:
-            return str(found[0])
+    if (called := named_so(others)) is not None:
+        return called
     if len(others) == 1:
         return str(others[0])
     for column in others:
@@ -118,6 +126,15 @@ def guess_name_column(table: Any, item_col: str) -> str:
     listed = ", ".join(map(repr, others[:20])) or "none"
     hint = did_you_mean("title", map(str, others)) or did_you_mean("name", map(str, others))
     raise DataError(f"which column has the names? Call it name or title (`item_name_col`), not one of {listed}.{hint}")
+
+
+def named_so(columns: Sequence[str]) -> str | None:
+    """The column that is called name or title, or else ends so; None without one."""
+    for fits in (lambda name: name in NAME_COLUMNS, lambda name: name.endswith(("name", "title"))):
+        found = [str(column) for column in columns if fits(str(column).lower())]
+        if found:
+            return found[0]
+    return None
 
 
 def _tells_apart(values: pl.Series) -> bool:

@@ -14,9 +14,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.config import Duplicates, Feedback, Sample, takes_options
 from counterpoise.data.columns import (
+    DEFAULT_NAMES,
     feature_table,
     finite_numbers,
     frame_columns,
+    names_in,
     observed_entries,
     propensity_numbers,
     rating_column,
@@ -31,9 +33,6 @@ from counterpoise.errors import ConfigError, DataError, RowError, check_choice, 
 if TYPE_CHECKING:
     from counterpoise.data.batches import Batches
     from counterpoise.data.side_tables import TableEncoder
-
-DEFAULT_NAMES = {"user": "user_id", "item": "item_id"}
-DEFAULT_NAMES |= {role: role for role in ("rating", "timestamp", "propensity")}
 
 
 class ColumnOptions(TypedDict, total=False):
@@ -291,24 +290,26 @@ class FeedbackLog:
         users: Any = None,
         items: Any = None,
         *,
-        user_col: str = "user_id",
-        item_col: str = "item_id",
+        user_col: str | None = None,
+        item_col: str | None = None,
         categorical: Sequence[str] = (),
     ) -> FeedbackLog:
         """The same log with features from tables of users and of items: frames with a column of ids.
 
+        `user_col`, `item_col`: the columns of ids, by default called as in the log, or else user_id and item_id.
         Columns may hold text, dates, lists and gaps; `TableEncoder` says how they are encoded, and `categorical` names
         numbers that are codes. A user or item without a row counts as missing in all columns; rows of others are left
         out. `user_encoder.summary()` says what became of the columns.
         """
         from counterpoise.data.side_tables import SideTable, as_polars, side_fields
 
-        given = {"user": (users, user_col), "item": (items, item_col)}
-        tables = {
-            side: SideTable(as_polars(table), id_col, f"the table of {side}s")
-            for side, (table, id_col) in given.items()
-            if table is not None
-        }
+        tables = {}
+        for side, table, id_col in (("user", users, user_col), ("item", items, item_col)):
+            if table is not None:
+                frame = as_polars(table)
+                own = {role: str(name) for role, name in (self.column_names or {}).items()}
+                id_col = names_in(frame.columns, own, (side,))[side] if id_col is None else str(id_col)
+                tables[side] = SideTable(frame, id_col, f"the table of {side}s")
         return replace(self, **side_fields(tables, {"user": self.user_ids, "item": self.item_ids}, categorical))
 
     def split(self, fraction: float, rng: np.random.Generator) -> tuple[FeedbackLog, FeedbackLog]:

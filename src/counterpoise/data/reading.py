@@ -238,6 +238,7 @@ def read_ratings(
     item_col: str = "item_id",
     rating_col: str = "rating",
     separator: str | None = None,
+    header: Header | None = None,
     clicks: bool = False,
 ) -> pl.DataFrame:
     """The ratings of new users in a file: columns `item_id`, `rating` and, where the file has users, `user_id`.
@@ -245,12 +246,12 @@ def read_ratings(
     A file of `clicks` needs no column "rating".
     """
     names = {"item": item_col}
-    if not clicks or rating_col != "rating" or rating_col in header_of(path, separator):
+    if not clicks or rating_col != "rating" or rating_col in header_of(path, separator, header, names.values()):
         names["rating"] = rating_col
-    if user_col != "user_id" or user_col in header_of(path, separator):
+    if user_col != "user_id" or user_col in header_of(path, separator, header, names.values()):
         names["user"] = user_col
-    frame = read_columns(path, names, separator=separator)
-    with _located(path, separator):
+    frame = read_columns(path, names, separator=separator, header=header)
+    with _located(path, separator, header, names):
         for role in names.keys() - {"rating"}:
             whole_ids(frame[role], names[role])
         own = {role: finite_numbers(_parse_numbers(frame[role]), rating_col) for role in names if role == "rating"}

@@ -44,6 +44,9 @@ AMBIGUOUS_DATES = ("%d/%m/%Y", "%m/%d/%Y")  # taken where only one of the two fi
 LIST_SEPARATORS = ("|", ";", ",")
 MIN_LIST_SHARE = 0.05  # of the values that hold the separator, so that a column is one of lists
 MAX_ID_SHARE = 0.5  # of distinct texts among the values, above which they are names rather than levels
+MAX_ODD_SHARE = 0.1  # of the different values that are no numbers, in a column that was meant to hold them
+MAX_NUMBER_LEVELS = 20  # different texts of which most are numbers; more are measured, not counted off
+MIN_CODE_DIGITS = 5  # whole numbers in text that are all as long, and not shorter, are codes
 MIN_COUNTED_ROWS = 20  # from which on integers that rise by 1 from row to row count rows
 DAYS_A_YEAR = 365.2425
 
@@ -156,7 +159,7 @@ class TableEncoder(Configurable):
         means, deviations = [], []
         masks: set[bytes] = set()  # of missing rows: columns that lack the same rows have one feature for it
         for name in frame.columns:
-            if name == id_col or (self.columns is not None and name not in self.columns):
+            if name == id_col or (self.columns is not None and name not in map(str, self.columns)):
                 continue
             if second is not None and name not in second.columns:
                 found: Any = self._left_out(name, "not in the population")
@@ -299,7 +302,8 @@ class TableEncoder(Configurable):
     def _learn(self, sample: pl.Series, column: pl.Series, masks: set[bytes]) -> tuple[EncodedColumn, Matrix] | str:
         """(how a column is encoded, its features), or why it is left out; what it is shows in `sample`."""
         name, named = column.name, self.columns is not None
-        found = _recognised(sample, name in self.categorical, named or name in self.categorical)
+        categorical = name in map(str, self.categorical)
+        found = _recognised(sample, categorical, named or categorical)
         if isinstance(found, str):
             return self._left_out(name, found)
         if found.kind in ("category", "list"):
@@ -357,7 +361,7 @@ class SideTable:
 
     def encoded(self, ids: Vocabulary, categorical: Sequence[str] = ()) -> tuple[TableEncoder, Matrix]:
         """(an encoder, the features of these ids); `categorical` may name columns of other tables."""
-        own = tuple(name for name in categorical if name in self.frame.columns)
+        own = tuple(name for name in map(str, categorical) if name in self.frame.columns)
         encoder = TableEncoder(categorical=own)
         matrix = self._located(lambda: encoder.fit_rows(self.frame, self.id_col, ids))
         encoder.source_ = self.source
@@ -388,7 +392,7 @@ def side_fields(
     for side, table in tables.items():
         encoder, matrix = table.encoded(ids[side], categorical)
         if encoder.without_row_ or encoder.left_out_ or table.source.endswith(")"):
-            warnings.warn(ReadingWarning(encoder.summary()), stacklevel=4)
+            warnings.warn(ReadingWarning(encoder.summary()), stacklevel=3)
         fields |= {f"{side}_features": matrix.astype(np.float32), f"{side}_encoder": encoder}
     return fields
 
@@ -399,7 +403,7 @@ def check_names(argument: str, names: Sequence[str], known: Sequence[str]) -> No
         raise DataError(f"`{argument}` must be a list of names, got {names!r}. Write [{names!r}].")
     known = list(dict.fromkeys(known))
     for name in names:
-        if name not in known:
+        if str(name) not in known:
             listed = ", ".join(map(short_repr, known[:20])) + (", ..." if len(known) > 20 else "")
             raise DataError(f"`{argument}` names {name!r}; the columns are {listed}.{did_you_mean(name, known)}")
 
@@ -423,7 +427,7 @@ def as_polars(table: Any) -> pl.DataFrame:
     if twice is not None:
         raise DataError(f"the table has two columns {twice!r}. Rename one.")
     return pl.DataFrame(
-        [as_series(name, frame[label].to_native()) for name, label in zip(names, frame.columns, strict=True)]
+        [as_series(name, frame.get_column(label).to_native()) for name, label in zip(names, frame.columns, strict=True)]
     )
 
 
@@ -544,9 +548,31 @@ def _recognised_text(name: str, text: pl.Series, named: bool) -> EncodedColumn |
         a_list = separator != "," or tokens < text.n_unique()  # there are commas in other texts
         if a_list and tokens <= MAX_ID_SHARE * len(text):
             return EncodedColumn(name, "list", separator=separator)
-    if not named and text.n_unique() > max(2, MAX_ID_SHARE * len(text)):
-        return "most values occur once"
-    return EncodedColumn(name, "category")
+    many = text.n_unique() > max(2, MAX_ID_SHARE * len(text))
+    odd = "" if named else _odd_value(text, many)
+    if odd:
+        return odd
+    return "most values occur once" if many and not named else EncodedColumn(name, "category")
+
+
+def _odd_value(text: pl.Series, many: bool) -> str:
+    """The first value that is none in a column of numbers or dates, as a reason to leave it out; empty without one.
+
+    `many`: most values differ. Where they do not, few different numbers are levels, such as "1", "2" and "3+".
+    """
+    values = text.unique(maintain_order=True)
+    if not many and len(values) <= MAX_NUMBER_LEVELS:
+        return ""
+    readings = [("dates", _parsed_dates(values, pattern)) for pattern in DATE_FORMATS]
+    digits = values.filter(values.str.contains("^[0-9]+$"))
+    codes = digits.str.len_bytes().n_unique() == 1 and len(digits[0]) >= MIN_CODE_DIGITS  # postal codes, say
+    if not codes and not text.str.contains(LIKE_A_CODE).any():
+        readings.append(("numbers", values.cast(pl.Float64, strict=False)))
+    for what, read in readings:
+        if 0 < read.null_count() <= MAX_ODD_SHARE * len(values):
+            odd = short_repr(values.filter(read.is_null())[0])
+            return f"{what} but for {odd}: correct it, leave it empty, or name the column as categorical"
+    return ""
 
 
 def _is_id(column: pl.Series) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from counterpoise.data.columns import DEFAULT_NAMES
 from counterpoise.data.datasets import SOURCES, load_dataset
 from counterpoise.data.files import count_rows, files_of, is_many
-from counterpoise.data.log import DEFAULT_NAMES, Dataset, FeedbackLog
+from counterpoise.data.log import Dataset, FeedbackLog
 from counterpoise.data.reading import AnyPath, read_logs, read_logs_with_features
 from counterpoise.errors import ConfigError
 from counterpoise.out_of_core.encoding import shard_log
