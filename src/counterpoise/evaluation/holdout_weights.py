@@ -24,7 +24,7 @@ from counterpoise.balance.population import Pairs
 from counterpoise.balance.solver import entropy_balance
 from counterpoise.config import takes_options
 from counterpoise.data.log import DEFAULTS, Dataset, FeedbackLog, LogOptions, as_logs
-from counterpoise.errors import ConfigError, DataError, check_choice
+from counterpoise.errors import ConfigError, DataError, check_choice, short_repr
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_thread
 from counterpoise.training.contracts import PRETRAINING_STEPS, FitContext
@@ -338,7 +338,7 @@ def _given(weights: Any, rows: int) -> Floats:
         values = np.array(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         known = ", ".join(map(repr, NAMES))
-        raise ConfigError(f"`weights` must be one of {known}, an array, or None, got {weights!r}.") from error
+        raise ConfigError(f"`weights` must be one of {known}, an array, or None, got {short_repr(weights)}.") from error
     if values.shape != (rows,):
         raise DataError(f"`weights` must have one value for each of the {rows} rows, got shape {values.shape}.")
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -377,8 +377,18 @@ def in_codes_of(model: Any, log: FeedbackLog) -> FeedbackLog:
     """The rows of a log over the users and items of a fitted recommender, whose pairs D they stand for."""
     if not hasattr(model, "user_ids_") or (log.user_ids, log.item_ids) == (model.user_ids_, model.item_ids_):
         return log
-    users = model.user_ids_.require(log.user_ids.decode(log.users), "user")
-    items = model.item_ids_.require(log.item_ids.decode(log.items), "item")
+    users, items = (
+        own.require(
+            ids.decode(given),
+            kind,
+            "Weighted estimates and rankings are of pairs that the model knows: leave such rows out "
+            f'(`evaluate` does with unknown_{kind}s="drop").',
+        )
+        for kind, own, ids, given in (
+            ("user", model.user_ids_, log.user_ids, log.users),
+            ("item", model.item_ids_, log.item_ids, log.items),
+        )
+    )
     tables = []
     for given, own, wanted in (
         (log.user_features, log.user_ids, model.user_ids_),
