@@ -238,7 +238,7 @@ def _weighted(
     from counterpoise.evaluation.weighted import evaluate_weighted
 
     rows = len(log)
-    log, train, seen = holdout_weights.unseen_holdout(model, log, train, probe)
+    log, train, probe, seen = holdout_weights.unseen_holdout(model, log, train, probe)
     given = model if hasattr(model, "predict_log") or callable(model) else np.asarray(model)
     if isinstance(given, np.ndarray) and given.shape == (rows,):
         given = given[~seen]
@@ -298,6 +298,7 @@ def resampled_evaluation(
         level=float(level),
         n_dropped=0,
         intervals={name: percentile_interval(replicates[name], level) for name in METRIC_NAMES} if bootstrap else {},
+        assumption="",
     )
     return Resampled(evaluation, replicates)
 

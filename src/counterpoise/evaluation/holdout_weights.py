@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -408,10 +408,17 @@ def in_codes_of(model: Any, log: FeedbackLog) -> FeedbackLog:
     )
 
 
-def unseen_holdout(
-    model: Any, log: FeedbackLog, train: FeedbackLog | None, probe: FeedbackLog | None
-) -> tuple[FeedbackLog, FeedbackLog | None, NDArray[np.bool_]]:
-    """(the rows of a hold-out that were not trained on, the training log where it is known, which rows were seen)."""
+class Unseen(NamedTuple):
+    """What a hold-out is judged by, all over the users and items of the model."""
+
+    log: FeedbackLog  # its rows that were not trained on
+    train: FeedbackLog | None  # where it is known
+    probe: FeedbackLog | None
+    seen: NDArray[np.bool_]  # which rows were trained on
+
+
+def unseen_holdout(model: Any, log: FeedbackLog, train: FeedbackLog | None, probe: FeedbackLog | None) -> Unseen:
+    """The rows of a hold-out that were not trained on, with the training log and the probe."""
     log = in_codes_of(model, log)
     train = training_log(model, log) if train is None else in_codes_of(model, train)
     probe = None if probe is None else in_codes_of(model, probe)
@@ -425,7 +432,7 @@ def unseen_holdout(
             f"`log`: all {len(seen)} pairs were seen in training or in the probe, so they are no test. Hold rows out "
             "before the fit (`split`, `holdout`)."
         )
-    return log.take(~seen), train, seen
+    return Unseen(log.take(~seen), train, probe, seen)
 
 
 def resolve_weights(
