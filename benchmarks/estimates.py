@@ -24,6 +24,7 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -170,7 +171,7 @@ def one_log(kind: Any, size: dict[str, Any], seed: int) -> list[Found]:
         balanced = evaluations["balanced"]
         estimates = {way: {metric: getattr(each, metric) for metric in METRICS} for way, each in evaluations.items()}
         estimates |= {"naive": balanced.naive, "oracle": scored.oracle(ways["true propensity"].values)}
-        found.append(Found(scored.truth(), estimates, balanced))
+        found.append(Found(scored.truth(), estimates, replace(balanced, influences=None)))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 from itertools import combinations
 
@@ -397,6 +398,14 @@ def test_bad_weights_are_one_error(logs, model, weights, error, message: str) ->
     weights = np.full(len(logs[2]), weights) if np.ndim(weights) == 0 and not isinstance(weights, str) else weights
     with pytest.raises(error, match=message):
         cp.evaluate(model, logs[2], weights=weights)
+
+
+def test_evaluations_can_be_pickled(logs, model) -> None:
+    found = cp.evaluate(model, logs[2])
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy == found
+    assert weighted_differences(copy, found)["auc"].value == 0
+    assert copy.influences.weights.values.tolist() == found.influences.weights.values.tolist()
 
 
 def test_weights_of_text_are_one_short_error(logs, model) -> None:

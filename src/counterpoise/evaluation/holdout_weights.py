@@ -7,7 +7,7 @@ other pairs, with chances that are not known.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Unpack
 
@@ -61,6 +61,10 @@ class HoldoutWeights:
     assumption: str  # what estimates with these weights assume, and what would break it
     functions: NDArray[Any] | None = None  # (rows, functions) minus their targets: what the weights balance
     label_error: float = 0.0  # standard error of the target of the last function, the mean label of a probe
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the fields, without what follows from them."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def effective_sample_size(self) -> float:
