@@ -1,7 +1,7 @@
 """How far are estimates from a biased hold-out from the truth? Simulated logs, where every label is known.
 
     python benchmarks/estimates.py [--seeds 16] [--first-seed 0] [--kinds features popularity ...]
-                                   [--users 1200] [--items 1000]
+                                   [--users 1200] [--items 1000] [--jobs 2]
     python benchmarks/estimates.py --speed
 
 A log is simulated by each kind of selection, a fifth of its rows is held out at random, and five models are fitted to
@@ -23,6 +23,10 @@ import re
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,7 +48,7 @@ from counterpoise.evaluation.weighted import (
 
 Floats = NDArray[np.float64]
 KINDS = ("features", "popularity", "both", "preference", "mixed")
-SIZE: dict[str, Any] = {"n_users": 1200, "n_items": 1000, "density": 0.1}
+DENSITY = 0.1
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "popularity": ("popularity", {}),
     "mf": ("mf", {}),
@@ -148,9 +152,9 @@ class Found(NamedTuple):
     balanced: WeightedEvaluation
 
 
-def one_log(kind: str, seed: int) -> list[Found]:
+def one_log(kind: Any, size: dict[str, Any], seed: int) -> list[Found]:
     """Of each model."""
-    data = cp.simulate(seed=seed, selection=kind, **SIZE)  # type: ignore[arg-type]
+    data = cp.simulate(seed=seed, selection=kind, **size)
     train, holdout, _ = cp.split(data.dataset.train, 0.2, seed=seed)
     chance = data.propensity[holdout.users, holdout.items]
     ways: dict[str, HoldoutWeights] = {
@@ -167,7 +171,7 @@ def one_log(kind: str, seed: int) -> list[Found]:
         balanced = evaluations["balanced"]
         estimates = {way: {metric: getattr(each, metric) for metric in METRICS} for way, each in evaluations.items()}
         estimates |= {"naive": balanced.naive, "oracle": scored.oracle(ways["true propensity"].values)}
-        found.append(Found(scored.truth(), estimates, balanced))
+        found.append(Found(scored.truth(), estimates, replace(balanced, influences=None)))
     return found
 
 
@@ -222,20 +226,21 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=16)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--users", type=int, default=SIZE["n_users"])
-    parser.add_argument("--items", type=int, default=SIZE["n_items"])
+    parser.add_argument("--users", type=int, default=1200)
+    parser.add_argument("--items", type=int, default=1000)
     parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args()
     if options.speed:
         speed()
         return
-    SIZE.update(n_users=options.users, n_items=options.items)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore", cp.ConvergenceWarning)
+    size = {"n_users": options.users, "n_items": options.items, "density": DENSITY}
     errors, start = {}, time.perf_counter()
-    for kind in options.kinds:
-        seeds = range(options.first_seed, options.first_seed + options.seeds)
-        errors[kind] = report(kind, [one_log(kind, seed) for seed in seeds])
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    context = get_context("spawn")  # torch in this process must not be forked
+    with ProcessPoolExecutor(options.jobs, mp_context=context, initializer=_quiet) as pool:
+        for kind in options.kinds:
+            errors[kind] = report(kind, list(pool.map(partial(one_log, kind, size), seeds)))
     known = [errors[kind] for kind in ("features", "popularity") if kind in errors]
     if known:
         means = {way: np.mean([each[way] for each in known], 0) for way in WAYS}
@@ -246,6 +251,11 @@ def main() -> None:
         cells = " | ".join(f"{r:.2f}" for r in means["oracle"] / means["logistic"])
         print(f"| error of the oracle over that of logistic IPS | {cells} |")
     print(f"\n{time.perf_counter() - start:.0f} s")
+
+
+def _quiet() -> None:
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", cp.ConvergenceWarning)
 
 
 def speed() -> None:

@@ -488,6 +488,11 @@ def test_one_class_of_labels_is_evaluated_without_weights(
     text = capsys.readouterr().out
     assert "these are metrics of the pairs that users chose, not of all pairs:" in text
     assert "No weighted estimates: weighted estimates need labels of both kinds" in " ".join(text.split())
+    assert main(["evaluate", str(tmp_path / "run"), str(test)]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "No weighted estimates: the hold-out must have rows of both labels" in text
+    assert main(["evaluate", str(tmp_path / "run"), str(test), "--weights", "logistic"]) == 2
+    assert "rows of both labels" in capsys.readouterr().err
 
 
 def test_fit_can_refuse_or_drop_cold_users(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

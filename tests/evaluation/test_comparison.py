@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import polars as pl
 import pytest
@@ -33,8 +35,41 @@ def test_a_biased_hold_out_is_weighted(models: dict[str, DebiasedRecommender], d
     frame = pd.DataFrame(dataset.test.to_frame().to_dict(as_series=False))
     found = cp.compare(models, frame, sample="biased")
     assert isinstance(found.to_frame(), pd.DataFrame)
-    assert found.differences == {}
     assert isinstance(found.evaluations["mf"], cp.WeightedEvaluation)
+    assert set(found.differences) == {"<b>popularity"}
+
+
+def test_weighted_models_are_compared_by_the_same_weights_in_pairs(
+    models: dict[str, DebiasedRecommender], dataset: Dataset
+) -> None:
+    log = replace(dataset.test, sample="biased")
+    weights = cp.weigh_holdout(log, dataset.train)
+    found = cp.compare(models, log)
+    for name, model in models.items():
+        assert found.evaluations[name] == cp.evaluate(model, log, weights=weights)
+    first, second = found.evaluations.values()
+    own = found.differences["<b>popularity"]["auc"]
+    assert own.value == second.auc - first.auc
+    influences = [one.influences.rows["auc"] for one in (second, first)]
+    error = weights.standard_errors((influences[0] - influences[1])[:, None])[0]
+    assert own.high - own.value == pytest.approx(1.959964 * error)
+    scores = {"scores": models["mf"].predict_log(log)}
+    assert cp.compare(models | scores, log).evaluations["scores"].auc == first.auc  # by the weights of the models
+    assert cp.compare(scores, log, train=dataset.train).evaluations["scores"].auc == first.auc
+    assert type(cp.compare(scores, log).evaluations["scores"]) is cp.Evaluation
+
+
+def test_printed_comparison_has_a_column_for_each_model(
+    models: dict[str, DebiasedRecommender], dataset: Dataset
+) -> None:
+    found = cp.compare(models, dataset.test)
+    lines = str(found).splitlines()
+    assert lines[0].split() == ["metric", *models]
+    assert lines[1].startswith(f"AUC           {found.evaluations['mf'].auc:.4f} (")
+    assert f"  {found.evaluations['<b>popularity'].auc:.4f} (" in lines[1]
+    assert lines[10] == f"Comparison on {len(dataset.test):,} rows of {found.evaluations['mf'].n_users:,} users."
+    weighted = cp.compare(models, replace(dataset.test, sample="biased"))
+    assert str(weighted).endswith(weighted.evaluations["mf"].assumption)
 
 
 def test_the_repr_is_escaped_and_marks_clear_differences(

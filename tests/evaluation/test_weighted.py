@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 from itertools import combinations
 
@@ -397,6 +398,39 @@ def test_bad_weights_are_one_error(logs, model, weights, error, message: str) ->
     weights = np.full(len(logs[2]), weights) if np.ndim(weights) == 0 and not isinstance(weights, str) else weights
     with pytest.raises(error, match=message):
         cp.evaluate(model, logs[2], weights=weights)
+
+
+def test_evaluations_can_be_pickled(logs, model) -> None:
+    found = cp.evaluate(model, logs[2])
+    copy = pickle.loads(pickle.dumps(found))
+    assert copy == found
+    assert weighted_differences(copy, found)["auc"].value == 0
+    assert copy.influences.weights.values.tolist() == found.influences.weights.values.tolist()
+
+
+def test_weights_of_text_are_one_short_error(logs, model) -> None:
+    with pytest.raises(ConfigError, match="`weights` must be one of") as error:
+        cp.evaluate(model, logs[2], weights=["a"] * len(logs[2]))
+    assert len(str(error.value)) < 300
+
+
+def test_scores_of_a_biased_holdout_without_a_training_log_say_that_rows_count_alike(logs) -> None:
+    scores = np.random.default_rng(0).random(len(logs[2]))
+    assert str(cp.evaluate(scores, logs[2])).endswith("For estimates over all pairs give `train`.")
+    assert str(cp.evaluate(scores, replace(logs[2], sample=None))).endswith('say sample="biased".')
+    assert cp.evaluate(scores, replace(logs[2], sample="uniform")).assumption == ""
+
+
+def test_unknown_users_in_weighted_estimates_are_an_error_with_a_way_out(logs, model) -> None:
+    names = logs[2].user_ids.decode(logs[2].users).to_numpy().copy()
+    names[0] = 10_000
+    items = logs[2].item_ids.decode(logs[2].items).to_numpy()
+    holdout = cp.FeedbackLog.from_arrays(names, items, logs[2].labels, sample="biased")
+    with pytest.raises(DataError, match=r'leave such rows out .* unknown_users="drop"'):
+        cp.evaluate(model, holdout, weights="balanced", unknown_users="popular", unknown_items="popular")
+    with pytest.raises(DataError, match="leave such rows out"):
+        cp.evaluate_ranking(model, holdout)
+    assert cp.evaluate(model, holdout, unknown_users="drop").n_dropped == 1
 
 
 def test_a_holdout_of_one_class_is_an_error(logs, model) -> None:

@@ -257,7 +257,7 @@ def table_notes(evaluation: Evaluation | RankingEvaluation) -> list[str]:
     if weighted:
         size = f"{evaluation.effective_sample_size:,.0f}"  # type: ignore[union-attr]
         rows = evaluation.n_positives if isinstance(evaluation, RankingEvaluation) else evaluation.n_rows
-        return [f"Weighted, the {rows:,} rows count as {size}. {evaluation.assumption}"]  # type: ignore[union-attr]
+        return [f"Weighted, the {rows:,} rows count as {size}. {evaluation.assumption}"]
     assert isinstance(evaluation, Evaluation)
     left_out = f" {counted(evaluation.n_empty_users, 'user')} without a positive in the test: left out of NDCG to F1."
     undefined = [

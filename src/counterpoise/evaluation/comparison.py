@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,10 +11,11 @@ import polars as pl
 
 from counterpoise.config import takes_options
 from counterpoise.data.frames import POLARS, to_kind
-from counterpoise.data.log import DEFAULTS, LogOptions, as_logs
+from counterpoise.data.log import DEFAULTS, FeedbackLog, LogOptions, as_logs
 from counterpoise.data.notebook import notebook_html
 from counterpoise.errors import ConfigError, DataError
 from counterpoise.evaluation.evaluate import (
+    ALIKE,
     Difference,
     Evaluation,
     check_both_labels,
@@ -31,7 +32,7 @@ class Comparison:
     """The evaluations of several models by name, all on the same rows.
 
     `differences`: of each model but the first, by metric: its value minus that of the first model, with an interval
-    that is paired over users. Empty for weighted evaluations of a biased hold-out.
+    that is paired over users; over rows where a biased hold-out is weighted.
     """
 
     evaluations: dict[str, Evaluation]
@@ -57,15 +58,33 @@ class Comparison:
 
     def _repr_html_(self) -> str:
         """For notebooks: a row for each metric, a column for each model, and clear differences marked."""
+        return notebook_html(self._title, self._table(), *self._notes())
+
+    def __str__(self) -> str:
+        """The same as text."""
+        table = self._table()
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in table]
+        return "\n".join(line.rstrip() for line in [*lines, f"{self._title}.", *self._notes()])
+
+    @property
+    def _title(self) -> str:
+        first = next(iter(self.evaluations.values()))
+        return f"Comparison on {first.n_rows:,} rows of {first.n_users:,} users"
+
+    def _table(self) -> list[list[str]]:
         first = next(iter(self.evaluations.values()))
         names = [row["metric"] for row in first.rows()][: len(METRIC_NAMES)]
-        head = ["metric", *self.evaluations]
-        table = [
+        return [["metric", *self.evaluations]] + [
             [name, *(self._cell(model, metric) for model in self.evaluations)]
             for metric, name in zip(METRIC_NAMES, names, strict=True)
         ]
-        note = "* the interval of the paired difference from the first model excludes 0." if self.differences else ""
-        return notebook_html(f"Comparison on {first.n_rows:,} rows of {first.n_users:,} users", [head, *table], note)
+
+    def _notes(self) -> list[str]:
+        """What the cells are, and what they rest on."""
+        marked = "* the interval of the paired difference from the first model excludes 0."
+        assumption = next(iter(self.evaluations.values())).assumption
+        return [marked] * bool(self.differences) + [assumption] * bool(assumption)
 
     def _cell(self, model: str, metric: str) -> str:
         evaluation = self.evaluations[model]
@@ -91,7 +110,7 @@ def compare(
     """The evaluations of several models on the rows of a log that none of them was fitted to.
 
     `models`: by name, each as in `evaluate`; differences are from the first. The other arguments are those of
-    `evaluate`: a biased hold-out is weighted, and has no paired differences.
+    `evaluate`. A biased hold-out is weighted where a model or `train` says what was trained on, for all models alike.
     """
     if not isinstance(models, Mapping) or not models:
         raise ConfigError("`models` must be a table of names and models, such as {'mf': model}.")
@@ -107,15 +126,40 @@ def compare(
         if not all(hasattr(model, "predict_log") or callable(model) for model in models.values()):
             raise DataError("`log` must have no pair that a model was fitted to, where scores are given for its rows.")
         log = log.take(~seen)
-    if isinstance(weights, str) and weights == "auto" and log.sample != "biased":
-        weights = None
+        if not isinstance(weights, str) and np.shape(weights) == seen.shape:
+            weights = np.asarray(weights)[~seen]
+    if isinstance(weights, str) and weights == "auto":
+        weights = "balanced" if log.sample == "biased" and (like is not None or train is not None) else None
     if weights is not None:
-        found = {
-            name: evaluate(model, log, k, weights=weights, train=train, probe=probe, seed=seed)
-            for name, model in models.items()
-        }
-        return Comparison(found, frame_kind=log.frame_kind)
+        return _weighted(models, like, log, k, weights, train, probe, seed)
     resampled = {name: resampled_evaluation(model, log, k, seed=seed) for name, model in models.items()}
     (_, reference), *others = resampled.items()
     differences = {name: paired_differences(other, reference) for name, other in others}
-    return Comparison({name: one.evaluation for name, one in resampled.items()}, differences, log.frame_kind)
+    about = ALIKE.get(log.sample, "")
+    found = {name: replace(one.evaluation, assumption=about) for name, one in resampled.items()}
+    return Comparison(found, differences, log.frame_kind)
+
+
+def _weighted(
+    models: Mapping[str, Any],
+    like: Any,
+    log: FeedbackLog,
+    k: int,
+    weights: Any,
+    train: FeedbackLog | None,
+    probe: FeedbackLog | None,
+    seed: int,
+) -> Comparison:
+    """All by the same weights, those of `like`, a fitted recommender, or of `train`."""
+    from counterpoise.evaluation.holdout_weights import resolve_weights, unseen_holdout
+    from counterpoise.evaluation.weighted import weighted_differences
+
+    rows = unseen_holdout(like, log, train, probe)
+    shared = resolve_weights(weights, rows.log, rows.train, rows.probe, rows.seen, seed)
+    found = {
+        name: evaluate(model, log, k, weights=shared, train=train, probe=probe, seed=seed)
+        for name, model in models.items()
+    }
+    reference, *others = found.items()
+    differences = {name: weighted_differences(other, reference[1]) for name, other in others}
+    return Comparison(found, differences, log.frame_kind)

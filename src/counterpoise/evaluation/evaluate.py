@@ -35,6 +35,10 @@ NOT_KEPT = ("frame_kind", "influences")  # fields of an evaluation that are not 
 BOOTSTRAP_BLOCK = 2**16  # rows that the bootstrap works on at a time: what fits into a processor's cache is fastest
 PAPER_RULE = {"ndcg": 1.0, "precision": 0.0, "recall": 0.0}  # of a user without a positive label
 ALL_NAMES = METRIC_NAMES | PAPER_METRIC_NAMES | CLICK_METRIC_NAMES
+ALIKE = {  # what unweighted metrics assume, by the sample
+    None: 'Every row counts alike, which is right for pairs drawn at random. If users chose them, say sample="biased".',
+    "biased": "Every row counts alike, though users chose the pairs. For estimates over all pairs give `train`.",
+}
 UNDEFINED = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}
 UNDEFINED |= dict.fromkeys(LIST_METRICS, "no user has a positive label")
 UNDEFINED |= dict.fromkeys(metrics.LOWER_IS_BETTER, "the scores are not probabilities: some lie outside [0, 1]")
@@ -64,6 +68,7 @@ class Evaluation:
     level: float
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # empty without bootstrap
     n_dropped: int = 0  # rows of users or items without training rows that were left out, as asked for
+    assumption: str = ""  # what the values rest on where the pairs are not known to be a uniform sample
     frame_kind: Any = field(default=POLARS, kw_only=True, repr=False)  # of `to_frame`, such as "pandas"
 
     @property
@@ -115,6 +120,7 @@ class Evaluation:
             lines += [f"{self.n_seen:>7,}  {seen}"]
         if self.n_dropped:
             lines += [f"{self.n_dropped:>7,}  rows are of users or items without training rows: left out"]
+        lines += [self.assumption] * bool(self.assumption)
         return "\n".join(line.rstrip() for line in lines)
 
     def _cells(self, metric: str) -> str:
@@ -186,7 +192,8 @@ def evaluate(
             model = model.predict_log(log, unknown_users="popular", unknown_items="popular")
         found = resampled_evaluation(model, log, k, protocol, bootstrap=bootstrap, level=level, seed=seed).evaluation
         n_seen = found.n_seen if n_seen is None else n_seen
-        return replace(found, n_dropped=dropped, n_seen=n_seen, frame_kind=log.frame_kind)
+        about = ALIKE.get(log.sample, "")
+        return replace(found, n_dropped=dropped, n_seen=n_seen, frame_kind=log.frame_kind, assumption=about)
     if find_protocol(protocol).keeps_seen:
         raise ConfigError(
             f'`weights` must be None for protocol="{protocol}": weighted hold-outs have no trained pairs.'
@@ -231,11 +238,16 @@ def _weighted(
     from counterpoise.evaluation.weighted import evaluate_weighted
 
     rows = len(log)
-    log, train, seen = holdout_weights.unseen_holdout(model, log, train, probe)
+    log, train, probe, seen = holdout_weights.unseen_holdout(model, log, train, probe)
     given = model if hasattr(model, "predict_log") or callable(model) else np.asarray(model)
     if isinstance(given, np.ndarray) and given.shape == (rows,):
         given = given[~seen]
     scores, labels = _scores(given, log), binary_labels(log)
+    if labels.min() == labels.max():
+        raise DataError(
+            f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out "
+            "more; for clicks alone there is `cp.evaluate_ranking`."
+        )
     fitted = holdout_weights.resolve_weights(weights, log, train, probe, seen, seed)
     score = None if isinstance(given, np.ndarray) else partial(score_of_pairs, given, log)
     return evaluate_weighted(
@@ -286,6 +298,7 @@ def resampled_evaluation(
         level=float(level),
         n_dropped=0,
         intervals={name: percentile_interval(replicates[name], level) for name in METRIC_NAMES} if bootstrap else {},
+        assumption="",
     )
     return Resampled(evaluation, replicates)
 

@@ -176,7 +176,7 @@ def evaluate_ranking(
     holdout, train, probe = as_logs({"holdout": holdout, "train": train, "probe": probe}, model, **options)
     if not hasattr(model, "predict_log") and not callable(model):
         raise ConfigError("`model` must score any pair for full rankings. Give lists to `cp.evaluate_lists` instead.")
-    log, train, seen = unseen_holdout(model, holdout, train, probe)
+    log, train, probe, seen = unseen_holdout(model, holdout, train, probe)
     if train is None:
         raise ConfigError("`train` must be given: the training log, whose pairs are left out of the rankings.")
     fitted = resolve_weights(weights, log, train, probe, seen, seed)
@@ -208,7 +208,7 @@ def evaluate_lists(
     """
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
     holdout, train, probe = as_logs({"holdout": holdout, "train": train, "probe": probe}, **options)
-    log, train, seen = unseen_holdout(None, holdout, train, probe)
+    log, train, probe, seen = unseen_holdout(None, holdout, train, probe)
     fitted = resolve_weights(weights, log, train, probe, seen, seed)
     users, items, order = _list_columns(frame, log)
     n_items = log.shape[1]

@@ -7,9 +7,9 @@ other pairs, with chances that are not known.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from counterpoise.balance.population import Pairs
 from counterpoise.balance.solver import entropy_balance
 from counterpoise.config import takes_options
 from counterpoise.data.log import DEFAULTS, Dataset, FeedbackLog, LogOptions, as_logs
-from counterpoise.errors import ConfigError, DataError, check_choice
+from counterpoise.errors import ConfigError, DataError, check_choice, short_repr
 from counterpoise.models.matrix_factorization import MatrixFactorization
 from counterpoise.threads import one_thread
 from counterpoise.training.contracts import PRETRAINING_STEPS, FitContext
@@ -61,6 +61,10 @@ class HoldoutWeights:
     assumption: str  # what estimates with these weights assume, and what would break it
     functions: NDArray[Any] | None = None  # (rows, functions) minus their targets: what the weights balance
     label_error: float = 0.0  # standard error of the target of the last function, the mean label of a probe
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: the fields, without what follows from them."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @property
     def effective_sample_size(self) -> float:
@@ -338,7 +342,7 @@ def _given(weights: Any, rows: int) -> Floats:
         values = np.array(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         known = ", ".join(map(repr, NAMES))
-        raise ConfigError(f"`weights` must be one of {known}, an array, or None, got {weights!r}.") from error
+        raise ConfigError(f"`weights` must be one of {known}, an array, or None, got {short_repr(weights)}.") from error
     if values.shape != (rows,):
         raise DataError(f"`weights` must have one value for each of the {rows} rows, got shape {values.shape}.")
     bad = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
@@ -377,8 +381,18 @@ def in_codes_of(model: Any, log: FeedbackLog) -> FeedbackLog:
     """The rows of a log over the users and items of a fitted recommender, whose pairs D they stand for."""
     if not hasattr(model, "user_ids_") or (log.user_ids, log.item_ids) == (model.user_ids_, model.item_ids_):
         return log
-    users = model.user_ids_.require(log.user_ids.decode(log.users), "user")
-    items = model.item_ids_.require(log.item_ids.decode(log.items), "item")
+    users, items = (
+        own.require(
+            ids.decode(given),
+            kind,
+            "Weighted estimates and rankings are of pairs that the model knows: leave such rows out "
+            f'(`evaluate` does with unknown_{kind}s="drop").',
+        )
+        for kind, own, ids, given in (
+            ("user", model.user_ids_, log.user_ids, log.users),
+            ("item", model.item_ids_, log.item_ids, log.items),
+        )
+    )
     tables = []
     for given, own, wanted in (
         (log.user_features, log.user_ids, model.user_ids_),
@@ -398,10 +412,17 @@ def in_codes_of(model: Any, log: FeedbackLog) -> FeedbackLog:
     )
 
 
-def unseen_holdout(
-    model: Any, log: FeedbackLog, train: FeedbackLog | None, probe: FeedbackLog | None
-) -> tuple[FeedbackLog, FeedbackLog | None, NDArray[np.bool_]]:
-    """(the rows of a hold-out that were not trained on, the training log where it is known, which rows were seen)."""
+class Unseen(NamedTuple):
+    """What a hold-out is judged by, all over the users and items of the model."""
+
+    log: FeedbackLog  # its rows that were not trained on
+    train: FeedbackLog | None  # where it is known
+    probe: FeedbackLog | None
+    seen: NDArray[np.bool_]  # which rows were trained on
+
+
+def unseen_holdout(model: Any, log: FeedbackLog, train: FeedbackLog | None, probe: FeedbackLog | None) -> Unseen:
+    """The rows of a hold-out that were not trained on, with the training log and the probe."""
     log = in_codes_of(model, log)
     train = training_log(model, log) if train is None else in_codes_of(model, train)
     probe = None if probe is None else in_codes_of(model, probe)
@@ -415,7 +436,7 @@ def unseen_holdout(
             f"`log`: all {len(seen)} pairs were seen in training or in the probe, so they are no test. Hold rows out "
             "before the fit (`split`, `holdout`)."
         )
-    return log.take(~seen), train, seen
+    return Unseen(log.take(~seen), train, probe, seen)
 
 
 def resolve_weights(

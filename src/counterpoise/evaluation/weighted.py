@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.special import betaln, gammaln, logit, ndtri
 
 from counterpoise.data.log import FeedbackLog
-from counterpoise.errors import DataError
 from counterpoise.evaluation import metrics
 from counterpoise.evaluation.evaluate import Difference, Evaluation, none_if_nan
 from counterpoise.evaluation.holdout_weights import HoldoutWeights
@@ -361,7 +360,6 @@ class WeightedEvaluation(Evaluation):
     calibration_level: float = math.nan
     calibration_slope: float = math.nan
     method: str = ""
-    assumption: str = ""
     effective_sample_size: float = math.nan
     largest_share: float = math.nan  # of all weight, in one row
     list_length: int = 0  # 4 k, or fewer in a small catalogue
@@ -495,11 +493,6 @@ def evaluate_weighted(
     seed: int = 0,
 ) -> WeightedEvaluation:
     """The estimates of all metrics. `score(users, items)`: the scores of any pairs; lists need it, and `train`."""
-    if labels.min() == labels.max():
-        raise DataError(
-            f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out "
-            "more; for clicks alone there is `cp.evaluate_ranking`."
-        )
     lists = None
     if score is not None and train is not None:
         rng = np.random.default_rng(seed)
