@@ -49,7 +49,10 @@ def test_search_finds_pages_and_the_api(site: Path) -> None:
 
 
 SCREENS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
-PICTURED = ("index", "choosing", "results", "how-it-works", "notebooks/recommender")
+PICTURED = sorted(
+    path.relative_to(ROOT / "docs").with_suffix("").as_posix()
+    for path in (*(ROOT / "docs").rglob("*.md"), *(ROOT / "docs").rglob("*.ipynb"))
+)
 
 
 class Quiet(SimpleHTTPRequestHandler):
