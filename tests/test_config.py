@@ -100,7 +100,9 @@ def test_make_takes_settings_by_their_own_names() -> None:
 
 
 def test_make_names_what_is_wrong() -> None:
-    with pytest.raises(ConfigError, match="`method` must be one of 'mf'"):
+    with pytest.raises(
+        ConfigError, match=f"`method` is none of {len(cp.METHODS)} known ones, got 'mfx'. Did you mean 'mf'"
+    ):
         cp.make("mfx")
     with pytest.raises(ConfigError, match=r"setting `dimension` is unknown\. Settings: .*dim"):
         cp.make("mf", dimension=3)

@@ -393,7 +393,7 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         scaled = Sample(self._scaled(population.matrix), population.weights)
         found = held_out_imbalance(Sample(rows), weights, scaled)
         if found is None:
-            raise DataError("`population` must have at least 10 rows to score against.")
+            raise DataError("`population` must have at least 10 rows to score against. Give more.")
         return found["rms_sd"]
 
     def balance_table(self) -> Any:
