@@ -499,7 +499,7 @@ class TreatmentBalancer(BaseEstimator):  # type: ignore[misc]
     target: Target = "ate"
 
     def fit(self, X: Any, treatment: Any = None, *, sample_weight: Any = None) -> Self:
-        """Weigh the rows of the covariates `X`, of which `treatment` says who was treated: 1 and 0, or true and false.
+        """Weight the rows of the covariates `X`, of which `treatment` says who was treated: 1 and 0, or true and false.
 
         `sample_weight`: sampling weights, both of the rows that are weighted and of those to resemble.
         """

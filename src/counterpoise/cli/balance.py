@@ -84,7 +84,7 @@ class FeatureOptions(OptionGroup):
         option("Start from the sampling weights in this column of the observed rows.", metavar="COLUMN", shown="none"),
     ] = None
     population_weights: Annotated[
-        str | None, option("Weigh the population by this column of sampling weights.", metavar="COLUMN", shown="none")
+        str | None, option("Weight the population by this column of sampling weights.", metavar="COLUMN", shown="none")
     ] = None
 
     def encoder(self, table: pl.DataFrame) -> TableEncoder:

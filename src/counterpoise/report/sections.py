@@ -277,7 +277,9 @@ def weights_section(facts: Facts) -> Section:
     )
     bars = _bars(weights["histogram"], "{rows:,} rows have {low:.3g} to {high:.3g} times the mean weight")
     svg = bar_chart(bars, "weight / mean weight", "rows", "Histogram of the weights", logarithmic_x=True)
+    cancel = "In training each pair counts by its exposure, so these inverse exposures cancel: they weight no row."
     blocks: list[Block] = [
+        *([cancel] if facts["method"]["risk"] == "exposed" else []),
         diagnostics,
         Figure("Distribution of the weights", svg, "Logarithmic x axis.", term="weight"),
     ]

@@ -123,7 +123,7 @@ def headline(facts: Facts) -> list[dict[str, str]]:
         label = {"label": "positive in the log", "note": note, "term": term, "tone": ""}
         found.append({"value": f"{rates['log']:.1%}"} | label)
     weights = facts["weights"]
-    if not weights["uniform"]:
+    if not weights["uniform"] and facts["method"]["risk"] != "exposed":
         size, term = weights["effective_sample_size"], "effective sample size"
         note = f"of {weights['rows']:,} rows ({size / weights['rows']:.0%})"
         found.append({"value": f"{size:,.0f}", "label": term, "note": note, "term": term, "tone": ""})
