@@ -24,8 +24,9 @@ demo: $(VENV)/core
 test: $(VENV)/dev
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup -m "not slow"
 
+# Pictures of the report, the served page and the documentation, as a browser shows them, go to artifacts/screenshots.
 test-all: $(VENV)/dev
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup
+	COUNTERPOISE_SCREENSHOTS=artifacts/screenshots $(BIN)/pytest -n $(WORKERS) --dist loadgroup
 
 # The lowest versions of pyproject.toml, and the newest that there are. TORCH=torch==2.13.0 takes that one in both.
 TORCH ?= torch

@@ -45,7 +45,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def screenshots(tmp_path: Path) -> Callable[[Any, str], Path]:
-    """A function that saves a picture of a whole page as NAME.png: in $COUNTERPOISE_SCREENSHOTS where that is set."""
+    """A function that saves a picture of a page as NAME.png; `make test-all` keeps them in artifacts/screenshots."""
     folder = Path(os.environ.get("COUNTERPOISE_SCREENSHOTS") or tmp_path)
 
     def save(page: Any, name: str) -> Path:

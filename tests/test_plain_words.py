@@ -17,7 +17,8 @@ from counterpoise.report.definitions import CLICK_GLOSSARY, GLOSSARY
 DIALECT = (
     r"has no say|have a say|believed by|believes?|is told of|told of exposure|heeds?|in vain|silence|silent|"
     r"gives? up|given up|hedged?|by so many|beside it|astray|strangers?|cautious|surprise of nothing|whoever|"
-    r"grades?|voices?|witness(?:es)?|at-once|doubt(?:s|ed|ing)?|poetic|weighing part|own logits|told logits"
+    r"grades?|voices?|witness(?:es)?|at-once|doubt(?:s|ed|ing)?|poetic|weighing part|own logits|told logits|"
+    r"told by|speaks? of|may cost"
 )
 BANNED = re.compile(rf"\b(?:{DIALECT})\b", re.IGNORECASE)
 INVERTED = re.compile(r"(?:^|[.:] )Of (?!course)[a-z]+(?: [a-z]+){0,3}, ")  # "Of the test, as probe."

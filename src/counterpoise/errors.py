@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 HIDING = [False]  # whether backtraces that other libraries print are hidden: set by the command line
+MAX_LISTED = 20  # choices in a message that has a nearest one to offer
 RESUME_ADVICE = "the same command goes on from there."
 
 
@@ -118,4 +119,6 @@ def check_choice(name: str, value: Any, choices: Collection[str]) -> None:
     if not isinstance(value, str) or value not in choices:
         listed = ", ".join(map(repr, choices))
         hint = did_you_mean(value, choices) if isinstance(value, str) else ""
+        if hint and len(choices) > MAX_LISTED:
+            raise ConfigError(f"`{name}` is none of {len(choices)} known ones, got {short_repr(value)}.{hint}")
         raise ConfigError(f"`{name}` must be one of {listed}, got {short_repr(value)}.{hint}")

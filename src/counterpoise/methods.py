@@ -1203,8 +1203,11 @@ def _full_name(model: DebiasedRecommender, setting: str) -> str:
     ] or nearest  # the predictor before other models
     if len(nearest) != 1:
         known = sorted({_last(name) for name in names})
-        problem = f"is ambiguous: {', '.join(nearest)}." if nearest else f"is unknown. Settings: {', '.join(known)}."
-        raise ConfigError(f"setting `{setting}` {problem}{'' if nearest else did_you_mean(_last(setting), known)}")
+        hint = did_you_mean(_last(setting), known)
+        problem = f"is unknown.{hint} Settings: {', '.join(known)}."
+        if nearest:
+            problem = f"is ambiguous: {', '.join(nearest)}. Name one of them."
+        raise ConfigError(f"setting `{setting}` {problem}")
     return nearest[0]
 
 

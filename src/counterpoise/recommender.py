@@ -221,6 +221,7 @@ class DebiasedRecommender(Configurable):
             "inactive": inactive,
             "imputed": self.imputation.imputes_errors and self.risk in NEED_IMPUTATION,
             "feedback": log.feedback if log.feedback != "ratings" else None,
+            "exposed": self.risk == "exposed",  # weights cancel: every pair counts by its exposure
         }
         if probe is not None and len(probe):
             rows = learner.imputation.learns_from_probe or learner.weights.learns_from_probe

@@ -25,13 +25,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 import polars as pl
 from filelock import FileLock, Timeout
 
-from counterpoise.errors import ConfigError, CounterpoiseError, DataError, short_repr
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, did_you_mean, short_repr
 
 try:
     import fcntl
@@ -47,6 +48,7 @@ STORED_NAME = r"[A-Za-z0-9_-][A-Za-z0-9_.-]*"  # a file of the folder itself: no
 LOCK_TIMEOUT, LOCK_RETRY = 20.0, 0.01  # seconds that a writer waits for another, and between two attempts
 MAKE_ROOM = "Choose another place, or make room."
 MAX_TEXT_FILE = 1 << 26  # bytes of a manifest, a configuration, a row of results, a list of ids: more is none
+MAX_SUGGESTED = 10_000  # files of a folder among which a misspelt one is looked for
 PARTIAL = ".partial"  # the end of the name of what is not complete
 READ_AT_ONCE = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 INPUTS: ContextVar[tuple[Path, ...]] = ContextVar("inputs", default=())  # of the command that runs: never written to
@@ -84,13 +86,20 @@ def open_file(path: str | os.PathLike[str], *, links: bool = True) -> IO[bytes]:
             os.close(handle)
             raise
     except FileNotFoundError:
-        raise DataError(f"{path}: there is no such file.") from None
+        raise DataError(f"{path}: there is no such file.{_nearest_file(Path(path))}") from None
     except PermissionError:
         raise DataError(f"{path}: no permission to read it. Change its permissions or copy it.") from None
     except CounterpoiseError:
         raise
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be opened ({getattr(error, 'strerror', None) or error}).") from None
+
+
+def _nearest_file(path: Path) -> str:
+    """The end of a message: a file of the same folder whose name is close."""
+    with suppress(OSError):
+        return did_you_mean(path.name, (entry.name for entry in islice(os.scandir(path.parent), MAX_SUGGESTED)))
+    return ""
 
 
 def _check_kind(path: Any, mode: int) -> None:
@@ -304,7 +313,10 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """The manifest alone, checked."""
     path = expanded(folder) / MANIFEST
     if not os.path.lexists(path):
-        raise DataError(f"{Path(folder)} is not a saved run: there is no {MANIFEST}. Save a model there first.")
+        raise DataError(
+            f"{Path(folder)} is not a saved run: there is no {MANIFEST}. Name the folder of one, as `counterpoise fit` "
+            "and `save` write it."
+        )
     content = read_file(path, links=False, limit=MAX_TEXT_FILE)
     try:
         manifest = parse_json(content)

@@ -35,8 +35,8 @@ def test_the_missingness_model_and_its_weight_are_described(dataset: Dataset, tm
     assert low < times < high
     assert f"{times:.1f} times as likely to be observed" in text
     assert f"(the probe allows {low:.1f} to {high:.1f} times)" in text
-    assert f"has {weight:.0%} of the prediction" in text
-    assert "Predictions are as high on average as the probe's labels" in text
+    assert f"a model that corrects for this ({weight:.0%})" in text
+    assert "The mean prediction is set to the mean label of the probe" in text
     report = cp.write_report(model, dataset, out=tmp_path / "page.html", baseline=False)
     assert text in str(report["summary"])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from typing import Any
@@ -43,7 +44,9 @@ def test_options_have_a_group_a_sentence_and_a_name_of_the_value(name: str) -> N
         assert found.help[0].isupper(), found.help
         assert found.help.endswith("."), found.help
         assert len(found.help.split()) >= 3, found.help
-        assert found.is_flag or found.metavar or found.type_descriptor.is_choice, f"{found.name}: no metavar"
+        assert found.is_flag or found.metavar, f"{found.name}: no metavar"
+        for word in found.type_descriptor.choices if found.type_descriptor.is_choice else ():
+            assert re.search(rf"\b{word}\b", f"{found.help} {found.show_default}"), f"{found.name}: {word} is not named"
         assert not found.metavar or found.metavar.isupper(), found.metavar
 
 

@@ -572,8 +572,8 @@ def test_text_that_is_not_utf8_is_named_by_its_row(tmp_path: Path) -> None:
         (b"", "a.parquet", "the file is empty."),
         (b"\n\n", "a.csv", "the file is empty."),
         (gzip.compress(b"", mtime=0), "a.csv.gz", "the file is empty."),
-        (HEADER.encode(), "a.csv", "there are no rows of data."),
-        (HEADER.encode() + b"\n\n", "a.csv", "there are no rows of data."),
+        (HEADER.encode(), "a.csv", "there are no rows of data. Is it the right file?"),
+        (HEADER.encode() + b"\n\n", "a.csv", "there are no rows of data. Is it the right file?"),
     ],
 )
 def test_empty_file_is_called_empty(tmp_path: Path, content: bytes, name: str, words: str) -> None:
@@ -582,7 +582,7 @@ def test_empty_file_is_called_empty(tmp_path: Path, content: bytes, name: str, w
 
 def test_parquet_without_rows_is_called_empty(tmp_path: Path) -> None:
     FRAME.head(0).write_parquet(tmp_path / "a.parquet")
-    assert failure(tmp_path / "a.parquet") == "there are no rows of data."
+    assert failure(tmp_path / "a.parquet") == "there are no rows of data. Is it the right file?"
 
 
 def test_missing_file_folder_and_unknown_ending_have_own_messages(tmp_path: Path) -> None:

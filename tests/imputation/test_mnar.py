@@ -255,7 +255,7 @@ def test_settings_out_of_range_are_named(settings: dict[str, float], dataset: Da
 
 def test_one_label_alone_is_refused(dataset: Dataset) -> None:
     liked = dataset.train.take(dataset.train.labels == 1)
-    with pytest.raises(ConfigError, match="both labels"):
+    with pytest.raises(ConfigError, match="positive and negative labels"):
         cp.DebiasedRecommender(imputation=MNARLikelihood()).fit(liked, probe=dataset.probe)
 
 

@@ -106,9 +106,10 @@ def test_term_links_to_its_definition(report: Seen) -> None:
 
 @pytest.fixture(scope="module")
 def pages(hostile_run: Path, hostile_folder: Path) -> dict[str, Path]:
-    """Reports of a run with a uniform test, of one judged by a hold-out, of one without a test, and of two."""
+    """Reports of a run with a uniform test, of ones judged by a hold-out, of one without a test, and of two."""
     log, found = str(hostile_folder / "train.csv"), {"uniform": hostile_run / "report.html"}
-    for name, extra in (("holdout", ["--holdout", "0.3"]), ("no-test", [])):
+    clicks = ["--holdout", "0.3", "--feedback", "clicks", "--threshold", "1"]
+    for name, extra in (("holdout", ["--holdout", "0.3"]), ("no-test", []), ("clicks", clicks)):
         run = hostile_folder / name
         assert main(["fit", log, "--epochs", "20", "--out", str(run), "--report", "--quiet", *extra]) == 0
         found[name] = run / "report.html"
@@ -118,12 +119,17 @@ def pages(hostile_run: Path, hostile_folder: Path) -> dict[str, Path]:
 
 WIDTHS = {"desktop": {"width": 1280, "height": 900}, "phone": {"width": 390, "height": 844}}
 CUT_OFF = """() => [...document.querySelectorAll('.scroll, figure, .glossary, .headline li, nav ul')]
-    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.getAttribute('aria-label') || e.className)"""
+    .filter(e => e.checkVisibility() && e.scrollWidth > e.clientWidth + 1)
+    .map(e => e.getAttribute('aria-label') || e.className)"""
+TOOLS_OFF = """() => [...document.querySelectorAll('figure')].filter(f => f.clientWidth).filter(f => {
+    const [tools, frame] = [f.querySelector('.tools'), f].map(e => e.getBoundingClientRect());
+    return Math.abs(tools.top - frame.top) > 10 || Math.abs(tools.right - frame.right) > 10;
+}).map(f => f.innerText.slice(0, 40))"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("device", WIDTHS)
-@pytest.mark.parametrize("name", ["uniform", "holdout", "no-test", "compared"])
+@pytest.mark.parametrize("name", ["uniform", "holdout", "no-test", "clicks", "compared"])
 def test_every_page_fits_every_screen(
     name: str, device: str, scheme: str, browser, pages: dict[str, Path], screenshots
 ) -> None:
@@ -136,7 +142,9 @@ def test_every_page_fits_every_screen(
     assert chart.count() == 0 or chart.bounding_box()["width"] > 300
     if phone:
         seen.page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true; })")
-        assert seen.page.evaluate(CUT_OFF) == [], "columns that a finger must look for"
+    assert seen.page.evaluate(CUT_OFF) == [], "columns that a reader must look for"
+    off = seen.page.evaluate(TOOLS_OFF)
+    assert off == [], "buttons that are not on their chart"
     seen.context.close()
 
 

@@ -64,7 +64,7 @@ from counterpoise.report.facts import (
 )
 from counterpoise.report.path import path_of, path_sentence
 from counterpoise.report.sections import report_page
-from counterpoise.report.summary import summary
+from counterpoise.training.summary import correction_sentences, intercept_sentence
 
 
 @pytest.fixture(scope="module")
@@ -268,9 +268,9 @@ def test_path_level_and_outcome_model_are_reported(facts: dict, weighted, fitted
     assert path_sentence(path_of(weighted.facts_["weights"])) in method_text(facts)
     assert facts["model"]["intercept_shift"] == weighted.facts_.get("intercept_shift")
     assert "Path of strengths</a></h3>" in report_page(facts)
-    moved = facts | {"model": facts["model"] | {"intercept_shift": {"shift": 0.3, "standard_error": 0.1}}}
-    for text in (str(summary(moved)), report_page(moved)):
-        assert "moved by +0.30 in log odds" in text
+    shift = {"shift": 0.3, "standard_error": 0.1}
+    assert "moved by +0.30 in log odds" in report_page(facts | {"model": facts["model"] | {"intercept_shift": shift}})
+    assert intercept_sentence(shift) in correction_sentences(weighted.facts_ | {"intercept_shift": shift}, 601)
     plain = gather(ReportContext(fitted, dataset=dataset))
     assert (
         plain["balance"]["path"] is plain["model"]["intercept_shift"] is plain["model"]["outcome_coefficients"] is None

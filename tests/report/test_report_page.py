@@ -158,7 +158,7 @@ def test_report_of_a_model_and_its_dataset(dataset: Dataset, fitted: DebiasedRec
     assert json.loads((tmp_path / "deep" / "page.json").read_text()) == facts
     alone = cp.write_report(fitted, out=tmp_path / "alone.html")
     assert alone["model"]["metrics"] == []
-    assert "give some with --test FILE" in (tmp_path / "alone.html").read_text()
+    assert 'give some with <span class="option">--test FILE</span>' in (tmp_path / "alone.html").read_text()
 
 
 def test_scales_and_ticks() -> None:

@@ -394,7 +394,7 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         scaled = Sample(self._scaled(population.matrix), population.weights)
         found = held_out_imbalance(Sample(rows), weights, scaled)
         if found is None:
-            raise DataError("`population` must have at least 10 rows to score against.")
+            raise DataError("`population` must have at least 10 rows to score against. Give more.")
         return found["rms_sd"]
 
     def balance_table(self) -> Any:
@@ -500,7 +500,7 @@ class TreatmentBalancer(BaseEstimator):  # type: ignore[misc]
     target: Target = "ate"
 
     def fit(self, X: Any, treatment: Any = None, *, sample_weight: Any = None) -> Self:
-        """Weigh the rows of the covariates `X`, of which `treatment` says who was treated: 1 and 0, or true and false.
+        """Weight the rows of the covariates `X`, of which `treatment` says who was treated: 1 and 0, or true and false.
 
         `sample_weight`: sampling weights, both of the rows that are weighted and of those to resemble.
         """

@@ -340,7 +340,7 @@ def _warn(result: BalanceResult, accuracy: float) -> None:
     elif infeasible:
         message = (
             f"no weights balance all functions: {infeasible} were relaxed with {reached}."
-            " Use a finite `strength` to bound what balance may cost."
+            " Give a finite `strength`, the penalty of imbalance, to relax functions in order."
         )
     else:
         return

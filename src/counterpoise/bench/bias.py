@@ -272,7 +272,7 @@ def completed(log: FeedbackLog, seed: int = 0) -> Floats:
         )
     low, high = float(log.ratings.min()), float(log.ratings.max())
     if low == high:
-        raise DataError(f"the ratings must differ, all of them are {low:g}.")
+        raise DataError(f"the ratings must differ, all of them are {low:g}. Choose another log.")
     scaled = replace(log, ratings=(log.ratings - low) / (high - low), threshold=None)
     scorer = make("mf", seed=seed, device="cpu").fit(scaled).scorer_
     return scorer.grid(torch.arange(log.shape[0])).double().numpy()

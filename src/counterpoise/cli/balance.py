@@ -62,7 +62,10 @@ class FeatureOptions(OptionGroup):
     ] = None
     missing: Annotated[
         MissingValues,
-        option("Replace a missing number by the mean and mark it, by the mean alone, or stop with an error."),
+        option(
+            "Replace a missing number by the mean and mark it (indicator), by the mean alone (mean), or stop (error).",
+            metavar="RULE",
+        ),
     ] = "indicator"
     treatment: Annotated[
         str | None,
@@ -73,14 +76,15 @@ class FeatureOptions(OptionGroup):
         ),
     ] = None
     target: Annotated[
-        Target, option("Resemble all rows (ate), the treated (att) or the controls (atc), with --treatment.")
+        Target,
+        option("Resemble all rows (ate), the treated (att) or the controls (atc), with --treatment.", metavar="ROWS"),
     ] = "ate"
     sample_weights: Annotated[
         str | None,
         option("Start from the sampling weights in this column of the observed rows.", metavar="COLUMN", shown="none"),
     ] = None
     population_weights: Annotated[
-        str | None, option("Weigh the population by this column of sampling weights.", metavar="COLUMN", shown="none")
+        str | None, option("Weight the population by this column of sampling weights.", metavar="COLUMN", shown="none")
     ] = None
 
     def encoder(self, table: pl.DataFrame) -> TableEncoder:
@@ -102,11 +106,16 @@ class BalanceOptions(OptionGroup):
         int | None,
         option("Balance moments up to this order instead of kernel functions.", metavar="ORDER", shown="none"),
     ] = None
-    kernel: Annotated[KernelName, option("Balance functions of this kernel.")] = "gaussian"
+    kernel: Annotated[
+        KernelName, option("Balance functions of this kernel: gaussian or exponential.", metavar="KERNEL")
+    ] = "gaussian"
     n_functions: Annotated[
         int, option("Balance this many kernel functions; with --select greedy at most.", metavar="NUMBER")
     ] = 50
-    select: Annotated[SelectForSamples, option("Choose the kernel functions by this rule.")] = "spectral"
+    select: Annotated[
+        SelectForSamples,
+        option("Choose the kernel functions by this rule: random, worst_case, greedy or spectral.", metavar="RULE"),
+    ] = "spectral"
     tolerance: Annotated[float, option("Allow this much imbalance of each function, in --units.", metavar="NUMBER")] = (
         1e-3
     )
@@ -119,7 +128,11 @@ class BalanceOptions(OptionGroup):
         ),
     ] = None
     units: Annotated[
-        Units, option("Measure imbalance in standard deviations of each function, or in its own values.")
+        Units,
+        option(
+            "Measure imbalance in standard deviations of each function (sd), or in its own values (raw).",
+            metavar="UNIT",
+        ),
     ] = "sd"
     max_weight: Annotated[
         float | None, option("Let no weight exceed this; all weights sum to 1.", metavar="NUMBER", shown="no limit")

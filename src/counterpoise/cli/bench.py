@@ -63,7 +63,12 @@ Seeds = Annotated[
     ),
 ]
 Preset = Annotated[
-    BenchPreset, option("Take our settings, or those of the paper's experiment; --set changes either.", panel="Method")
+    BenchPreset,
+    option(
+        "Take our settings (default), or those of the paper's experiment (paper); --set changes either.",
+        metavar="NAME",
+        panel="Method",
+    ),
 ]
 
 
@@ -74,7 +79,8 @@ class RunOptions(OptionGroup):
     panel = "Scale"
     jobs: Annotated[int, option("Fit in this many processes, which changes the time alone.", metavar="NUMBER")] = 1
     engine: Annotated[
-        EngineName | None, option("Fit in processes of this machine, or in tasks of Ray.", shown="local")
+        EngineName | None,
+        option("Fit in processes of this machine (local), or in tasks of Ray (ray).", metavar="ENGINE", shown="local"),
     ] = None
     address: Address = None
     out: Annotated[
@@ -351,7 +357,9 @@ def sweep(
     planned, missing = fits.plan(datasets, methods, seeds, [preset], ["honest"])
     grid = [pair for job in planned for pair in sweep_job(job, parameter, chosen)]
     if grid and all(value is None for _, value in grid):
-        raise ConfigError(f"`parameter` must be a setting of one of the methods, got {parameter!r}.")
+        raise ConfigError(
+            f"`parameter` must be a setting of a method, got {parameter!r}: see `counterpoise methods NAME`."
+        )
     rows = run.fit([job for job, _ in grid], output.visible)
     found, failures = points([value for _, value in grid], rows, drawn), describe_failures(rows)
     if failures and not found:

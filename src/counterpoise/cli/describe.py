@@ -17,7 +17,7 @@ from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.methods import FAMILIES, METHODS, PARTS, canonical_name, make, short_names
 from counterpoise.models.base import factor_sentence
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.report.path import intercept_sentence, path_of, path_sentence
+from counterpoise.report.path import path_of, path_sentence
 from counterpoise.report.summary import compare_sentence
 from counterpoise.runs import counted
 from counterpoise.training.summary import correction_sentences
@@ -29,6 +29,7 @@ NOT_EVALUATED = (
 )
 MAIN_METRICS = ("auc", "ndcg", "log_loss")  # of the sentence that compares
 MAIN_RANKING_METRICS = ("dcg", "recall")  # the same, of clicks that rank among all items
+LOWER = "Lower is better in MSE, MAE and log loss."
 WIDTH = 110  # characters in a line of a paragraph
 WORDS = {kind: word for _, words in PARTS.values() for word, kind in words.items()}
 OWN_OPTIONS = {"seed": "--seed"}  # settings that --set does not take, because the command has an option for them
@@ -122,10 +123,10 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
     inside = "share_agreed" in imputation or imputation.get("propensities")  # the weights are in the imputation
     clicks = facts.get("feedback") == "clicks"
     lines = correction_sentences(facts, rows)
-    if not inside:
+    if not inside and not facts.get("exposed"):
         if weights["design_effect"] >= 1 + 1e-9:
             lines.append(f"The largest weight of a row is {weights['max_over_mean']:.1f} times the mean.")
-        lines += [*_weights_lines(weights, clicks), *_intercept_lines(facts)]
+        lines += _weights_lines(weights, clicks)
     if "label" in (base := imputation.get("base", imputation)) and not clicks:
         lines.append(f"Pairs without a rating count with the label {base['label']:.3f}.")
     lines += _imputation_lines(imputation)
@@ -257,13 +258,14 @@ def table_notes(evaluation: Evaluation | RankingEvaluation) -> list[str]:
     if weighted:
         size = f"{evaluation.effective_sample_size:,.0f}"  # type: ignore[union-attr]
         rows = evaluation.n_positives if isinstance(evaluation, RankingEvaluation) else evaluation.n_rows
-        return [f"Weighted, the {rows:,} rows count as {size}. {evaluation.assumption}"]
+        lower = "" if isinstance(evaluation, RankingEvaluation) else f" {LOWER}"
+        return [f"Weighted, the {rows:,} rows count as {size}.{lower} {evaluation.assumption}"]
     assert isinstance(evaluation, Evaluation)
     left_out = f" {counted(evaluation.n_empty_users, 'user')} without a positive in the test: left out of NDCG to F1."
     undefined = [
         f" No {METRIC_NAMES[name].format(k=evaluation.k)}: {why}." for name, why in evaluation.undefined.items()
     ]
-    notes = f"Intervals are over {evaluation.n_users:,} users; lower is better in MSE, MAE and log loss."
+    notes = f"Intervals are over {evaluation.n_users:,} users. {LOWER}"
     return [notes + (left_out if evaluation.n_empty_users else "") + "".join(undefined)]
 
 
@@ -293,7 +295,7 @@ def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:
     listed = [f"{known[rows]:,} {why}" for rows, why in removed.items() if known[rows]]
     lines[0] += f" Left out of {known['given_rows']:,}: {', '.join(listed)}." if listed else ""
     if known["cold_rows"]:
-        cold = f"{counted(known['cold_users'], 'user')} and {counted(known['cold_items'], 'item')}"
+        cold = " and ".join(counted(known[f"cold_{who}s"], who) for who in ("user", "item") if known[f"cold_{who}s"])
         lines.append(f"{known['cold_rows']:,} {tested} of the test are of {cold} without rows in the log.")
     return lines
 
@@ -369,11 +371,6 @@ def _balance_line(facts: Mapping[str, Any]) -> str:
 def _path_lines(facts: Mapping[str, Any]) -> list[str]:
     path = path_of(facts)
     return [] if path is None else [path_sentence(path)]
-
-
-def _intercept_lines(facts: Mapping[str, Any]) -> list[str]:
-    found = facts.get("intercept_shift")
-    return [intercept_sentence(found)] if found and found["shift"] else []
 
 
 def _held_out(facts: Mapping[str, Any]) -> str:

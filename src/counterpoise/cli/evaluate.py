@@ -31,7 +31,7 @@ class WeightOptions(OptionGroup):
     weights: Annotated[
         str | None,
         option(
-            "Weigh biased ratings to estimate metrics over all pairs: by balanced, logistic, propensity, popularity, "
+            "Weight biased ratings to estimate metrics over all pairs: by balanced, logistic, propensity, popularity, "
             "naive-bayes or known (--propensity-col) weights, or not at all (none).",
             metavar="NAME",
             shown="balanced for biased ratings",

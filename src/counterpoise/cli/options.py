@@ -150,23 +150,26 @@ Run = Annotated[
 RATING_HELP = "Read ratings from this column."
 RatingCol = Annotated[str | None, option(RATING_HELP, metavar="COLUMN", shown="rating", panel="Data")]
 TimestampCol = Annotated[str | None, option("Read timestamps from this column.", metavar="COLUMN", shown="none")]
-REPEATED_HELP = "Say what to do with a pair that occurs more than once; auto counts clicks and refuses other repeats."
-Repeated = Annotated[Duplicates | None, option(REPEATED_HELP, shown="auto")]
+REPEATED_HELP = (
+    "Where a pair occurs more than once, stop (error), keep the last row (last), or combine them (mean, sum); auto "
+    "counts clicks and refuses other repeats."
+)
+Repeated = Annotated[Duplicates | None, option(REPEATED_HELP, metavar="RULE", shown="auto")]
 FEEDBACK_HELP = "Say what the rows are: ratings, clicks (positives alone), or impressions (shown, clicked or not)."
-Kind = Annotated[Feedback | None, option(FEEDBACK_HELP, shown="by the labels")]
-ENGINE_HELP = "Read and balance logs beyond memory by threads of this process, or by Ray."
+Kind = Annotated[Feedback | None, option(FEEDBACK_HELP, metavar="KIND", shown="by the labels")]
+ENGINE_HELP = "Read and balance logs beyond memory by threads of this process (local), or by Ray (ray)."
 ADDRESS_HELP = "Use the Ray cluster at this address: auto or HOST:PORT."
 Address = Annotated[str | None, option(ADDRESS_HELP, metavar="ADDRESS", shown="start one here", panel="Scale")]
 UNKNOWN_USERS_HELP = (
-    "For users that the log does not have: stop with an error, or score items by their share of positives."
+    "For users that the log does not have: stop (error), or score items by their share of positives (popular)."
 )
-UnknownUsers = Annotated[Unknown, option(UNKNOWN_USERS_HELP, panel="Data")]
-UNKNOWN_ITEMS_HELP = "For items that the log does not have: stop with an error, or score them by the user's mean."
-UnknownItems = Annotated[Unknown, option(UNKNOWN_ITEMS_HELP, panel="Data")]
+UnknownUsers = Annotated[Unknown, option(UNKNOWN_USERS_HELP, metavar="RULE", panel="Data")]
+UNKNOWN_ITEMS_HELP = "For items that the log does not have: stop (error), or score them by the user's mean (popular)."
+UnknownItems = Annotated[Unknown, option(UNKNOWN_ITEMS_HELP, metavar="RULE", panel="Data")]
 TEST_KIND_HELP = (
     "Say how the pairs of the test were collected: drawn at random from all pairs (uniform), or not (biased)."
 )
-FATES = "stop with an error, leave them out, or predict them from what is known of the other side."
+FATES = "stop (error), leave them out (drop), or predict them from what is known of the other side (popular)."
 COLD_HELP = f"For test rows of {{0}}s without rows in the log: {FATES}"
 UNKNOWN_HELP = f"For test rows of {{0}}s that the run does not know: {FATES}"
 OUT_HELP = "Write the result to this file, which ends in .parquet, .csv or .tsv."
@@ -284,17 +287,26 @@ class HoldoutOptions(OptionGroup):
     """What a model is evaluated on."""
 
     panel = "Evaluation"
-    test_kind: Annotated[Sample | None, option(TEST_KIND_HELP, shown="biased")] = None
+    test_kind: Annotated[Sample | None, option(TEST_KIND_HELP, metavar="KIND", shown="biased")] = None
     holdout: Annotated[
         float | None,
         option("Hold this share of the log out, and evaluate on it.", metavar="SHARE", shown="none"),
     ] = None
     by: Annotated[
         Holdout | None,
-        option("Hold out rows at random, some of each user, the latest, or the last of each user.", shown="random"),
+        option(
+            "Hold out rows at random (random), some of each user (user), the latest (time), or the last of each user "
+            "(leave-last).",
+            metavar="RULE",
+            shown="random",
+        ),
     ] = None
-    unknown_users: Annotated[UnknownInTest | None, option(COLD_HELP.format("user"), shown="popular")] = None
-    unknown_items: Annotated[UnknownInTest | None, option(COLD_HELP.format("item"), shown="popular")] = None
+    unknown_users: Annotated[
+        UnknownInTest | None, option(COLD_HELP.format("user"), metavar="RULE", shown="popular")
+    ] = None
+    unknown_items: Annotated[
+        UnknownInTest | None, option(COLD_HELP.format("item"), metavar="RULE", shown="popular")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -302,9 +314,9 @@ class TestOptions(OptionGroup):
     """What a test of a saved run is."""
 
     panel = "Data"
-    test_kind: Annotated[Sample | None, option(TEST_KIND_HELP, shown="biased")] = None
-    unknown_users: Annotated[UnknownInTest, option(UNKNOWN_HELP.format("user"))] = "error"
-    unknown_items: Annotated[UnknownInTest, option(UNKNOWN_HELP.format("item"))] = "error"
+    test_kind: Annotated[Sample | None, option(TEST_KIND_HELP, metavar="KIND", shown="biased")] = None
+    unknown_users: Annotated[UnknownInTest, option(UNKNOWN_HELP.format("user"), metavar="RULE")] = "error"
+    unknown_items: Annotated[UnknownInTest, option(UNKNOWN_HELP.format("item"), metavar="RULE")] = "error"
 
 
 @dataclass(frozen=True)
@@ -343,7 +355,7 @@ class ClusterOptions(OptionGroup):
     """Where the work is done."""
 
     panel = "Scale"
-    engine: Annotated[EngineName | None, option(ENGINE_HELP, shown="local")] = None
+    engine: Annotated[EngineName | None, option(ENGINE_HELP, metavar="ENGINE", shown="local")] = None
     workers: Annotated[
         int | None, option("Use this many threads, or Ray workers.", metavar="NUMBER", shown="all cores")
     ] = None

@@ -41,7 +41,13 @@ class SearchOptions(OptionGroup):
 
     panel = "Method"
     trials: Annotated[int, option("Try this many configurations, those tried before included.", metavar="NUMBER")] = 20
-    space: Annotated[Space, option("Search these settings; own searches those of --search alone.")] = "default"
+    space: Annotated[
+        Space,
+        option(
+            "Search the usual settings (default), those of the paper (paper), or those of --search alone (own).",
+            metavar="NAME",
+        ),
+    ] = "default"
     search: Annotated[list[str] | None, option(SEARCH_HELP, metavar="NAME=RANGE")] = None
     folds: Annotated[
         int, option("Cut the log into this many parts, each held out once.", metavar="NUMBER", panel="Evaluation")

@@ -140,7 +140,7 @@ def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
     """A column as finite floats; an error that names the first row without one."""
     column = _numeric(values, name)
     if column.dtype.is_temporal():
-        raise DataError(f"column {name!r}: expected numbers, got {column.dtype}.")
+        raise DataError(f"column {name!r}: expected numbers, got {column.dtype}. Convert or name another.")
     numbers = column.cast(pl.Float64, strict=False)
     bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
     if bad.any():
@@ -179,7 +179,7 @@ def feature_table(values: ArrayLike | None, rows: int, name: str) -> NDArray[np.
         with np.errstate(over="ignore"):
             table = np.asarray(values, dtype=np.float32)
     except (TypeError, ValueError):
-        raise DataError(f"`{name}` must be a table of numbers.") from None
+        raise DataError(f"`{name}` must be a table of numbers. Give text as a frame of ids and features.") from None
     if table.ndim != 2 or len(table) != rows:
         raise DataError(f"`{name}` must be a table with {rows} rows, one for each id, got shape {table.shape}.")
     if not np.isfinite(table).all():
@@ -201,5 +201,5 @@ def _numeric(values: Any, name: str) -> pl.Series:
     if column.dtype in (pl.Categorical, pl.Enum):
         return column.cast(pl.String)
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary):
-        raise DataError(f"column {name!r}: expected one number in each row, got {column.dtype}.")
+        raise DataError(f"column {name!r}: expected one number in each row, got {column.dtype}. Name another.")
     return column

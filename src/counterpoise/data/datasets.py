@@ -586,9 +586,11 @@ def _files_in(folder: Path) -> dict[str, AnyPath]:
         tables = [file for file in folder.glob(f"{part}.*") if kind_of(file) in TABLES]
         found = sorted(file for file in tables if file.name.split(".")[0] == part)
         if len(found) > 1:
-            raise DataError(f"{folder}: several files are called {part}: {', '.join(file.name for file in found)}.")
+            raise DataError(
+                f"{folder}: several files are called {part}: {', '.join(file.name for file in found)}. Keep one."
+            )
         if found:
             files[part] = found[0]
     if "train" not in files:
-        raise DataError(f"{folder}: there is no train.csv, train.tsv or train.parquet in this folder.")
+        raise DataError(f"{folder}: there is no train.csv, train.tsv or train.parquet in this folder. Or name a file.")
     return files

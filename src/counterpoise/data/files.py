@@ -342,7 +342,7 @@ def read_table(
         warn_of_guess(file, layout, told)
         frame = _read_text(_Text(file, file), columns, layout)
     if frame.is_empty() and not empty:
-        raise DataError(f"{file}: there are no rows of data.")
+        raise DataError(f"{file}: there are no rows of data. Is it the right file?")
     return frame
 
 

@@ -41,7 +41,9 @@ class ItemNames:
         name_col = guess_name_column(table, item_col) if name_col is None else name_col
         column = as_column(column_of(table, name_col))
         if not isinstance(column, pl.Series):
-            raise DataError(f"column {name_col!r}: expected one name in each row, got {type(column[0]).__name__}.")
+            raise DataError(
+                f"column {name_col!r}: expected one name in each row, got {type(column[0]).__name__}. Name another."
+            )
         names = column.cast(pl.String, strict=False).str.strip_chars().str.slice(0, MAX_NAME)
         kept = (names.is_not_null() & (names != "")).to_numpy()
         rows = kept.nonzero()[0]
@@ -49,7 +51,9 @@ class ItemNames:
         try:
             return cls(Vocabulary(ids), names.gather(rows), name_col)
         except DataError:
-            raise DataError(f"there must be one row for each item, and {item_col!r} has repetitions.") from None
+            raise DataError(
+                f"there must be one row for each item, and {item_col!r} has repetitions. Drop them."
+            ) from None
 
     def of(self, ids: Any) -> pl.Series:
         """The name of each item; its id where it has none."""
@@ -93,7 +97,7 @@ class ItemNames:
         if named == 0:
             raise DataError(
                 f"no item of the log has a name: names are of {self.ids.describe('item')}, the log has "
-                f"{items.describe('item')}."
+                f"{items.describe('item')}. Write ids as in the log."
             )
         return named
 

@@ -163,7 +163,7 @@ class FeedbackLog:
             columns = "users, items, ratings, timestamps and propensities"
             raise DataError(f"{columns} must have equal lengths, got {sorted(sizes)}.")
         if sizes == {0}:
-            raise DataError("a log needs at least one row, got none.")
+            raise DataError("a log needs at least one row, got none. Were all rows filtered out?")
         user_ids, item_ids = _vocabulary(user_ids, user_column), _vocabulary(item_ids, item_column)
         log = cls(
             users=user_ids.require(user_column, "user"),
@@ -351,7 +351,9 @@ class FeedbackLog:
             )
         kept = self if self.threshold is None else self.take(self.ratings >= self.threshold)
         if len(kept) == 0:
-            raise DataError(f"no row is a click: no rating is at or above the `threshold` of {self.threshold:g}.")
+            raise DataError(
+                f"no row is a click: no rating is at or above the `threshold` of {self.threshold:g}. Lower it."
+            )
         return replace(kept, feedback="clicks")
 
     def __len__(self) -> int:

@@ -84,8 +84,8 @@ def read_logs(
     `timestamp_col`: the column of times, whole numbers or dates.
     `propensity_col`: the column of known propensities, in (0, 1]; the first file must have it, others may.
     `new_ids`: ids that `user_ids` or `item_ids` does not have are added to it; by default they are an error.
-    Of a file without "rating" `clicked`, `click` or `is_click` says what was clicked.
-    `feedback`: of the first file, see `FeedbackLog.from_arrays`; that of the others is told by their labels. A file of
+    In a file without "rating", `clicked`, `click` or `is_click` says what was clicked.
+    `feedback`: of the first file, see `FeedbackLog.from_arrays`; the others follow from their labels. A file of
     clicks needs no column of ratings: without a column "rating" every row is a click, if `feedback` says so or there
     are no columns but those that are named here.
     `options`: `threshold`, `duplicates`, `sample` and whatever else `FeedbackLog.from_arrays` takes.

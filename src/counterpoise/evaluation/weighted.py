@@ -32,8 +32,7 @@ BLOCK_VALUES = 2**22  # scores compared at a time
 MIN_PROBABILITY = 1e-7  # of predictions in the calibration slope, as in the log loss
 SLOPE_STEPS = 50
 WEIGHTED_NAMES = metrics.METRIC_NAMES | {
-    "user_auc": "AUC within users",
-    "calibration_level": "labels - predictions",
+    "calibration_level": "mean label - prediction",
     "calibration_slope": "calibration slope",
 }
 

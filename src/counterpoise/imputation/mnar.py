@@ -97,8 +97,8 @@ class MNARLikelihood(Imputation):
         log_rate = float(context.log.labels.mean())
         if not 0 < log_rate < 1:
             raise ConfigError(
-                f"the MNAR likelihood needs both labels in the rows trained on, whose mean label is {log_rate:g}. "
-                "Use a larger log, another `threshold`, or another method, such as skb-dr."
+                f"the missingness model (MNAR likelihood) needs positive and negative labels, and all rows trained on "
+                f"have {log_rate:g}. Use another `threshold`, a larger log, or another method, such as skb-dr."
             )
         measured = None if self.rate is not None else _log_odds_ratio(context, log_rate)
         rate = log_rate if self.rate is None else self.rate

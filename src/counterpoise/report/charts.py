@@ -45,12 +45,14 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def ticks(self) -> list[float]:
-        """About five multiples of 1, 2 or 5 times a power of ten; on a long logarithmic scale powers of ten alone."""
+        """About five multiples of 1, 2 or 5 times a power of ten; on a long logarithmic scale powers of ten."""
         low, high = self.low, self.high
         if self.logarithmic:
             factors = (1,) if math.log10(high / low) >= 3 else (1, 2, 5)
             powers = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1)
-            return [f * 10.0**p for p in powers for f in factors if low * 0.999 <= f * 10.0**p <= high * 1.001]
+            found = [f * 10.0**p for p in powers for f in factors if low * 0.999 <= f * 10.0**p <= high * 1.001]
+            if len(found) > 1:
+                return found
         raw = (high - low) / 5
         if raw <= 0:
             return [low]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from counterpoise.report.definitions import BASIC_TERMS, DEFINITIONS
 
 Facts = Mapping[str, Any]
 MOST_PHONE_COLUMNS = 3
+OPTION = re.compile(r"(--[a-z-]+(?: [A-Z][A-Z]+| [\d.]*\d)?)")
 FORMATS = {"count": "{:,.0f}", "number": "{:.3g}", "metric": "{:.4f}", "signed": "{:+.4f}", "sd": "{:+.3f}"}
 FORMATS |= {"share": "{:.1%}", "probability": "{:.2f}", "text": "{}", "verdict": "{}"}
 VERDICTS = {"better": ("▲", "good"), "worse": ("▼", "warn"), "not clear": ("≈", "unclear")}  # sign, class of the style
@@ -90,7 +92,6 @@ class Figure:
     legend: dict[str, str] = field(default_factory=dict)
     numbers: Table | None = None
     term: str | None = None
-    tall: bool = False
     folded: bool = False
 
     @property
@@ -136,7 +137,16 @@ def load_template(package: str) -> Template:
     environment = Environment(
         loader=PackageLoader(package), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["with_options"] = with_options
     return environment.get_template("page.html")
+
+
+def with_options(text: str) -> Markup:
+    """A sentence whose options of the command line, such as `--holdout 0.2`, are not broken over lines."""
+    parts = OPTION.split(text)  # every second one is an option
+    return Markup("").join(
+        Markup('<span class="option">{}</span>').format(p) if n % 2 else p for n, p in enumerate(parts)
+    )
 
 
 def render(title: str, subtitle: str, facts: Facts, sections: Sequence[Section]) -> str:

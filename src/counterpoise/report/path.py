@@ -1,4 +1,4 @@
-"""The path of strengths of `Balancing(strength="auto")` and the moved intercept, as facts and in sentences."""
+"""The path of strengths of `Balancing(strength="auto")`, as facts and in a sentence."""
 
 from __future__ import annotations
 
@@ -43,12 +43,4 @@ def path_sentence(path: Mapping[str, Any]) -> str:
     return (
         f"Balancing keeps {path['kept']:.1%} of the effective sample at strength {path['strength']:.3g} ({rule}). "
         f"Largest imbalance: {path['imbalance_before']:.2f} SD before, {path['imbalance']:.2f} SD after."
-    )
-
-
-def intercept_sentence(shift: Mapping[str, float]) -> str:
-    """How far the intercept was moved after training; from the facts of a fit."""
-    return (
-        f"All predictions were moved by {shift['shift']:+.2f} in log odds (standard error "
-        f"{shift['standard_error']:.2f}), to the mean that exactly balanced weights give."
     )

@@ -9,12 +9,12 @@ from typing import Any
 from counterpoise.balance.covariate_balance import BALANCED_SMD
 from counterpoise.data.feedback import LEVEL_OF_CLICKS, Words, words_of
 from counterpoise.evaluation.full_ranking import MEASURES
-from counterpoise.evaluation.metrics import EMPTY_USERS
+from counterpoise.evaluation.metrics import EMPTY_USERS, LOWER_IS_BETTER
 from counterpoise.evaluation.weighted import WEIGHTED_NAMES
 from counterpoise.report.charts import Bar, Line, Mark, bar_chart, line_chart, row_chart
 from counterpoise.report.page import VERDICTS, Block, Column, Facts, Figure, Section, Table, pairs, records, render
-from counterpoise.report.path import intercept_sentence
 from counterpoise.report.summary import CUSTOM, NO_TEST, biased_test, listed
+from counterpoise.training.summary import intercept_sentence
 
 MAX_FEATURES = 20  # rows of the love plot
 MAX_FUNCTIONS = 100  # bars of the chart of dual values
@@ -39,7 +39,7 @@ MISSINGNESS_COLUMNS = (
     ("log_odds_ratio", "log odds ratio", "number", "log odds ratio"),
 )
 ENSEMBLE_COLUMNS = (
-    ("weight", "weight of the predictor with imputation", "share", "ensemble"),
+    ("weight", "share of the missingness model", "share", "ensemble"),
     ("exposure", "factor of exposure", "number", "exposure coefficients"),
     ("slope", "slope", "number", "slope"),
     ("intercept", "intercept", "number", "intercept"),
@@ -107,7 +107,9 @@ def _label_rates(rates: Sequence[Facts]) -> Figure:
     svg = row_chart(drawn, "% of labels that are positive", "Label rates of the log and of uniform samples", guides=())
     rate_column = ("rate", "rate", "share", "label rate")
     numbers = records("Label rates", rows, "sample", rate_column, *_interval_columns("share"), ROWS)
+    uniform = any(rate["sample"] not in styles for rate in rates)
     caption = "Uniform samples estimate the label rate of all pairs. The log is selected."
+    caption = caption if uniform else "Without a uniform sample the label rate of all pairs is not known."
     return Figure("Label rates", svg, caption, numbers=numbers, term="label rate")
 
 
@@ -166,7 +168,7 @@ def _love_plot(balance: Facts) -> Figure:
         ("ks_before", "KS before", "number", "KS distance"),
         ("ks_after", "KS after", "number", "KS distance"),
     )
-    return Figure("Love plot", svg, caption, legend, numbers, term, tall=True)
+    return Figure("Love plot", svg, caption, legend, numbers, term)
 
 
 def _change(row: Facts) -> float | None:
@@ -207,7 +209,7 @@ def _path(path: Facts) -> Figure:
     axes = "largest imbalance, in standard deviations", "% of the effective sample"
     alt = "Effective sample kept against the imbalance left, by strength"
     svg = line_chart([*lines, *chosen], *axes, alt, include_y=(100 * least, 100), guide=100 * least)
-    each = "Each line is a fold, in features learned from the others. " if len(lines) > 1 else ""
+    each = "A line for each fold, whose features are learned from the other rows. " if len(lines) > 1 else ""
     size, term = "effective sample size", "path of strengths"
     numbers = records(
         "Path of strengths",
@@ -275,7 +277,9 @@ def weights_section(facts: Facts) -> Section:
     )
     bars = _bars(weights["histogram"], "{rows:,} rows have {low:.3g} to {high:.3g} times the mean weight")
     svg = bar_chart(bars, "weight / mean weight", "rows", "Histogram of the weights", logarithmic_x=True)
+    cancel = "In training each pair counts by its exposure, so these inverse exposures cancel: they weight no row."
     blocks: list[Block] = [
+        *([cancel] if facts["method"]["risk"] == "exposed" else []),
         diagnostics,
         Figure("Distribution of the weights", svg, "Logarithmic x axis.", term="weight"),
     ]
@@ -405,7 +409,6 @@ def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
         ("share", "share of the weight", "share"),
         ("recall", f"recall@{run['k']}", "metric", "full ranking"),
         ("dcg", f"DCG@{run['k']}", "metric", "full ranking"),
-        half=True,
     )
     return [text, table, thirds]
 
@@ -449,7 +452,8 @@ def weighted_tables(weighted: Facts, say: Words) -> list[Block]:
         return [f"There are no weighted estimates over all pairs: {weighted['reason']}."]
     first, run = next(iter(weighted["models"].items()))
     caption = "Estimates over all pairs from the biased test, with 95% intervals"
-    titles = {name: title.format(k=run["k"]) for name, title in WEIGHTED_NAMES.items()}
+    lower = dict.fromkeys(LOWER_IS_BETTER, " (lower is better)")
+    titles = {name: title.format(k=run["k"]) + lower.get(name, "") for name, title in WEIGHTED_NAMES.items()}
     table = _beside_table(caption, weighted, titles, ("AUC", "weighted estimate"), say)
     ranges = [
         [WEIGHTED_NAMES[name].format(k=run["k"]), *(end for gamma in found.values() for end in gamma)]
@@ -564,7 +568,7 @@ def _fitted_parts(model: Facts) -> list[Block]:
     if model["ensemble"]:
         caption = "What the probe decided"
         shown = [column for column in ENSEMBLE_COLUMNS if column[0] in model["ensemble"]]
-        blocks.append(records(caption, [model["ensemble"]], *shown, half=True))
+        blocks.append(records(caption, [model["ensemble"]], *shown))
     if model["intercept_shift"] and model["intercept_shift"]["shift"]:
         blocks.append(intercept_sentence(model["intercept_shift"]))
     for key, title in EXPOSURE_TITLES.items():
@@ -643,7 +647,7 @@ def _user_table(user: Facts, sides: Sequence[str], say: Words) -> Table:
         if entry is None:
             return None
         new = "• " if entry.get("new") else ""
-        return f"{new}{entry.get('name', entry['item'])} ({entry['score']:.2f}; {entry['ratings']:,})"
+        return f"{new}{entry.get('name', entry['item'])} ({entry['score']:.2f};\u00a0{entry['ratings']:,})"
 
     columns = [Column("rank", "count"), *(Column(say(MODELS[side])) for side in sides)]
     entries = zip_longest(*(user[side] for side in sides))

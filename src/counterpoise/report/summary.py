@@ -10,7 +10,7 @@ from counterpoise.data.feedback import WORDS, Words, words_of
 from counterpoise.evaluation.full_ranking import MEASURES
 from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.models.base import factor_sentence
-from counterpoise.report.path import intercept_sentence, path_sentence
+from counterpoise.report.path import path_sentence
 
 Facts = Mapping[str, Any]
 NO_TEST = "There is no test: hold out rows at the fit (--holdout 0.2), or give some with --test FILE."
@@ -123,7 +123,7 @@ def headline(facts: Facts) -> list[dict[str, str]]:
         label = {"label": "positive in the log", "note": note, "term": term, "tone": ""}
         found.append({"value": f"{rates['log']:.1%}"} | label)
     weights = facts["weights"]
-    if not weights["uniform"]:
+    if not weights["uniform"] and facts["method"]["risk"] != "exposed":
         size, term = weights["effective_sample_size"], "effective sample size"
         note = f"of {weights['rows']:,} rows ({size / weights['rows']:.0%})"
         found.append({"value": f"{size:,.0f}", "label": term, "note": note, "term": term, "tone": ""})
@@ -175,9 +175,8 @@ def _interval(interval: Sequence[float | None] | None) -> str:
 
 
 def _log(log: Facts, say: Words) -> list[str]:
-    name = f"{log['name']}: " if log["name"] else ""
     return [
-        f"{name}{say.count(log['rows'])} of {log['items']:,} items by {log['users']:,} users, {log['density']:.2%} of "
+        f"{say.count(log['rows'])} of {log['items']:,} items by {log['users']:,} users, {log['density']:.2%} of "
         f"all pairs. Median: {log['activity']['median']:,.0f} {say.row}s per user, "
         f"{log['popularity']['median']:,.0f} per item."
     ]
@@ -212,6 +211,8 @@ def _method(facts: Facts) -> list[str]:
     if facts["feedback"] == "clicks":
         imputes = ", beside pairs without a click"
     how = SOFT_BALANCING if facts["balance"]["path"] else WEIGHTS.get(method["weights"], "weights the ratings")
+    if method["risk"] == "exposed" and not weights["uniform"]:
+        how, imputes = "counts each pair, clicked or not, by its chance of having been seen (exposure)", ""
     sentences = [f"{name} {how}{imputes}."]
     if weights["uniform"]:
         return sentences
@@ -242,13 +243,11 @@ def _balance(balance: Facts) -> list[str]:
 
 
 def _outcome(facts: Facts) -> list[str]:
-    """The outcome model, and the moved intercept."""
+    """The outcome model."""
     model, sentences = facts["model"], []
     if facts["method"]["imputation"] == "OutcomeModel":
         exposure = "with exposure as a covariate" if model["outcome_coefficients"] else "without an exposure covariate"
         sentences.append(f"Outcome model: a model trained first, by the same weights, imputes labels, {exposure}.")
-    if model["intercept_shift"] and model["intercept_shift"]["shift"]:
-        sentences.append(intercept_sentence(model["intercept_shift"]))
     return sentences
 
 

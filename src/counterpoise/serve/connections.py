@@ -1,4 +1,4 @@
-"""Sockets, and what a connection may cost: how many there are, how large a head is, how long a request may take.
+"""Sockets, and the limits of a connection: how many there are, how large a head is, how long a request may take.
 
 uvicorn accepts connections until the process runs out of file descriptors, never closes idle ones, and collects a
 head as long as it comes.

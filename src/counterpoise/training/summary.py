@@ -62,6 +62,8 @@ def _is_weighted(facts: Facts) -> bool:
 
 def _weights(facts: Facts, rows: int) -> str:
     weights = facts["weights"]
+    if facts.get("exposed") and _is_weighted(facts):
+        return "Each pair, clicked or not, counts by its chance of having been seen (exposure)."
     if not _is_weighted(facts):
         return "Every row of the log counts the same."
     known = {"held_out_before": " to resemble all pairs more closely", "ratio_of_positive": " by their label"}
@@ -101,7 +103,7 @@ def _exposure(facts: Facts) -> list[str]:
     if not _exposure_counts(facts):
         return ["Which pairs are observed was modelled (exposure), and it has nothing to do with the labels here."]
     share = facts.get("ensemble", {}).get("exposure", 1.0)
-    judged = f"; by the probe's labels it counts {share:.0%} as much" if abs(share - 1) >= MIN_CHANGE else ""
+    judged = f"; the probe's labels multiply its effect by {share:.2f}" if abs(share - 1) >= MIN_CHANGE else ""
     return [f"Which pairs are observed was modelled and used as a sign of preference (exposure){judged}."]
 
 
@@ -121,17 +123,25 @@ def _missingness(facts: Facts) -> list[str]:
         model += f" (the probe allows {low:.1f} to {high:.1f} times)"
     if "weight" not in combined:
         return [f"{model}, and labels are corrected for that."]
-    return [f"{model}; the predictor that corrects for that has {combined['weight']:.0%} of the prediction."]
+    share = f"{combined['weight']:.0%}"
+    return [f"{model}. The prediction averages a model that corrects for this ({share}) and one that does not."]
 
 
 def _level(facts: Facts) -> str:
-    shift = facts.get("intercept_shift", {}).get("shift")
     if "ensemble" in facts:
         slope = facts["ensemble"]["slope"]
-        spread = f"; their spread was multiplied by {slope:.2f}" if abs(slope - 1) >= MIN_CHANGE else ""
-        return f"Predictions are as high on average as the probe's labels{spread}."
+        spread = f"; their log odds were multiplied by {slope:.2f}" if abs(slope - 1) >= MIN_CHANGE else ""
+        return f"The mean prediction is set to the mean label of the probe{spread}."
     if "share" in facts.get("probe", {}):
-        return "How high predictions are on average was learned from log and probe."
-    if shift:
-        return "How high predictions are on average follows from exactly balanced weights."
-    return f"Predictions are as high on average as the log's labels{', corrected' if is_corrected(facts) else ''}."
+        return "The mean prediction was learned from log and probe."
+    if facts.get("intercept_shift", {}).get("shift"):
+        return intercept_sentence(facts["intercept_shift"])
+    return f"The mean prediction is that of the log's labels{', corrected' if is_corrected(facts) else ''}."
+
+
+def intercept_sentence(shift: Mapping[str, float]) -> str:
+    """How far the intercept was moved after training; from the facts of a fit."""
+    return (
+        f"All predictions were moved by {shift['shift']:+.2f} in log odds (standard error "
+        f"{shift['standard_error']:.2f}), to the mean that exactly balanced weights give."
+    )
