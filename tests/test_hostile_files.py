@@ -38,7 +38,7 @@ from counterpoise.data.reading import read_all_columns
 from counterpoise.out_of_core.encoding import shard_log
 from counterpoise.out_of_core.shards import Shards
 from counterpoise.report.context import load_context, with_baseline
-from counterpoise.runs import resolve
+from counterpoise.runs import resolve, stopped_folder
 from counterpoise.serve.guard import read_token
 from counterpoise.storage import ScratchFolder, check_file, to_json, write_lock
 
@@ -729,6 +729,29 @@ def test_name_that_is_no_text_is_refused_to_read_and_can_be_written(place: Path)
     refused("fit", place / name, reason="the name of the file is not UTF-8. Rename it.")
     code, _, _ = run("predict", place / "run", place / "train.csv", "--out", place / os.fsdecode(b"out-\xfe.csv"))
     assert code == 0
+
+
+def test_words_that_are_no_text_are_one_line(place: Path) -> None:
+    odd = os.fsdecode(b"x\xff")
+    shutil.copytree(place / "run", place / odd)  # a folder of Parquet
+    for words in (
+        ("fit", place / "train.csv", "--separator", odd),
+        ("fit", place / odd, "--method", "mf"),
+        ("recommend", place / "run", "--users", odd),
+        ("recommend", place / "run", "--candidates", odd),
+        ("balance", place / "train.csv", place / "test.csv", "--header", odd, "--out", place / "w.csv"),
+    ):
+        refused(*words, reason="UTF-8")
+
+
+def test_run_may_be_written_into_the_working_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "here").mkdir()
+    monkeypatch.chdir(place / "here")
+    fit = ("fit", place / "train.csv", "--method", "mf", "--epochs", 1, "--quiet", "--out", ".")
+    for _ in range(2):
+        assert run(*fit)[0] == 0
+    assert len(list((place / "here").iterdir())) == 4
+    assert stopped_folder(Path()) == place / "here.stopped"
 
 
 def started(*words: str, **options: Any) -> subprocess.Popen[bytes]:
