@@ -665,6 +665,13 @@ def test_scratch_folder_can_be_locked_by_whoever_writes_there(tmp_path: Path) ->
         assert [entry.name for entry in tmp_path.iterdir()] == ["done"]
 
 
+def test_scratch_folder_beside_a_complete_cache_is_swept_too(place: Path) -> None:
+    folder = shard_log(place / "train.csv", cache=place / "cache").shards.folder
+    (place / "cache" / f".{folder.name}.abcd1234.partial").mkdir()  # killed between the last rename and its end
+    shard_log(place / "train.csv", cache=place / "cache")
+    assert list((place / "cache").iterdir()) == [folder]
+
+
 def test_link_in_place_of_a_scratch_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").write_text("")
