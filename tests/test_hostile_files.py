@@ -672,6 +672,18 @@ def test_scratch_folder_beside_a_complete_cache_is_swept_too(place: Path) -> Non
     assert list((place / "cache").iterdir()) == [folder]
 
 
+def test_scratch_folder_beside_a_complete_result_is_swept_too(place: Path) -> None:
+    for side in ("user", "item"):
+        ids = pl.read_csv(place / "train.csv")[f"{side}_id"].unique().sort()
+        pl.DataFrame({f"{side}_id": ids, "a": range(len(ids))}).write_csv(place / f"{side}s.csv")
+    tables = ("--users", place / "users.csv", "--items", place / "items.csv", "--cache", place / "cache")
+    balance = ("balance", place / "train.csv", *tables, "--out", place / "weighted")
+    assert run(*balance)[0] == 0
+    (place / ".weighted.abcd1234.partial").mkdir()  # killed between the last rename and its end
+    refused(*balance, reason="must be a folder that is new or empty")
+    assert not (place / ".weighted.abcd1234.partial").exists()
+
+
 def test_link_in_place_of_a_scratch_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").write_text("")
