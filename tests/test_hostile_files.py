@@ -675,7 +675,7 @@ def test_scratch_folder_beside_a_complete_cache_is_swept_too(place: Path) -> Non
 def test_scratch_folder_beside_a_complete_result_is_swept_too(place: Path) -> None:
     for side in ("user", "item"):
         ids = pl.read_csv(place / "train.csv")[f"{side}_id"].unique().sort()
-        pl.DataFrame({f"{side}_id": ids, "a": range(len(ids))}).write_csv(place / f"{side}s.csv")
+        pl.DataFrame({f"{side}_id": ids, "a": np.linspace(0, 1, len(ids))}).write_csv(place / f"{side}s.csv")
     tables = ("--users", place / "users.csv", "--items", place / "items.csv", "--cache", place / "cache")
     balance = ("balance", place / "train.csv", *tables, "--out", place / "weighted")
     assert run(*balance)[0] == 0
