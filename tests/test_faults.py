@@ -30,7 +30,7 @@ from counterpoise.training.learner import Learner
 from counterpoise.training.loop import DivergenceError, LastFiniteState
 
 
-@pytest.mark.parametrize(("kind", "at_most"), [(kind, 60 if kind == "save" else 3) for kind in KINDS])
+@pytest.mark.parametrize(("kind", "at_most"), [(kind, 12 if kind == "save" else 3) for kind in KINDS])
 def test_killed_command_leaves_a_whole_state_and_can_be_repeated(kind: str, at_most: int) -> None:
     assert kill(kind, at_most) >= 2
 
