@@ -25,6 +25,7 @@ settings.register_profile("counterpoise", deadline=None)  # a busy machine is no
 settings.load_profile("counterpoise")
 torch.set_num_threads(1)  # on arrays as small as these a second thread waits; tests of threads set their own number
 
+collect_ignore = [] if os.name == "posix" else ["test_faults.py", "test_fuzz.py"]  # limits and signals of POSIX
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

@@ -1,6 +1,9 @@
-"""Commands killed at random moments leave the old state or the new, and the next success leaves no trace of it.
+"""Commands that die at every step of a write leave the old state or the new, and repeated, the whole result.
 
-`make faults` kills each command 50 times; `test_faults.py` a few times.
+A step is what changes the folder of the result: a file that is opened to be written, renamed or removed, a folder that
+is made or removed (Python's audit events), a transaction of a database. A command is killed before each step; where a
+file is opened, also at its first byte and within it, by a limit of file size. `make faults` takes every step,
+`test_faults.py` some of each command.
 """
 
 from __future__ import annotations
@@ -10,12 +13,13 @@ import contextlib
 import io
 import json
 import multiprocessing
-import random
+import os
 import re
+import resource
 import shutil
+import signal
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +31,11 @@ import polars as pl
 from counterpoise import load_model, make, read_log, simulate
 from counterpoise.cli.main import main
 
-SEED = 20
-KINDS = ("fit", "save", "bench", "tune", "balance", "report")
+KINDS = ("fit", "save", "bench", "tune", "balance", "balance-log", "report")
+CHANGES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "open")  # audit events: the path comes first
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+INSIDE = 60  # bytes of a file that are written before its process dies within it
+DIED = (-signal.SIGKILL, -signal.SIGXFSZ)  # exit codes
 
 
 @dataclass(frozen=True)
@@ -42,19 +49,63 @@ class Victim:
     leaves: str  # the names that a success may leave, as a pattern
 
 
-def run_words(words: list[str]) -> None:
-    """In a process of its own: a command, or a model saved again and again."""
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-        if words[0] == "save":
-            model = load_model(words[1])
-            for _ in range(10):
-                model.save(words[2])
-            sys.exit(0)
-        from counterpoise.training import checkpoint
+@dataclass(frozen=True)
+class Fault:
+    """A process is killed at this step (counted from 0): before it, or when it has written so many bytes to a file."""
 
-        assert checkpoint.SECONDS_BETWEEN > 0
-        checkpoint.SECONDS_BETWEEN = 0.0  # a checkpoint at every epoch, so that kills happen while one is written
-        sys.exit(main(words))
+    step: int
+    written: int | None = None
+
+
+class Steps:
+    """Watches the steps of this process in a folder, writes them down, and kills the process at one of them."""
+
+    def __init__(self, folder: Path, notes: Path, fault: Fault | None) -> None:
+        self.folder, self.fault, self.count = str(folder), fault, 0
+        self.notes = os.open(notes, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        sys.addaudithook(self.hear)
+
+    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """An audit event."""
+        if event in CHANGES and not isinstance(arguments[0], int):
+            relative = arguments[-1] != -1 and event in ("os.remove", "os.rmdir")  # to a folder: `rmtree` alone does so
+            opened = event == "open"
+            if (relative or os.fsdecode(arguments[0]).startswith(self.folder)) and not (
+                opened and not arguments[2] & WRITING
+            ):
+                self.take(f"{event} {os.fsdecode(arguments[0])}", opened)
+
+    def take(self, name: str, opens: bool = False) -> None:
+        """One step begins."""
+        number, self.count = self.count, self.count + 1
+        os.write(self.notes, f"{'opens' if opens else 'does'} {name}\n".encode())
+        if self.fault is None or number != self.fault.step:
+            return
+        if self.fault.written is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.fault.written, resource.RLIM_INFINITY))
+
+
+def run_words(words: list[str], folder: Path, notes: Path, fault: Fault | None) -> None:
+    """In a process of its own: a command, or a model that is saved."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    from counterpoise.training import checkpoint
+
+    checkpoint.SECONDS_BETWEEN = 0.0  # a checkpoint at every epoch
+    steps = Steps(folder, notes, fault)
+    event.listen(Engine, "commit", lambda connection: steps.take("commit"))
+    complained = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(complained):
+        if words[0] == "save":
+            load_model(words[1]).save(words[2])
+            sys.exit(0)
+        code = main(words)
+    os.write(steps.notes, complained.getvalue().encode() if code else b"")
+    sys.exit(code)
 
 
 def victims(place: Path) -> dict[str, Victim]:
@@ -69,12 +120,16 @@ def victims(place: Path) -> dict[str, Victim]:
     make("mf", seed=1, epochs=3).fit(log).save(old)
     make("mf", seed=2, epochs=3).fit(log).save(new)
     rng = np.random.default_rng(0)
-    for name, rows in (("observed", 4000), ("population", 4000)):
-        pl.DataFrame(rng.normal(size=(rows, 3)), schema=["a", "b", "c"]).write_csv(place / "data" / f"{name}.csv")
+    for name in ("observed", "population"):
+        pl.DataFrame(rng.normal(size=(400, 3)), schema=["a", "b", "c"]).write_csv(place / "data" / f"{name}.csv")
+    for side, size in (("user", 30), ("item", 20)):
+        table = pl.DataFrame({f"{side}_id": range(size), "a": rng.normal(size=size)})
+        table.write_csv(place / f"{side}s.csv")
     folder, quick = str(place / "data"), ["--set", "epochs=20", "--set", "dim=4", "--test-kind", "uniform"]
     tables = [f"{folder}/observed.csv", f"{folder}/population.csv"]
+    log_words = [f"{folder}/train.csv", "--users", f"{place}/users.csv", "--items", f"{place}/items.csv"]
     run_files = r"run\.json|(tensors|users|items)\.[0-9a-f]{12}\.\w+"
-    fitted = ["fit", folder, "--test-kind", "uniform", "--method", "skb-ips", "--epochs", "60", "--out", "OUT"]
+    fitted = ["fit", folder, "--test-kind", "uniform", "--method", "skb-ips", "--epochs", "3", "--out", "OUT"]
     saved = ["save", str(new), "OUT"]
     table = ["bench", "table", "--datasets", folder, "--methods", "mf,ips", "--seeds", "2", *quick, "--out", "OUT"]
     search = [
@@ -91,14 +146,16 @@ def victims(place: Path) -> dict[str, Victim]:
         "--out",
         "OUT",
     ]
+    one = ["balance", *tables, "--out", "OUT/weights.csv"]
+    many = ["balance", *log_words, "--cache", "OUT/cache", "--out", "OUT/weighted"]
+    shards = r"weighted|cache|[0-9a-f]+|part-000000\.parquet|(user|item)_ids\.parquet|shards\.json|\w+-000000\.npy"
     return {
         "fit": Victim(fitted, _copy(old), _run_holds, _scores, run_files),
         "save": Victim(saved, _copy(old), _run_holds, _scores, run_files),
         "bench": Victim(table, _nothing, _rows_hold, _rows, r"fits|table\.(md|tex|csv|json)|.*seed\d\.json"),
         "tune": Victim(search, _nothing, _trials_hold, _trials, r"best\.toml|trials\.csv|study\.db"),
-        "balance": Victim(
-            ["balance", *tables, "--out", "OUT/weights.csv"], _nothing, _weights_hold, _weights, r"weights\.csv"
-        ),
+        "balance": Victim(one, _nothing, _weights_hold, _weights, r"weights\.csv"),
+        "balance-log": Victim(many, _nothing, _parts_hold, _parts, shards),
         "report": Victim(["report", "OUT"], _copy(old), _page_holds, _page, rf"{run_files}|report\.(html|json)"),
     }
 
@@ -147,6 +204,15 @@ def _weights_hold(out: Path) -> None:
         assert abs(sum(_weights(out)) - 1) < 1e-9
 
 
+def _parts(out: Path) -> list[float]:
+    return pl.read_parquet(out / "weighted" / "*.parquet")["weight"].to_list()
+
+
+def _parts_hold(out: Path) -> None:
+    if (out / "weighted").exists():
+        assert abs(sum(_parts(out)) - 1) < 1e-9
+
+
 def _page(out: Path) -> dict[str, Any]:
     facts = json.loads((out / "report.json").read_text())
     return {key: facts[key] for key in ("log", "weights")}
@@ -159,65 +225,66 @@ def _page_holds(out: Path) -> None:
         assert _page(out)
 
 
-def _process(target: Callable[..., Any], *arguments: Any) -> Any:
-    """A process forked from one that has imported all modules, so that the work begins at once."""
+def _ended(victim: Victim, out: Path, fault: Fault | None = None) -> tuple[int, list[str]]:
+    """(exit code, steps) of a command in a process forked from one that has imported all modules."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["counterpoise.cli.main", "torch", "polars", "optuna", "counterpoise.tuning.tune"])
-    process = context.Process(target=target, args=arguments)
+    notes, words = out.with_name(f"{out.name}.steps"), [word.replace("OUT", str(out)) for word in victim.words]
+    process = context.Process(target=run_words, args=(words, out, notes, fault))
     process.start()
-    return process
-
-
-def _started(victim: Victim, out: Path) -> Any:
-    return _process(run_words, [word.replace("OUT", str(out)) for word in victim.words])
-
-
-def _finished(victim: Victim, out: Path) -> float:
-    """Run to the end; how long it took."""
-    begun, process = time.monotonic(), _started(victim, out)
     process.join()
-    assert process.exitcode == 0, (victim.words, process.exitcode)
-    return time.monotonic() - begun
+    assert process.exitcode is not None
+    return process.exitcode, notes.read_text().splitlines()
 
 
-def kill(name: str, times: int, seed: int = SEED) -> int:
-    """Kill one of `KINDS` at random moments, so many times, one run after the other on one folder; runs that it took.
+def faults_of(steps: list[str]) -> list[Fault]:
+    """The faults of a command that takes these steps."""
+    inside = [
+        Fault(number, size) for number, step in enumerate(steps) if step.startswith("opens") for size in (0, INSIDE)
+    ]
+    return sorted([*map(Fault, range(len(steps))), *inside], key=lambda fault: fault.step)
 
-    The moments are uniform over the time of a whole run; one that ends before its kill does not count.
+
+def kill(name: str, at_most: int | None = None) -> int:
+    """Kill one of `KINDS` at every step, or at so many of them, evenly spread, and repeat it; how many faults it met.
+
+    A command that ends before the fault met none: its file had fewer bytes.
     """
-    _process(int).join()  # the server imports
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         place = Path(folder)
-        victim, rng, met = victims(place)[name], random.Random(f"{seed} {name}"), 0
-        runs = 0
-        victim.begin(place / "reference")
-        whole, expected = _finished(victim, place / "reference"), victim.result(place / "reference")
-        out = place / "out"
+        victim, out, met = victims(place)[name], place / "out", 0
         victim.begin(out)
-        while met < times and runs < 10 * times:
-            process, runs = _started(victim, out), runs + 1
-            process.join(rng.uniform(0, whole))
-            met += process.exitcode is None
-            process.kill()
-            process.join()
-            victim.holds(out)
-            if victim.words[0] in ("bench", "tune") and process.exitcode == 0:  # done: begin anew
-                shutil.rmtree(out)
-                victim.begin(out)
-        _finished(victim, out)
-        assert victim.result(out) == expected
-        left = [path.name for path in out.rglob("*") if not re.fullmatch(victim.leaves, path.name)]
-        assert left == [], left
-    assert met == times
-    return runs
+        code, steps = _ended(victim, out)
+        assert code == 0, (victim.words, code)
+        expected, known = victim.result(out), faults_of(steps)
+        stride = 1 if at_most is None else max(1, -(-len(known) // at_most))
+        for fault in known[stride // 2 :: stride]:
+            where = f"{name} at {fault}: {steps[fault.step]}"
+            shutil.rmtree(out)
+            victim.begin(out)
+            code, _ = _ended(victim, out, fault)
+            assert code == 0 or code in DIED, (where, code)
+            met += code != 0
+            try:
+                victim.holds(out)
+            except Exception as error:
+                raise AssertionError(f"{where}, half written: {error}") from error
+            code, said = _ended(victim, out)
+            if name == "balance-log" and "must be a folder that is new or empty" in said[-1]:  # the result is there
+                assert victim.result(out) == expected, where
+                shutil.rmtree(out / "weighted")
+                code, said = _ended(victim, out)
+            assert code == 0, (where, code, said[-1:])
+            assert victim.result(out) == expected, where
+            left = [path.name for path in out.rglob("*") if not re.fullmatch(victim.leaves, path.name)]
+            assert left == [], (where, left)
+    return met
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--times", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--only", choices=KINDS)
     given = parser.parse_args()
     for kind in KINDS:
         if given.only in (None, kind):
-            print(f"{kind}: {given.times} kills in {kill(kind, given.times, given.seed)} runs", flush=True)
+            print(f"{kind}: killed by {kill(kind)} faults", flush=True)

@@ -30,9 +30,9 @@ from counterpoise.training.learner import Learner
 from counterpoise.training.loop import DivergenceError, LastFiniteState
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_killed_command_leaves_a_whole_state_and_can_be_repeated(kind: str) -> None:
-    assert kill(kind, times=1) >= 1
+@pytest.mark.parametrize(("kind", "at_most"), [(kind, 12 if kind == "save" else 3) for kind in KINDS])
+def test_killed_command_leaves_a_whole_state_and_can_be_repeated(kind: str, at_most: int) -> None:
+    assert kill(kind, at_most) >= 2
 
 
 @pytest.fixture(scope="module")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 import zstandard
 from command_line import one_line, run
-from fuzzing import fuzz
+from fuzzing import FINDINGS, Seeds, again, fuzz, made_seeds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -24,11 +25,36 @@ EXAMPLES = int(os.environ.get("COUNTERPOISE_EXAMPLES", "15"))  # `make fuzz` ask
 def test_bad_files_give_one_line_and_no_output() -> None:
     tried, findings = fuzz(200)
     assert findings == []
-    assert len(tried) == 14  # every kind of input
+    assert len(tried) == 16  # every kind of input
 
 
 def test_same_seed_tries_the_same_inputs() -> None:
     assert fuzz(5, seed=3)[0] == fuzz(5, seed=3)[0]
+
+
+@pytest.fixture(scope="module")
+def seeds() -> Iterator[Seeds]:
+    with made_seeds() as found:
+        yield found
+
+
+@pytest.mark.parametrize("finding", sorted(FINDINGS.iterdir()), ids=lambda path: path.name)
+def test_input_that_once_broke_a_promise_keeps_it_now(finding: Path, seeds: Seeds) -> None:
+    assert again(finding, seeds) is None
+
+
+def test_input_that_breaks_a_promise_is_kept_and_tried_again(
+    seeds: Seeds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("counterpoise.recommender._check_numbers", lambda name, values, *rest: values)
+        found = fuzz(20, seed=1, only="run_tensors", keep=tmp_path)[1]
+        assert found
+        assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+            f"run_tensors-1-{one.number}" for one in found
+        )
+        assert [again(path, seeds) is None for path in tmp_path.iterdir()] == [False] * len(found)
+    assert [again(path, seeds) for path in tmp_path.iterdir()] == [None] * len(found)
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ from counterpoise.data.reading import read_all_columns
 from counterpoise.out_of_core.encoding import shard_log
 from counterpoise.out_of_core.shards import Shards
 from counterpoise.report.context import load_context, with_baseline
-from counterpoise.runs import resolve
+from counterpoise.runs import resolve, stopped_folder
 from counterpoise.serve.guard import read_token
 from counterpoise.storage import ScratchFolder, check_file, to_json, write_lock
 
@@ -665,6 +665,25 @@ def test_scratch_folder_can_be_locked_by_whoever_writes_there(tmp_path: Path) ->
         assert [entry.name for entry in tmp_path.iterdir()] == ["done"]
 
 
+def test_scratch_folder_beside_a_complete_cache_is_swept_too(place: Path) -> None:
+    folder = shard_log(place / "train.csv", cache=place / "cache").shards.folder
+    (place / "cache" / f".{folder.name}.abcd1234.partial").mkdir()  # killed between the last rename and its end
+    shard_log(place / "train.csv", cache=place / "cache")
+    assert list((place / "cache").iterdir()) == [folder]
+
+
+def test_scratch_folder_beside_a_complete_result_is_swept_too(place: Path) -> None:
+    for side in ("user", "item"):
+        ids = pl.read_csv(place / "train.csv")[f"{side}_id"].unique().sort()
+        pl.DataFrame({f"{side}_id": ids, "a": np.linspace(0, 1, len(ids))}).write_csv(place / f"{side}s.csv")
+    tables = ("--users", place / "users.csv", "--items", place / "items.csv", "--cache", place / "cache")
+    balance = ("balance", place / "train.csv", *tables, "--out", place / "weighted")
+    assert run(*balance)[0] == 0
+    (place / ".weighted.abcd1234.partial").mkdir()  # killed between the last rename and its end
+    refused(*balance, reason="must be a folder that is new or empty")
+    assert not (place / ".weighted.abcd1234.partial").exists()
+
+
 def test_link_in_place_of_a_scratch_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "precious").write_text("")
@@ -729,6 +748,29 @@ def test_name_that_is_no_text_is_refused_to_read_and_can_be_written(place: Path)
     refused("fit", place / name, reason="the name of the file is not UTF-8. Rename it.")
     code, _, _ = run("predict", place / "run", place / "train.csv", "--out", place / os.fsdecode(b"out-\xfe.csv"))
     assert code == 0
+
+
+def test_words_that_are_no_text_are_one_line(place: Path) -> None:
+    odd = os.fsdecode(b"x\xff")
+    shutil.copytree(place / "run", place / odd)  # a folder of Parquet
+    for words in (
+        ("fit", place / "train.csv", "--separator", odd),
+        ("fit", place / odd, "--method", "mf"),
+        ("recommend", place / "run", "--users", odd),
+        ("recommend", place / "run", "--candidates", odd),
+        ("balance", place / "train.csv", place / "test.csv", "--header", odd, "--out", place / "w.csv"),
+    ):
+        refused(*words, reason="UTF-8")
+
+
+def test_run_may_be_written_into_the_working_folder(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "here").mkdir()
+    monkeypatch.chdir(place / "here")
+    fit = ("fit", place / "train.csv", "--method", "mf", "--epochs", 1, "--quiet", "--out", ".")
+    for _ in range(2):
+        assert run(*fit)[0] == 0
+    assert len(list((place / "here").iterdir())) == 4
+    assert stopped_folder(Path()) == place / "here.stopped"
 
 
 def started(*words: str, **options: Any) -> subprocess.Popen[bytes]:

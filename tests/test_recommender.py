@@ -277,3 +277,11 @@ def test_a_fitted_model_keeps_no_columns_of_its_log(dataset: Dataset) -> None:
     caches = [module.cache for module in model.scorer_.modules() if hasattr(module, "cache")]
     assert caches
     assert all(not cache.values for cache in caches)
+
+
+@pytest.mark.parametrize("method", ["skb-ips", "akb-dr", "counterpoise"])
+def test_order_of_rows_changes_no_prediction(method: str, dataset: Dataset) -> None:
+    log = dataset.train
+    other = log.take(np.random.default_rng(0).permutation(len(log)))
+    first, second = (cp.make(method, epochs=20).fit(rows).predict_log(log) for rows in (log, other))
+    assert np.abs(first - second).max() < 1e-3

@@ -243,3 +243,12 @@ def test_predictions_can_lie_on_both_sides_of_one_half(dataset: Dataset) -> None
     predicted = model.fit(dataset.train, dataset.probe).predict_log(dataset.train)
     assert predicted.min() < 0.4
     assert predicted.max() > 0.6
+
+
+def test_the_negative_log_complement_of_a_certain_pair_is_its_logit() -> None:
+    logits = torch.tensor([80.0, 100.0], requires_grad=True)  # 1 - sigmoid is 0 in these
+    found = negative_log_complement(logits, 1.0)
+    found.backward()
+    assert found.item() == pytest.approx(90.0)
+    assert logits.grad is not None
+    assert logits.grad.tolist() == pytest.approx([0.5, 0.5])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import multiprocessing
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from counterpoise import make, simulate
+from counterpoise import ConfigError, DebiasedRecommender, make, simulate
 from counterpoise.balance import selection
 from counterpoise.balance.box_qp import solve_positive
 from counterpoise.training.events import by_epoch
@@ -55,3 +58,25 @@ def test_regression_on_candidates_uses_one_blas_thread(monkeypatch: pytest.Monke
         assert threads() == before
     assert set(seen) == {1}
     assert found.tolist() == pytest.approx([0.5, 0.5, 0.5])
+
+
+def predict_apart(model: DebiasedRecommender, answer: Any) -> None:
+    try:
+        answer.send(model.predict([1], [1]).tolist())
+    except ConfigError as error:
+        answer.send(str(error))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no process is forked here")
+def test_model_in_a_forked_process_says_what_to_do(fitted: DebiasedRecommender) -> None:
+    """It waited for ever for threads that a fork does not copy, as in the workers of a DataLoader."""
+    for method, answers in (("fork", str), ("spawn", list)):
+        context = multiprocessing.get_context(method)
+        answer, sender = context.Pipe(duplex=False)
+        process = context.Process(target=predict_apart, args=(fitted, sender), daemon=True)
+        process.start()
+        assert answer.poll(120), method
+        found = answer.recv()
+        assert isinstance(found, answers)
+        assert method == "spawn" or 'multiprocessing_context="spawn"' in found
+        process.join()

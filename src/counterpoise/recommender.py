@@ -1041,6 +1041,8 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         model.item_rates_ = _check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
         ratio = tensors["ratio"]
         model.ratio_ = _check_numbers("ratio", ratio, (len(ratio),), (torch.float32, torch.float64)).numpy()
+        if len(ratio) > model.log_facts_["rows"]:  # fewer where rows were held out to stop early
+            raise DataError(f"'ratio' must hold a number for each row, got {len(ratio):,} for fewer rows.")
         model.facts_ = _check_facts(manifest["parts"])
         model.seen_ = _check_seen("seen", tensors["seen.starts"], tensors["seen.items"], shape)
         kept = _check_numbers("seen.ratio", tensors["seen.ratio"], (len(model.seen_.items),))

@@ -374,7 +374,7 @@ def _save_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: 
     """
     if folder is None or not hasattr(model, "history_"):
         return "Nothing was learned that could be kept."
-    place = folder.with_name(folder.name + STOPPED_SUFFIX)
+    place = stopped_folder(folder)
     epoch, epochs = max(model.history_.best_epoch, passed), model.training.planned_epochs(len(model.ratio_))
     try:
         model.save(place, fit=configuration.model_dump(), stopped={"epoch": epoch, "epochs": epochs})
@@ -383,10 +383,16 @@ def _save_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: 
     return f"What was learned up to epoch {epoch} of {epochs} is kept as a run in {place}."
 
 
+def stopped_folder(folder: Path) -> Path:
+    """Where what a stopped fit learned is kept: beside the folder of the whole run, which may be `.`."""
+    named = folder if folder.name.strip(".") else folder.resolve()
+    return named.parent / f"{named.name}{STOPPED_SUFFIX}"
+
+
 def drop_stopped(configuration: FitConfig, folder: Path) -> None:
     """Remove what a stopped fit of the same configuration left: its checkpoint, and the folder beside that of a run."""
     (folder / CHECKPOINT).unlink(missing_ok=True)
-    place = folder.with_name(folder.name + STOPPED_SUFFIX)
+    place = stopped_folder(folder)
     try:
         manifest = read_manifest(place)
     except DataError:

@@ -496,10 +496,8 @@ class ScratchFolder:
     def make(cls, parent: Path, name: str, pattern: str | None = None) -> ScratchFolder:
         """A new one in `parent`, after those that were left there, of this name or of all that match `pattern`."""
         parent.mkdir(parents=True, exist_ok=True)
-        own = re.compile(rf"\.(?:{pattern or re.escape(name)})\.\w{{8}}{re.escape(PARTIAL)}")
         with write_lock(parent):
-            for left in [entry.path for entry in os.scandir(parent) if own.fullmatch(entry.name)]:
-                _remove_abandoned(Path(left))
+            sweep(parent, pattern or re.escape(name))
             outer = Path(tempfile.mkdtemp(prefix=f".{name}.", suffix=PARTIAL, dir=parent))
             held = _held(outer)
         path = outer / "content"
@@ -522,6 +520,13 @@ class ScratchFolder:
     def __getstate__(self) -> dict[str, Any]:
         """Without the lock: it stays with the process that has it."""
         return {"path": self.path, "descriptor": None}
+
+
+def sweep(parent: Path, pattern: str) -> None:
+    """Remove the scratch folders that killed processes left in a folder, of names that match the pattern."""
+    own = re.compile(rf"\.(?:{pattern})\.\w{{8}}{re.escape(PARTIAL)}")
+    for left in [entry.path for entry in os.scandir(parent) if own.fullmatch(entry.name)]:
+        _remove_abandoned(Path(left))
 
 
 def _held(folder: Path) -> int | None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from counterpoise.balance.features import observed_pairs, pair_features, standardised
+from counterpoise.balance.features import observed_pairs, pair_features, popularity, standardised
 from counterpoise.balance.functions import KernelFunctions
 from counterpoise.data.log import FeedbackLog
 from counterpoise.errors import ConfigError, DataError
@@ -27,6 +27,12 @@ def test_activity_is_the_log_of_rating_counts():
     pairs = pair_features(log(), ["activity"])
     assert np.allclose(pairs.users[:, 0], standardised(np.log1p([[2], [1], [1]]))[:, 0])
     assert np.allclose(pairs.items[:, 0], standardised(np.log1p([[3], [1]]))[:, 0])
+
+
+def test_popularity_is_the_activity_of_items_alone():
+    users, items = popularity(log())
+    assert users.shape == (3, 0)
+    assert np.allclose(items, np.log1p([[3], [1]]))
 
 
 def test_sources_are_concatenated_and_gathered_by_code():

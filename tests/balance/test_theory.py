@@ -176,6 +176,8 @@ def test_measured_constants_are_those_of_the_log():
     assert bound.predictor is not None
     assert bound.norm == bound.predictor.norm
     assert bound.residual == bound.predictor.residual_mean
+    assert bound.weighted_residual == bound.predictor.residual_weighted
+    assert bound.weighted_residual > 0
     assert json.dumps(bound.to_dict())
 
 

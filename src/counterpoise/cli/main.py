@@ -14,7 +14,7 @@ import typer
 from counterpoise import __version__
 from counterpoise.cli.console import print_error, print_line, quiet_threads, reading_notes
 from counterpoise.cli.options import command, option_names, with_option_names
-from counterpoise.errors import CounterpoiseError, StoppedError
+from counterpoise.errors import CounterpoiseError, StoppedError, short_repr
 
 INTERRUPTED = 130  # exit code after Ctrl-C
 BROKEN_PIPE = 141  # exit code where the reader of standard output has gone, as of a process that the signal ends
@@ -86,6 +86,9 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         code = INTERRUPTED
+    except UnicodeEncodeError as error:  # bytes of the command line that are no text
+        print_error(f"error: {short_repr(error.object)} is not UTF-8. Write it in UTF-8, or rename the file.")
+        return 2
     except Exception as error:
         if os.environ.get(DEBUG):
             raise

@@ -46,7 +46,7 @@ from counterpoise.data.parquet import (
     hidden_panics,
 )
 from counterpoise.errors import ConfigError, DataError, ReadingWarning, did_you_mean, short_repr
-from counterpoise.storage import check_file, expanded, open_file, read_file
+from counterpoise.storage import expanded, open_file, read_file
 
 Header = str | Sequence[str]  # the names of the columns; as one text they are separated by commas
 SEPARATORS = {".csv": ",", ".txt": ",", ".tsv": "\t", ".tab": "\t"}
@@ -419,7 +419,7 @@ def _read_parquet(file: Path, columns: Mapping[str, str], nested: bool) -> pl.Da
 
 def parquet_schema(file: Path) -> Mapping[str, pl.DataType]:
     """{name: type} of the columns of a Parquet file."""
-    check_file(file)
+    _check_there(file)
     try:
         with hidden_panics():
             return pl.scan_parquet(file, glob=False).collect_schema()
@@ -429,7 +429,7 @@ def parquet_schema(file: Path) -> Mapping[str, pl.DataType]:
 
 def parquet_length(file: Path) -> int:
     """How many rows a Parquet file says that it has."""
-    check_file(file)
+    _check_there(file)
     return int(collected(file, pl.scan_parquet(file, glob=False).select(pl.len())).item())
 
 

@@ -7,6 +7,7 @@ type can hold, go through a dictionary.
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Hashable
 from datetime import date
 from functools import cached_property
@@ -18,11 +19,12 @@ import polars as pl
 from numpy.typing import NDArray
 
 from counterpoise.data.parquet import check_decoded, check_parquet, hidden_panics
-from counterpoise.errors import DataError, short_repr
+from counterpoise.errors import ConfigError, DataError, short_repr
 
 Codes = NDArray[np.int32]
 Column = pl.Series | list[Hashable]
 PLAIN = (bool, int, float, str, bytes, date)
+STARTED_IN: list[int] = []  # the process in which polars has started its threads, which do not survive a fork
 TABLE_TYPES = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
 
 
@@ -30,6 +32,7 @@ class Vocabulary:
     """Distinct ids in a fixed order; the position of an id is its code."""
 
     def __init__(self, ids: Any) -> None:
+        _check_not_forked()
         self.column = as_column(ids)  # all ids, in the order of their codes
         distinct = self.column.n_unique() if isinstance(self.column, pl.Series) else len(set(self.column))
         if distinct != len(self.column):
@@ -77,6 +80,7 @@ class Vocabulary:
 
         A column of another type is compared by how its ids are written: the text "7" is the integer 7, "007" is not.
         """
+        _check_not_forked()
         column = as_column(ids)
         if len(column) == 0 or len(self) == 0:
             return np.full(len(column), -1, dtype=np.int32)
@@ -169,6 +173,17 @@ class Vocabulary:
     @cached_property
     def _index(self) -> dict[Hashable, int]:
         return {value: code for code, value in enumerate(self.column)}
+
+
+def _check_not_forked() -> None:
+    """Raise `ConfigError` in a process that was forked after ids were used: there, polars would wait for ever."""
+    if not STARTED_IN:
+        STARTED_IN.append(os.getpid())
+    elif STARTED_IN[0] != os.getpid():
+        raise ConfigError(
+            "a model or log cannot be used in a process forked from one that used it: its threads do not survive. "
+            'Start processes by "spawn", such as DataLoader(..., multiprocessing_context="spawn").'
+        )
 
 
 def _close(low: int, high: int, count: int) -> bool:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -44,7 +45,7 @@ from counterpoise.out_of_core.encoding import batches, shard_log
 from counterpoise.out_of_core.engines import Engine, ThreadEngine
 from counterpoise.out_of_core.family import ShardedRows
 from counterpoise.out_of_core.shards import Shard, Shards, as_bytes
-from counterpoise.storage import ScratchFolder, expanded, write_table
+from counterpoise.storage import ScratchFolder, expanded, sweep, write_table
 from counterpoise.threads import one_thread
 
 Table = NDArray[np.float64]
@@ -277,6 +278,8 @@ def balance_log(
     files with all columns and rows of the log, in order, and `weight` (sum 1). `options`: those of `balance_shards`.
     """
     target = expanded(out)
+    if target.parent.is_dir():
+        sweep(target.parent, re.escape(target.name))  # of a process that was killed when its result was complete
     if target.suffix or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
         raise ConfigError(f"`out` must be a folder that is new or empty, got {str(out)!r}.")
     sides = [read_side_table(path, id_col, separator) for path, id_col in ((users, user_col), (items, item_col))]

@@ -52,6 +52,7 @@ from counterpoise.errors import DataError, RowError
 from counterpoise.out_of_core.engines import Each, Engine, RayEngine, ThreadEngine
 from counterpoise.out_of_core.shards import (
     COLUMNS,
+    FOLDER_NAME,
     MANIFEST,
     SHARD_ROWS,
     NewShards,
@@ -60,7 +61,7 @@ from counterpoise.out_of_core.shards import (
     Shards,
     as_bytes,
 )
-from counterpoise.storage import expanded, open_file, read_file
+from counterpoise.storage import expanded, open_file, read_file, sweep
 
 PARQUET_PART_ROWS = 2**20  # rows of a Parquet file that are read together
 WORKER_MEMORY = 2**28  # bytes that a thread takes at most while it encodes a shard (measured, with ids of text)
@@ -102,6 +103,7 @@ def shard_log(
     place = expanded(home if cache is None else cache).absolute()
     folder = place / fingerprint(files + others, len(files), names, separator, names_of(header), shard_rows, hashes)
     if (folder / MANIFEST).exists():
+        sweep(place, FOLDER_NAME)  # a process that was killed when these were complete left its folder
         found = ShardedLog(Shards.open(folder), *(_read_ids(folder, role) for role in ("user", "item")))
         if (len(found.user_ids), len(found.item_ids)) != found.shape:
             raise DataError(f"{folder}: has other ids than its shards. Remove it; it is made again.")

@@ -82,13 +82,15 @@ class FitContext:
     def k_fold(self, folds: int) -> Iterator[tuple[Tensor, FitContext]]:
         """For cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each of so many folds.
 
-        With one fold, or fewer rows than folds, all rows and the fit on all rows.
+        With one fold, or fewer rows than folds, all rows and the fit on all rows. Pairs are drawn, not positions: the
+        order of the log's rows does not matter.
         """
         rows = torch.arange(len(self.log))
         if folds == 1 or folds > len(rows):
             yield rows.to(self.device), self
             return
-        order = torch.randperm(len(rows), generator=self.generator)
+        pairs = torch.from_numpy(np.lexsort((self.log.items, self.log.users)))
+        order = pairs[torch.randperm(len(rows), generator=self.generator)]
         for start in range(folds):
             chosen, others = order[start::folds].sort()[0], np.ones(len(rows), dtype=bool)
             others[chosen.numpy()] = False
