@@ -160,7 +160,7 @@ def trained(rows: int, options: argparse.Namespace) -> dict[str, object]:
     model = make("mf", epochs=options.epochs, dim=options.n)
     fit_streamed(model, log, callback=by_epoch(lambda *_: ends.append(time.perf_counter())))
     facts = {"rows": rows, "engine": options.engine, "workers": options.workers}
-    facts["steps"] = -(-rows // model.training.rows_a_step(rows))
+    facts["steps"] = -(-rows // model.training.rows_per_step(rows))
     facts |= {"dim": options.n, "gradient_mb": round(4e-6 * sum(shards.shape) * (options.n + 1), 1)}
     epochs = np.diff(ends).tolist()
     return facts | {"to_first_epoch": round(ends[0] - started, 1), "epochs": [round(epoch, 2) for epoch in epochs]}

@@ -31,6 +31,7 @@ from counterpoise.models.matrix_factorization import USUAL_ROWS
 from counterpoise.probability import shrink_by_error
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights
 from counterpoise.training.learner import Learner
+from counterpoise.training.loop import MIN_EPOCHS
 from counterpoise.training.optimizer import Rate
 from counterpoise.training.probe import FittedProbe, ProbeLabels
 
@@ -306,11 +307,12 @@ class EnsembleLearner:
     def _learn_labels(self, context: FitContext) -> dict[str, Any]:
         """Train on with the labels of the probe beside those of the log."""
         self.scorer.requires_grad_(True)
+        short = context.short(MIN_EPOCHS)
         for place, (member, labels) in enumerate(zip(self.members, self.labels, strict=True)):
-            self.members[place] = member.rebuilt(context.short(), probe=labels)
+            self.members[place] = member.rebuilt(short, probe=labels)
         self.main = self.members[-1]
         self.main.follows = len(self.members) > 1
-        context.short().train(self, self.uses_pairs)
+        short.train(self, self.uses_pairs)
         found = self.members[0].probe
         return {} if found is None else found.facts()
 
