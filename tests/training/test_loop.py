@@ -223,6 +223,7 @@ def test_a_large_log_is_trained_for_so_many_steps() -> None:
 def test_the_rate_on_a_large_log_is_held_and_then_falls_to_zero() -> None:
     rates = [Training().rate(step, 100, 10**6) for step in range(101)]
     assert rates[0] == rates[70] == NOISY_RATE > rates[85] > rates[100] == pytest.approx(0)
+    assert Training().rate(0, 400, 10**7) == NOISY_RATE / 2  # so that four times the steps have the same noise
 
 
 def test_first_models_of_the_folds_of_a_large_log_have_as_many_steps_as_those_of_the_log(
@@ -244,11 +245,11 @@ def test_first_models_of_the_folds_of_a_large_log_have_as_many_steps_as_those_of
 def test_a_large_log_has_the_epochs_that_are_planned(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.training.loop.MAX_FULL_BATCH", 10)
     events: list[FitEvent] = []
-    model = make("mf", dim=2, batch_size=-(-len(dataset.train) // 3), steps=36)
+    model = make("mf", dim=2, batch_size=-(-len(dataset.train) // 3), steps=48)
     model.fit(dataset.train, callback=events.append)
     epochs = [(event.epoch, event.epochs) for event in events if event.name == "epoch"]
-    assert epochs == [(epoch, 12) for epoch in range(1, 13)]
-    assert model.history_.best_epoch == 12
+    assert epochs == [(epoch, 16) for epoch in range(1, 17)]
+    assert model.history_.best_epoch == 16
 
 
 def test_centred_biases_change_no_logit_of_rated_pairs(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,12 +115,12 @@ class FitContext:
         self.train(_ScorerLearner(scorer, loss_of, self.optimizer(scorer)), pairs)
         return scorer.requires_grad_(False)
 
-    def short(self, epochs: int = MIN_PRETRAINING_EPOCHS) -> FitContext:
-        """The same fit with fewer epochs, for first models: `epochs` where the predictor's steps are counted."""
-        if not self.training.counts_steps(len(self.log)):
-            batches = math.ceil(len(self.log) / self.training.rows_per_step(len(self.log)))
-            epochs = max(MIN_PRETRAINING_EPOCHS, math.ceil(PRETRAINING_STEPS / batches))
-        return replace(self, training=replace(self.training, epochs=min(epochs, self.training.epochs), steps=None))
+    def short(self, steps: int = 0) -> FitContext:
+        """The same fit with fewer epochs, for first models; of `steps` where those of the predictor are counted."""
+        batches = math.ceil(len(self.log) / self.training.rows_per_step(len(self.log)))
+        steps = steps if self.training.counts_steps(len(self.log)) else PRETRAINING_STEPS
+        epochs = min(max(MIN_PRETRAINING_EPOCHS, math.ceil(steps / batches)), self.training.epochs)
+        return replace(self, training=replace(self.training, epochs=epochs, steps=None))
 
     def fit_labels(self, backbone: Backbone) -> Scorer:
         """A first model of the labels: plain training on the observed rows."""

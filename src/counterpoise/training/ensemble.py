@@ -31,13 +31,13 @@ from counterpoise.models.matrix_factorization import USUAL_ROWS
 from counterpoise.probability import shrink_by_error
 from counterpoise.training.contracts import FitContext, FittedImputation, FittedWeights
 from counterpoise.training.learner import Learner
-from counterpoise.training.loop import MIN_EPOCHS
 from counterpoise.training.optimizer import Rate
 from counterpoise.training.probe import FittedProbe, ProbeLabels
 
 PRIOR_SD = 0.25  # of what `combine` adds to weight, slope and share of exposure, before it sees the probe: some hundred
 # rows move them a little, thousands as far as they are sure
 NEWTON_STEPS = 30
+PROBE_STEPS = 50  # that learn its labels, on a large log; a small one has those of a first model
 
 
 @dataclass
@@ -307,7 +307,7 @@ class EnsembleLearner:
     def _learn_labels(self, context: FitContext) -> dict[str, Any]:
         """Train on with the labels of the probe beside those of the log."""
         self.scorer.requires_grad_(True)
-        short = context.short(MIN_EPOCHS)
+        short = context.short(PROBE_STEPS)
         for place, (member, labels) in enumerate(zip(self.members, self.labels, strict=True)):
             self.members[place] = member.rebuilt(short, probe=labels)
         self.main = self.members[-1]

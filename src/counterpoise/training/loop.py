@@ -23,9 +23,10 @@ BATCHES_PER_EPOCH = 5  # on a larger log, of any size: each step touches all par
 MAX_BATCH = 1 << 19  # rows that "auto" takes then at most
 # On such a larger log a step sees a part of the rows, and its gradient is noisy. Six simulated logs of 300,000 to 1.8
 # million rows, `mf`, 20 epochs of five batches so, minus 30 epochs of ten: AUC -0.0003, log loss +0.0010. At 0.8 of the
-# rate AUC is lower by another 0.0006 on four of them.
+# rate AUC is lower by another 0.0006 on four of them. More steps than planned, of a log of many batches, add up more
+# noise: the rate is divided by the root of their number over the plan.
 NOISY_RATE, NOISY_HOLD = 0.7, 0.7  # factor of the learning rate, and the share of the steps for which it is held
-MIN_EPOCHS = 10  # there, however many steps an epoch has: each row is to be seen some times
+MIN_EPOCHS = 15  # there, however many steps an epoch has: each row is to be seen some times
 MAX_EXACT_PAIRS = 10**6  # pairs of D up to which a full-batch step looks at all of them
 PAIRS_PER_ROW = 2  # uniform pairs of D for each observed row, where not all are looked at
 MIN_ROWS_FOR_THREADS = 1 << 17  # rows of a step from which a second thread is faster
@@ -51,7 +52,7 @@ class Training(Configurable):
     `batch_size`: rows a step, "full" for the whole log, or "auto": full up to 262,144 rows, beyond
     that five batches an epoch, or more of 524,288 rows.
     `steps`: a log of more than 262,144 rows is trained for fewer epochs than `epochs`: as many as make so many steps,
-    but ten at least. None trains all `epochs`.
+    but 15 at least. None trains all `epochs`.
     `learning_rate`: Adam's, at the start; it falls to 0 along a half cosine, so the last epochs settle. Where `steps`
     counts, 0.7 of it is held for 70 % of the steps first: each step then sees a part of the rows.
     `patience`: stop when the held-out risk has not improved for so many epochs, and restore the best epoch; None
@@ -111,8 +112,9 @@ class Training(Configurable):
         """The factor of the learning rate in a step, counted from 0."""
         if not self.counts_steps(rows):
             return half_cosine(step, total)
-        held = NOISY_HOLD * total
-        return NOISY_RATE * half_cosine(max(0.0, step - held), total - held)
+        assert self.steps is not None
+        held, noise = NOISY_HOLD * total, math.sqrt(max(1.0, total / self.steps))
+        return NOISY_RATE / noise * half_cosine(max(0.0, step - held), total - held)
 
     def pairs_per_row(self, log: FeedbackLog, own_users: bool = False) -> int | None:
         """The uniform pairs of D for each row of a step on this log; None for all of D. `own_users`: with its user."""
