@@ -136,11 +136,12 @@ def ingested(rows: int, options: argparse.Namespace) -> dict[str, object]:
             frame = pl.DataFrame(columns | {"rating": np.array(shard.column("ratings"))})
             frame.write_parquet(place / f"part-{shard.number:05d}.parquet")
     with tempfile.TemporaryDirectory(dir=options.folder) as cache:
-        started = time.perf_counter()
+        started, spent = time.perf_counter(), time.process_time()
         log = shard_log(place, memory=options.memory, cache=cache)
-        seconds = time.perf_counter() - started
+        seconds, spent = time.perf_counter() - started, time.process_time() - spent
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {"rows": len(log), "ingest": True, "seconds": round(seconds, 2), "peak_gb": round(peak / 1e9, 2)}
+    figures = {"seconds": round(seconds, 2), "cpu_seconds": round(spent, 2), "peak_gb": round(peak / 1e9, 2)}
+    return {"rows": len(log), "ingest": True} | figures
 
 
 def trained(rows: int, options: argparse.Namespace) -> dict[str, object]:
@@ -160,7 +161,7 @@ def trained(rows: int, options: argparse.Namespace) -> dict[str, object]:
     model = make("mf", epochs=options.epochs, dim=options.n)
     fit_streamed(model, log, callback=by_epoch(lambda *_: ends.append(time.perf_counter())))
     facts = {"rows": rows, "engine": options.engine, "workers": options.workers}
-    facts["steps"] = -(-rows // model.training.rows_a_step(rows))
+    facts["steps"] = -(-rows // model.training.rows_per_step(rows))
     facts |= {"dim": options.n, "gradient_mb": round(4e-6 * sum(shards.shape) * (options.n + 1), 1)}
     epochs = np.diff(ends).tolist()
     return facts | {"to_first_epoch": round(ends[0] - started, 1), "epochs": [round(epoch, 2) for epoch in epochs]}

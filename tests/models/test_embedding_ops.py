@@ -53,6 +53,19 @@ def test_inner_products_and_gradients_are_those_of_autograd(
         assert torch.allclose(own, other, atol=1e-4)
 
 
+def test_many_pairs_of_small_tables_are_multiplied_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    both, (users, items) = tables((100, 50)), codes(MIN_PAIRS_TO_SORT + 7)
+    expected = inner_products(*both, users, items)
+    slopes = torch.linspace(-1, 1, len(expected))
+    gradients = torch.autograd.grad((expected * slopes).sum(), both)
+    monkeypatch.setattr("counterpoise.models.embedding_ops.MIN_PAIRS_IN_PLACE", MIN_PAIRS_TO_SORT)
+    monkeypatch.setattr("torch.Tensor.sum", None)  # of copies of the rows of each pair
+    found = inner_products(*both, users, items)
+    assert torch.allclose(found, expected, atol=1e-5)
+    for own, other in zip(torch.autograd.grad(found @ slopes, both), gradients, strict=True):
+        assert torch.allclose(own, other, atol=1e-4)
+
+
 @pytest.mark.parametrize("count", [1, 50])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_biased_products_and_gradients_are_those_of_autograd(count: int, dtype: torch.dtype) -> None:

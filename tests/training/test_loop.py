@@ -21,7 +21,7 @@ from counterpoise.config import Configurable
 from counterpoise.data.batches import Batches
 from counterpoise.models.base import factor_facts
 from counterpoise.risks import error, ips
-from counterpoise.training.contracts import FitContext
+from counterpoise.training.contracts import MIN_PRETRAINING_EPOCHS, PRETRAINING_STEPS, FitContext
 from counterpoise.training.events import FitEvent
 from counterpoise.training.learner import Learner
 from counterpoise.training.loop import MAX_FULL_BATCH, MIN_EPOCHS, NOISY_RATE, DivergenceError
@@ -213,26 +213,43 @@ def test_a_small_log_is_trained_for_all_epochs() -> None:
 
 def test_a_large_log_is_trained_for_so_many_steps() -> None:
     rows = 10**6
-    assert Training().planned_epochs(rows) == 30
+    assert Training().planned_epochs(rows) == 20
     assert Training(steps=None).planned_epochs(rows) == 150
-    assert Training(epochs=20).planned_epochs(rows) == 20
+    assert Training(epochs=12).planned_epochs(rows) == 12
     assert Training(batch_size="full").planned_epochs(rows) == 150
     assert Training().planned_epochs(10**8) == MIN_EPOCHS
 
 
 def test_the_rate_on_a_large_log_is_held_and_then_falls_to_zero() -> None:
-    rates = [Training().rate(step, 300, 10**6) for step in range(301)]
-    assert rates[0] == rates[210] == NOISY_RATE > rates[255] > rates[300] == pytest.approx(0)
+    rates = [Training().rate(step, 100, 10**6) for step in range(101)]
+    assert rates[0] == rates[70] == NOISY_RATE > rates[85] > rates[100] == pytest.approx(0)
+    assert Training().rate(0, 400, 10**7) == NOISY_RATE / 2  # so that four times the steps have the same noise
+
+
+def test_first_models_of_the_folds_of_a_large_log_have_as_many_steps_as_those_of_the_log(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make("mf", dim=2)
+
+    def steps_of(context: FitContext) -> list[int]:
+        short = context.short()
+        return [len(short.batches()), short.training.planned_epochs(len(short.log))]
+
+    context = FitContext(dataset.train, None, model.backbone, model.training, CPU, torch.Generator().manual_seed(0))
+    assert [steps_of(fold) for _, fold in context.k_fold(2)] == [[1, PRETRAINING_STEPS]] * 2 == [steps_of(context)] * 2
+    monkeypatch.setattr("counterpoise.training.loop.MAX_FULL_BATCH", len(dataset.train) - 1)  # its folds are small
+    assert [steps_of(fold) for _, fold in context.k_fold(2)] == [[5, MIN_PRETRAINING_EPOCHS]] * 2
+    assert steps_of(context) == [5, MIN_PRETRAINING_EPOCHS]
 
 
 def test_a_large_log_has_the_epochs_that_are_planned(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.training.loop.MAX_FULL_BATCH", 10)
     events: list[FitEvent] = []
-    model = make("mf", dim=2, batch_size=-(-len(dataset.train) // 3), steps=36)
+    model = make("mf", dim=2, batch_size=-(-len(dataset.train) // 3), steps=48)
     model.fit(dataset.train, callback=events.append)
     epochs = [(event.epoch, event.epochs) for event in events if event.name == "epoch"]
-    assert epochs == [(epoch, 12) for epoch in range(1, 13)]
-    assert model.history_.best_epoch == 12
+    assert epochs == [(epoch, 16) for epoch in range(1, 17)]
+    assert model.history_.best_epoch == 16
 
 
 def test_centred_biases_change_no_logit_of_rated_pairs(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,8 +277,7 @@ def test_centred_biases_change_no_logit_of_rated_pairs(dataset: Dataset, monkeyp
 
 def test_the_automatic_batch_is_full_for_small_logs() -> None:
     assert Training().rows_per_step(1000) == 1000
-    assert Training().rows_per_step(300_000) == 1 << 15
-    assert Training().rows_per_step(10**6) == 10**5  # ten batches, so that steps do not grow with the log
+    assert Training().rows_per_step(10**6) == 200_000  # five batches, so that steps do not grow with the log
     assert Training().rows_per_step(10**8) == 1 << 19
     assert Training(batch_size="full").rows_per_step(10**6) == 10**6
     assert Training(batch_size=64).rows_per_step(10) == 10

@@ -72,8 +72,8 @@ difference: This run minus the baseline (or minus the first run) on the same tes
     users.
 verdict: better or worse if the interval of the difference excludes 0, else not clear.
 baseline: Matrix factorisation (MF) of the same log without correction for selection: every row has the same weight. It
-    is fitted for this report with the training settings of the run, on large logs for 300 steps, unless a saved run is
-    given.
+    is fitted for this report with the training settings of the run, at most 300 steps on large logs, unless a saved
+    run is given.
 weighted estimate: An estimate of a metric over all pairs that were not trained on, from a biased test: its rows are
     weighted so that functions of user and item average as over these pairs. Naive: the mean over the rows as they are.
 full ranking: The rank z of each held-out positive among all items that its user has no training row of, tied items in

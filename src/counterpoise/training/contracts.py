@@ -83,18 +83,22 @@ class FitContext:
         """For cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each of so many folds.
 
         With one fold, or fewer rows than folds, all rows and the fit on all rows. Pairs are drawn, not positions: the
-        order of the log's rows does not matter.
+        order of the log's rows does not matter. First models of a large log's folds are trained as those of the log, in
+        as many batches and epochs.
         """
         rows = torch.arange(len(self.log))
         if folds == 1 or folds > len(rows):
             yield rows.to(self.device), self
             return
         pairs = torch.from_numpy(np.lexsort((self.log.items, self.log.users)))
-        order = pairs[torch.randperm(len(rows), generator=self.generator)]
+        order, of_folds = pairs[torch.randperm(len(rows), generator=self.generator)], self
+        if self.training.counts_steps(len(rows)):
+            size = math.ceil(self.training.rows_per_step(len(rows)) * (folds - 1) / folds)
+            of_folds = replace(self, training=replace(self.short().training, batch_size=size))
         for start in range(folds):
             chosen, others = order[start::folds].sort()[0], np.ones(len(rows), dtype=bool)
             others[chosen.numpy()] = False
-            yield chosen.to(self.device), self.on(self.log.take(others))
+            yield chosen.to(self.device), of_folds.on(self.log.take(others))
 
     def need_probe(self, who: str, otherwise: str) -> FeedbackLog:
         """The probe, or an error that says who needs it and what to do without one."""
@@ -113,11 +117,12 @@ class FitContext:
         self.train(_ScorerLearner(scorer, loss_of, self.optimizer(scorer)), pairs)
         return scorer.requires_grad_(False)
 
-    def short(self) -> FitContext:
-        """The same fit with fewer epochs, for first models."""
+    def short(self, steps: int = 0) -> FitContext:
+        """The same fit with fewer epochs, for first models; of `steps` where those of the predictor are counted."""
         batches = math.ceil(len(self.log) / self.training.rows_per_step(len(self.log)))
-        epochs = max(MIN_PRETRAINING_EPOCHS, math.ceil(PRETRAINING_STEPS / batches))
-        return replace(self, training=replace(self.training, epochs=min(epochs, self.training.epochs), steps=None))
+        steps = steps if self.training.counts_steps(len(self.log)) else PRETRAINING_STEPS
+        epochs = min(max(MIN_PRETRAINING_EPOCHS, math.ceil(steps / batches)), self.training.epochs)
+        return replace(self, training=replace(self.training, epochs=epochs, steps=None))
 
     def fit_labels(self, backbone: Backbone) -> Scorer:
         """A first model of the labels: plain training on the observed rows."""

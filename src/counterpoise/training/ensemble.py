@@ -37,6 +37,7 @@ from counterpoise.training.probe import FittedProbe, ProbeLabels
 PRIOR_SD = 0.25  # of what `combine` adds to weight, slope and share of exposure, before it sees the probe: some hundred
 # rows move them a little, thousands as far as they are sure
 NEWTON_STEPS = 30
+PROBE_STEPS = 50  # that learn its labels, on a large log; a small one has those of a first model
 
 
 @dataclass
@@ -306,11 +307,12 @@ class EnsembleLearner:
     def _learn_labels(self, context: FitContext) -> dict[str, Any]:
         """Train on with the labels of the probe beside those of the log."""
         self.scorer.requires_grad_(True)
+        short = context.short(PROBE_STEPS)
         for place, (member, labels) in enumerate(zip(self.members, self.labels, strict=True)):
-            self.members[place] = member.rebuilt(context.short(), probe=labels)
+            self.members[place] = member.rebuilt(short, probe=labels)
         self.main = self.members[-1]
         self.main.follows = len(self.members) > 1
-        context.short().train(self, self.uses_pairs)
+        short.train(self, self.uses_pairs)
         found = self.members[0].probe
         return {} if found is None else found.facts()
 

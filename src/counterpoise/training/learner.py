@@ -409,9 +409,10 @@ def _information(logits: Tensor, ordinal: FittedOrdinal | None, levels: Tensor |
 def prior_epochs(epochs: int) -> range:
     """Before which epochs a prior is estimated: ten of them, from a seventh to three quarters of a fit.
 
-    Earlier there is little to estimate from; later there would be no time left to settle.
+    Earlier there is little to estimate from; later there would be no time left to settle. Of 10 to 29 epochs, which are
+    those of a large log, every second.
     """
-    return range(1 + epochs // 7, 1 + 3 * epochs // 4, max(1, epochs // 15))
+    return range(1 + epochs // 7, 1 + 3 * epochs // 4, max(1, min(2, epochs // 10), epochs // 15))
 
 
 def _blocks(codes: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:

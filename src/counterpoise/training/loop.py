@@ -19,13 +19,14 @@ from counterpoise.training.events import Callback, FitEvent
 from counterpoise.training.optimizer import Rate
 
 MAX_FULL_BATCH = 1 << 18  # rows up to which "auto" takes the whole log as one batch
-BATCHES_PER_EPOCH = 10  # on a larger log, of any size: each step touches all parameters
-MIN_BATCH, MAX_BATCH = 1 << 15, 1 << 19  # rows that "auto" takes then
-# On such a larger log a step sees a part of the rows, and its gradient is noisy. Seven simulated logs of 300,000 to
-# 400,000 rows, `mf`, 30 epochs of ten batches against 150 along a half cosine from 0.05: that curve has an AUC lower
-# by 0.0010 and a log loss higher by 0.0012; with a rate of 0.02, held for 70 % of the steps, it is +0.0005 and +0.0003.
-NOISY_RATE, NOISY_HOLD = 0.4, 0.7  # factor of the learning rate, and the share of the steps for which it is held
-MIN_EPOCHS = 10  # there, however many steps an epoch has: each row is to be seen some times
+BATCHES_PER_EPOCH = 5  # on a larger log, of any size: each step touches all parameters
+MAX_BATCH = 1 << 19  # rows that "auto" takes then at most
+# On such a larger log a step sees a part of the rows, and its gradient is noisy. Six simulated logs of 300,000 to 1.8
+# million rows, `mf`, 20 epochs of five batches so, minus 30 epochs of ten: AUC -0.0003, log loss +0.0010. At 0.8 of the
+# rate AUC is lower by another 0.0006 on four of them. More steps than planned, of a log of many batches, add up more
+# noise: the rate is divided by the root of their number over the plan.
+NOISY_RATE, NOISY_HOLD = 0.7, 0.7  # factor of the learning rate, and the share of the steps for which it is held
+MIN_EPOCHS = 15  # there, however many steps an epoch has: each row is to be seen some times
 MAX_EXACT_PAIRS = 10**6  # pairs of D up to which a full-batch step looks at all of them
 PAIRS_PER_ROW = 2  # uniform pairs of D for each observed row, where not all are looked at
 MIN_ROWS_FOR_THREADS = 1 << 17  # rows of a step from which a second thread is faster
@@ -49,11 +50,11 @@ class Training(Configurable):
     """How a model is trained.
 
     `batch_size`: rows a step, "full" for the whole log, or "auto": full up to 262,144 rows, beyond
-    that ten batches an epoch, of 32,768 to 524,288 rows.
+    that five batches an epoch, or more of 524,288 rows.
     `steps`: a log of more than 262,144 rows is trained for fewer epochs than `epochs`: as many as make so many steps,
-    but ten at least. None trains all `epochs`.
+    but 15 at least. None trains all `epochs`.
     `learning_rate`: Adam's, at the start; it falls to 0 along a half cosine, so the last epochs settle. Where `steps`
-    counts, 0.4 of it is held for 70 % of the steps first: each step then sees a part of the rows.
+    counts, 0.7 of it is held for 70 % of the steps first: each step then sees a part of the rows.
     `patience`: stop when the held-out risk has not improved for so many epochs, and restore the best epoch; None
     trains all epochs on the whole log. `validation` is the share of the log held out, only when there is patience.
     `pairs`: the uniform pairs of D a step for each observed row, for methods that look at unobserved pairs; "all" for
@@ -62,7 +63,7 @@ class Training(Configurable):
     """
 
     epochs: int = 150
-    steps: int | None = 300
+    steps: int | None = 100
     batch_size: int | str = "auto"
     learning_rate: float = 0.05
     patience: int | None = None
@@ -93,7 +94,7 @@ class Training(Configurable):
         if self.batch_size == "full" or (self.batch_size == "auto" and rows <= MAX_FULL_BATCH):
             return rows
         if self.batch_size == "auto":
-            return min(max(math.ceil(rows / BATCHES_PER_EPOCH), MIN_BATCH), MAX_BATCH)
+            return min(math.ceil(rows / BATCHES_PER_EPOCH), MAX_BATCH)
         return min(rows, int(self.batch_size))
 
     def counts_steps(self, rows: int) -> bool:
@@ -111,8 +112,9 @@ class Training(Configurable):
         """The factor of the learning rate in a step, counted from 0."""
         if not self.counts_steps(rows):
             return half_cosine(step, total)
-        held = NOISY_HOLD * total
-        return NOISY_RATE * half_cosine(max(0.0, step - held), total - held)
+        assert self.steps is not None
+        held, noise = NOISY_HOLD * total, math.sqrt(max(1.0, total / self.steps))
+        return NOISY_RATE / noise * half_cosine(max(0.0, step - held), total - held)
 
     def pairs_per_row(self, log: FeedbackLog, own_users: bool = False) -> int | None:
         """The uniform pairs of D for each row of a step on this log; None for all of D. `own_users`: with its user."""
