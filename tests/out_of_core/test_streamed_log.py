@@ -190,7 +190,8 @@ def test_a_streamed_fit_is_reported_beside_its_baseline(folder: Path, streaming:
     assert isinstance(train, StreamedLog)
     assert train.engine == ThreadEngine()  # not that of the run
     facts = json.loads((tmp_path / "run" / "report.json").read_text())
-    assert "log: 601 ratings" in facts["summary"][0]["text"]
+    assert facts["log"]["name"] == "log"
+    assert facts["summary"][0]["text"].startswith("601 ratings of 50 items")
     assert "MF baseline" in facts["summary"][-1]["text"]
 
 
