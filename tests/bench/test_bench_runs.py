@@ -264,7 +264,7 @@ def test_failed_fit_gives_its_reason_and_can_be_retried(
         (["table", "--datasets", "coat-like", "--metrics", "ndcg_zero"], "`metrics` must be one of"),
         (["sweep", "--parameter", "dim", "--datasets", "coat-like"], "`values` must be given"),
         (["sweep", "--parameter", "n_functions", "--values", "1,x", "--datasets", "coat-like"], "must be numbers"),
-        (["sweep", "--parameter", "depth", "--values", "1", "--datasets", "coat-like"], "must be a setting of a method"),
+        (["sweep", "--parameter", "depth", "--values", "1", "--datasets", "coat-like"], "must be a setting of a"),
         (["protocol-effect", "--datasets", "coat-like", "--methods", "mf"], "its protocol is 'honest'"),
     ],
 )
