@@ -16,7 +16,7 @@ from counterpoise import read_log
 from counterpoise.data.files import TEXT_PART, layout_of, text_parts, unpacked
 from counterpoise.errors import ConfigError, DataError, ReadingWarning
 from counterpoise.out_of_core.encoding import shard_log
-from counterpoise.out_of_core.shards import ShardedLog, Shards, ShardWriter, as_bytes
+from counterpoise.out_of_core.shards import ShardedLog, Shards, ShardWriter, as_bytes, write_array
 
 RNG = np.random.default_rng(0)
 FRAME = pl.DataFrame(
@@ -249,3 +249,10 @@ def test_unfinished_writer_leaves_nothing(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "shards", 2) as writer:
         writer.append(users=np.arange(9), items=np.arange(9), ratings=np.ones(9))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("values", [np.arange(7.0), np.arange(10, dtype=np.int32)[2:8:2], np.empty(0, np.float32)])
+def test_arrays_are_written_as_numpy_writes_them(values: np.ndarray[Any, Any], tmp_path: Path) -> None:
+    write_array(tmp_path / "ours.npy", values)
+    np.save(tmp_path / "numpys.npy", values)
+    assert (tmp_path / "ours.npy").read_bytes() == (tmp_path / "numpys.npy").read_bytes()

@@ -215,6 +215,8 @@ def names_of(header: Header | None) -> tuple[str, ...] | None:
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
         example = "user_id,item_id,rating"
         raise ConfigError(f"`header` must be different names of columns, such as {example}, got {short_repr(header)}.")
+    if any("\ud800" <= letter <= "\udfff" for name in names for letter in name):  # bytes that are no text
+        raise ConfigError(f"`header` must be names in UTF-8, got {short_repr(header)}.")
     return tuple(names)
 
 

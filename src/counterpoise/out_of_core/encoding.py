@@ -60,6 +60,7 @@ from counterpoise.out_of_core.shards import (
     ShardedLog,
     Shards,
     as_bytes,
+    write_array,
 )
 from counterpoise.storage import expanded, open_file, read_file, sweep
 
@@ -342,7 +343,7 @@ def _write_shard(reader: _Reader, shard: Shard, plan: _Plan) -> None:
         at += rows
     for name, column in columns.items():
         try:
-            np.save(shard.path(name), column, allow_pickle=False)
+            write_array(shard.path(name), column)
         except FileNotFoundError:
             raise DataError(
                 f"{shard.folder}: the folder is not there. Workers on other machines must see it: put the cache on a "

@@ -112,13 +112,20 @@ class Shard:
         """A further column of these rows, written beside and renamed."""
         path = self.path(name)
         partial = path.with_name(path.name + PARTIAL)
-        with partial.open("wb") as stream:
-            np.save(stream, values, allow_pickle=False)
+        write_array(partial, values)
         partial.replace(path)
 
     def path(self, name: str) -> Path:
         """The file of a column."""
         return self.folder / f"{name}-{self.number:06d}.npy"
+
+
+def write_array(path: Path, values: NDArray[Any]) -> None:
+    """What `numpy.save` writes. That loses errors of a full disk, and with them the end of the file."""
+    values = np.ascontiguousarray(values)
+    with path.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))
+        stream.write(values.data)
 
 
 @dataclass(frozen=True)
@@ -275,7 +282,7 @@ class ShardWriter:
         shard = Shard(self.new.place, self.n_rows // self.shard_rows, self.n_rows, rows, (0, 0))
         for name, parts in self._waiting.items():
             values = np.concatenate(parts)
-            np.save(shard.path(name), values[:rows], allow_pickle=False)
+            write_array(shard.path(name), values[:rows])
             self._waiting[name] = [values[rows:].copy()]
         self.n_rows, self.waiting = self.n_rows + rows, self.waiting - rows
 
