@@ -6,6 +6,7 @@ neither does anything computed shard by shard. `permuted` gives a random order o
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 from counterpoise.data.hashing import splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.storage import MAX_TEXT_FILE, PARTIAL, ScratchFolder, check_file, parse_json, read_file
+from counterpoise.storage import MAX_TEXT_FILE, PARTIAL, ScratchFolder, open_file, parse_json, read_file
 
 SHARD_ROWS = 2**20  # 16 MB of codes and ratings
 MANIFEST = "shards.json"
@@ -89,20 +90,21 @@ class Shard:
                 f"{path}: this part of the log is not there. Workers on other machines must see the folder: "
                 "put the cache on a shared disk (--cache)."
             )
+        dtype = np.dtype(COLUMNS.get(name, np.float64))
+        header = array_header(dtype, self.n_rows)
         try:
-            check_file(path, links=False)
-            values = np.load(path, mmap_mode="r", allow_pickle=False)
+            with open_file(path, links=False) as stream:
+                if stream.read(len(header)) != header:
+                    raise ValueError(f"it does not hold {self.n_rows} values of type {dtype}")
+            values: NDArray[Any] = np.memmap(path, dtype, "r", len(header), (self.n_rows,))
             self._check(name, values)
-        except Exception as error:  # whatever numpy makes of a file that somebody has changed
+        except (DataError, OSError, ValueError) as error:  # of a file that somebody has changed
             reason = str(error).partition("\n")[0]
             raise DataError(f"{path}: cannot be read ({reason}). Remove {self.folder}; it is made again.") from None
-        return values  # type: ignore[no-any-return]
+        return values
 
-    def _check(self, name: str, values: Any) -> None:
-        """Raise `ValueError` unless these are the values of a column: codes below the number of ids, finite ratings."""
-        dtype = np.dtype(COLUMNS.get(name, np.float64))
-        if not isinstance(values, np.ndarray) or (values.shape, values.dtype) != ((self.n_rows,), dtype):
-            raise ValueError(f"it does not hold {self.n_rows} values of type {dtype}")
+    def _check(self, name: str, values: NDArray[Any]) -> None:
+        """Raise `ValueError` unless these may be in a column: codes below the number of ids, finite ratings."""
         if name in ("users", "items") and not 0 <= values.min() <= values.max() < self.shape[name == "items"]:
             raise ValueError("it holds codes of no id")
         if name == "ratings" and not np.isfinite(values).all():
@@ -120,12 +122,19 @@ class Shard:
         return self.folder / f"{name}-{self.number:06d}.npy"
 
 
+def array_header(dtype: np.dtype[Any], rows: int) -> bytes:
+    """How numpy's file of so many values begins. Compared, not parsed: parsers of Python 3.11 may fail in threads."""
+    header = io.BytesIO()
+    facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows,)}
+    np.lib.format.write_array_header_1_0(header, facts)
+    return header.getvalue()
+
+
 def write_array(path: Path, values: NDArray[Any]) -> None:
     """What `numpy.save` writes. That loses errors of a full disk, and with them the end of the file."""
-    values = np.ascontiguousarray(values)
     with path.open("wb") as stream:
-        np.lib.format.write_array_header_1_0(stream, np.lib.format.header_data_from_array_1_0(values))
-        stream.write(values.data)
+        stream.write(array_header(values.dtype, len(values)))
+        stream.write(np.ascontiguousarray(values).data)
 
 
 @dataclass(frozen=True)
