@@ -56,6 +56,13 @@ def screenshots(tmp_path: Path) -> Callable[[Any, str], Path]:
     return save
 
 
+@pytest.fixture(autouse=True)
+def _without_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a test marked `cpu`: it compares tensors with arrays, or a fit with what is loaded, to the last digit."""
+    if request.node.get_closest_marker("cpu"):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+
+
 @pytest.fixture(scope="session")
 def world() -> SimulatedData:
     return simulate(n_users=60, n_items=50, density=0.2, seed=0)

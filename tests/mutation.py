@@ -153,12 +153,13 @@ def main() -> None:
         chosen = mistakes(module)
         if options.sample is not None:
             chosen = sorted(random.Random(options.seed).sample(chosen, min(options.sample, len(chosen))))
+        missed = 0
         with ThreadPoolExecutor(options.jobs) as pool:
-            noticed = list(pool.map(lambda one: is_noticed(module, one[2], limit), chosen))  # noqa: B023
-        missed = [one for one, found in zip(chosen, noticed, strict=True) if not found]
-        print(f"{module}: {len(chosen) - len(missed)} of {len(chosen)} mistakes were noticed", flush=True)
-        for line, text, _ in missed:
-            print(f"  line {line}: {text}", flush=True)
+            for one, noticed in zip(chosen, pool.map(lambda m: is_noticed(module, m[2], limit), chosen), strict=True):  # noqa: B023
+                missed += not noticed
+                if not noticed:
+                    print(f"{module}, line {one[0]}: {one[1]}", flush=True)
+        print(f"{module}: {len(chosen) - missed} of {len(chosen)} mistakes were noticed", flush=True)
 
 
 if __name__ == "__main__":

@@ -112,6 +112,26 @@ def test_weights_that_are_solved_again_keep_their_memory(dataset: Dataset) -> No
     assert not torch.equal(seen[0], seen[2])
 
 
+@pytest.mark.cpu
+@pytest.mark.parametrize(("method", "epochs"), [("mf", [1, 2]), ("akb-dr", [1]), ("counterpoise", [1, 2, 7])])
+def test_a_step_that_is_made_of_something_else_is_recorded_again(
+    method: str, epochs: list[int], dataset: Dataset
+) -> None:
+    """Priors are estimated from the second of twelve epochs on, and the second predictor starts with the seventh."""
+    learner, recorded, found = CudaGraphLearner(learner_of(cp.make(method, epochs=12), dataset)), object(), []
+    main = getattr(learner.learner, "main", learner.learner)
+    before: Any = None
+    for epoch in range(1, 13):
+        learner.graph = recorded
+        learner.start_epoch(epoch)
+        found += [epoch] * (learner.graph is None)
+        now = [(one._halves.data_ptr(), *one.row_precisions) for one in optimizers_of(learner)]  # what a step reads
+        assert now == before or learner.graph is None
+        before = now
+        learner.learner.step(main.log.whole(), 1.0)
+    assert found == epochs
+
+
 @ON_GPU
 @pytest.mark.parametrize("method", RECORDED)
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 100, "pairs": 2}])

@@ -201,6 +201,7 @@ def test_pairs_of_own_users_know_their_rows() -> None:
         assert np.array_equal(log.users[known], batch.pair_users.numpy()[found])
 
 
+@pytest.mark.cpu
 def test_exposure_by_popularity_is_that_of_rel_mf() -> None:
     log = clicks()
     counts = np.bincount(log.items, minlength=ITEMS)
@@ -211,12 +212,14 @@ def test_exposure_by_popularity_is_that_of_rel_mf() -> None:
     assert weights.at(users, items).numpy()[counts > 0] == pytest.approx(log.density / theta[counts > 0], rel=1e-5)
 
 
+@pytest.mark.cpu
 def test_power_0_is_exposure_1() -> None:
     log = clicks()
     weights = cp.RelativeExposure(power=0.0).init(context(log, cp.make("rel-mf")))
     assert weights.ratio.numpy() == pytest.approx(log.density)
 
 
+@pytest.mark.cpu
 def test_balanced_exposure_with_power_1_balances_the_clicks() -> None:
     log = clicks(users=200)
     functions = cp.KernelFunctions(n=5)
@@ -265,6 +268,7 @@ def test_least_squares_solves_the_normal_equations(confidence: float, dim: int) 
     assert float(total) == pytest.approx(everywhere.sum() + parts.sum() + 0.7 * (slow**2).sum())
 
 
+@pytest.mark.cpu
 def test_sweeps_of_few_gradient_steps_end_at_exact_least_squares() -> None:
     log = clicks()
     learner = learner_of(log, cp.make("wmf", confidence=4.0, l2=2.0, rank=3))
@@ -286,6 +290,7 @@ def test_the_objective_of_a_closed_form_never_rises(name: str) -> None:
     assert values[-1] < values[0]
 
 
+@pytest.mark.cpu
 def test_the_objective_of_least_squares_is_the_sum_over_all_pairs() -> None:
     log = clicks()
     learner = learner_of(log, cp.make("wmf", confidence=4.0, l2=2.0))
@@ -295,6 +300,7 @@ def test_the_objective_of_least_squares_is_the_sum_over_all_pairs() -> None:
     assert float(learner.objective()) == pytest.approx(slow, rel=1e-4)
 
 
+@pytest.mark.cpu
 def test_least_squares_without_confidence_are_a_shrunken_svd() -> None:
     """min |Y - AB'|^2 + l2 (|A|^2 + |B|^2): the largest singular values minus l2, where that is above 0."""
     log, rank, l2 = clicks(), 3, 0.4
@@ -331,6 +337,7 @@ def test_directions_of_taste_add_up_to_the_scores() -> None:
         assert shrunk.numpy() == pytest.approx((expected @ items.T).numpy())
 
 
+@pytest.mark.cpu
 def test_shares_of_taste_minimise_the_risk_of_held_out_pairs() -> None:
     log = clicks(users=60, items=40)
     learner = learner_of(log, cp.make("counterpoise", feedback="clicks", epochs=15))
@@ -367,6 +374,7 @@ def test_factors_that_the_prior_holds_at_0_have_no_taste() -> None:
     assert np.isfinite(model.predict([0], [1])).all()
 
 
+@pytest.mark.cpu
 def test_adam_finds_what_least_squares_solves() -> None:
     log = clicks()
     parts = {"risk": "dr", "imputation": cp.Constant(0.0), "error": "linear", "feedback": "clicks"}
@@ -404,6 +412,7 @@ def test_posterior_exposure_follows_bayes() -> None:
     assert exposure_posterior(scores, torch.tensor(1.0), 1.0).numpy() == pytest.approx(1.0)
 
 
+@pytest.mark.cpu
 def test_expomf_with_certain_exposure_is_least_squares() -> None:
     log = clicks()
     learner = learner_of(log, cp.make("expomf", dim=2, rank=2, l2=0.8, exposure=1.0))
@@ -513,6 +522,7 @@ def test_settings_that_do_not_fit_clicks_are_refused() -> None:
         cp.make("rel-mf", **{"weights__weights": cp.BalancedPropensity()}).fit(log)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", [*CLICK_METHODS, "popularity", "counterpoise"])
 def test_every_method_for_clicks_fits_saves_and_ranks(name: str, tmp_path) -> None:
     log = clicks(users=80)

@@ -46,7 +46,7 @@ def words(victim: Victim, out: Path) -> list[str]:
 
 
 def diverge(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Make the loss of this step, and the parameters after the step before, no numbers."""
+    """Make the loss of this step, and the parameters after the step before, no numbers; on a CPU: none is replayed."""
     steps, step = iter(range(1, 10**9)), Learner.step
 
     def breaking(self: Learner, batch: Any, rate: Any) -> Any:
@@ -72,6 +72,7 @@ def stopped_in(epoch: int, dataset: Dataset, **settings: Any) -> DebiasedRecomme
     return model
 
 
+@pytest.mark.cpu
 def test_divergence_keeps_the_last_finite_epoch(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = stopped_in(7, dataset)
     diverge(monkeypatch, at=8)
@@ -100,6 +101,7 @@ def test_ctrl_c_with_patience_keeps_the_best_epoch(dataset: Dataset) -> None:
     assert np.array_equal(model.embeddings()[1], whole.embeddings()[1])
 
 
+@pytest.mark.cpu
 def test_divergence_message_names_epoch_setting_and_folder(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,6 +116,7 @@ def test_divergence_message_names_epoch_setting_and_folder(
     assert load_model(tmp_path / "run.stopped").recommend(k=1)["score"].is_not_nan().all()
 
 
+@pytest.mark.cpu
 def test_stopped_run_is_reported_and_removed_by_a_whole_fit(
     small: tuple[Path, dict[str, Victim]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

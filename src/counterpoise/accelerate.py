@@ -58,7 +58,8 @@ class CudaGraphLearner:
     """A learner whose step is replayed, once it has been recorded."""
 
     def __init__(self, learner: AnyLearner) -> None:
-        self.learner, self.steps, self.learning = learner, 0, 0
+        self.learner, self.steps = learner, 0
+        self.layout: tuple[Any, ...] = ()
         self.graph: torch.cuda.CUDAGraph | None = None
         self.failed = False
         self.batch: Batch
@@ -66,11 +67,13 @@ class CudaGraphLearner:
         self.loss: Tensor
 
     def start_epoch(self, epoch: int) -> None:
-        """The learner's; what was recorded is forgotten where other members of an ensemble learn from here on."""
+        """The learner's; what was recorded is forgotten where a step is made of something else from here on."""
         self.learner.start_epoch(epoch)
+        # The members of an ensemble who learn, and the parameters whose rows have precisions of their own.
         learning = len(getattr(self.learner, "learning", ()))
-        if learning != self.learning:
-            self.graph, self.steps, self.learning = None, 0, learning
+        layout = learning, *(tuple(optimizer.row_precisions) for optimizer in optimizers_of(self.learner))
+        if layout != self.layout:
+            self.graph, self.steps, self.layout = None, 0, layout
 
     def step(self, batch: Batch, rate: Rate) -> Tensor:
         """The learner's, replayed where a step on a batch of this shape was recorded."""

@@ -36,7 +36,7 @@ def frames() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def small(**settings: Any) -> DebiasedRecommender:
-    return cp.make("mf", epochs=3, dim=2, **settings)
+    return cp.make("mf", epochs=3, dim=2, device="cpu", **settings)
 
 
 @pytest.fixture(scope="module")

@@ -63,6 +63,7 @@ def test_wrong_names_are_an_error(frame: Any, words: str) -> None:
         model_with_names(frame)
 
 
+@pytest.mark.cpu
 def test_lists_show_names_only_where_there_are_some(tmp_path: Path) -> None:
     model = model_with_names(pd.DataFrame(FRAME.to_dict(as_series=False)))
     lists = model.recommend([0], k=15, filter_seen=False)

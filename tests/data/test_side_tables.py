@@ -151,6 +151,7 @@ def test_raw_files_fit_in_one_command(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Left out: column_2, column_5" in page
 
 
+@pytest.mark.cpu
 def test_stored_encoder_gives_new_rows_the_features_of_the_fit(tmp_path: Path) -> None:
     write_raw_files(tmp_path)
     with pytest.warns(ReadingWarning):

@@ -89,6 +89,7 @@ def test_without_penalty_items_of_the_log_learn_from_the_log_alone() -> None:
     assert np.abs(together.predict_log(log) - expected).max() > 0.05
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("dim", [0, 4])
 def test_with_a_large_penalty_both_tables_are_one_and_the_probe_is_log(dim: int, dataset: Dataset) -> None:
     learner, part = trained(

@@ -31,6 +31,7 @@ def teacher_of(dataset: Dataset) -> np.ndarray:
     return model.predict(users.ravel(), items.ravel()).astype(float).reshape(users.shape)
 
 
+@pytest.mark.cpu
 @METHODS
 def test_strength_0_is_the_naive_fit_exactly(method: str, dataset: Dataset) -> None:
     naive = cp.make("mf", dim=4, epochs=20).fit(dataset.train)

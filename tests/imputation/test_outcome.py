@@ -66,6 +66,7 @@ def test_with_the_predictor_s_own_backbone_the_optimum_is_the_model(
     assert (model - found).abs().mean() < 0.004
 
 
+@pytest.mark.cpu
 def test_the_model_is_that_of_the_risk_ips_with_the_same_weights(dataset: Dataset) -> None:
     context = context_of(dataset.train, epochs=300)
     fitted = SOFT.init(context)

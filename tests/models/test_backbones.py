@@ -265,6 +265,7 @@ def test_more_rows_are_not_worse() -> None:
     assert losses == sorted(losses, reverse=True)
 
 
+@pytest.mark.cpu
 def test_popularity_is_the_shrunken_rate_of_each_item(dataset: Dataset) -> None:
     log, model = dataset.train, make("popularity", epochs=400, l2_biases=3.0).fit(dataset.train)
     scores = model.predict(np.zeros(log.shape[1]), np.arange(log.shape[1]))

@@ -149,11 +149,13 @@ def by_threads(log: StreamedLog, method: str, settings: dict[str, Any], size: in
     return results
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("method", METHODS)
 def test_three_processes_learn_what_one_learns(log: StreamedLog, method: str) -> None:
     check_three(log, method, METHODS[method])
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("method", ORDINAL)
 def test_three_processes_learn_cutpoints_as_one(method: str, tmp_path: Path) -> None:
     graded().train.to_frame().write_parquet(tmp_path / "log.parquet")

@@ -43,7 +43,8 @@ def test_verdict_follows_the_paired_differences_on_a_uniform_test(dataset: Datas
         row["name"]: row["verdict"] for row in facts["model"]["metrics"] if row["metric"] in ("auc", "ndcg", "log_loss")
     }
     assert facts["verdict"]["text"] == compare_sentence(own, "plain MF")
-    assert facts["verdict"]["grounds"] == "By 928 ratings of pairs drawn at random."
+    assert dataset.test is not None
+    assert facts["verdict"]["grounds"] == f"By {len(dataset.test)} ratings of pairs drawn at random."
     first = re.search(r"<h1>.*?</h1>\s*<p class=\"verdict \w+\">(.*?)</p>", page, re.DOTALL)
     assert first is not None
     assert first[1] == facts["verdict"]["text"]

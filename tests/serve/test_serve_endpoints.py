@@ -279,9 +279,9 @@ def test_foreign_host_header_is_refused_without_token(run: ServedRun) -> None:
     for name in ("http://example.org", "http://127.0.0.1.example.org:8000", "http://10.0.0.1"):
         with client(run, base_url=name) as ask:
             refused(ask.get("/recommend?user=1"), 421, "use 127.0.0.1")
-    for name in ("http://localhost:8000", "http://[::1]:8000", "http://127.0.0.1"):
-        with client(run, base_url=name) as ask:
-            assert ask.get("/recommend?user=1").status_code == 200
+    with client(run) as ask:
+        for name in ("localhost:8000", "[::1]:8000", "127.0.0.1"):
+            assert ask.get("/recommend?user=1", headers={"host": name}).status_code == 200
 
 
 def test_two_host_headers_are_refused(ask, run: ServedRun) -> None:
