@@ -90,6 +90,24 @@ def test_coat_is_read_from_matrices_where_0_is_not_rated(tmp_path: Path) -> None
     assert load_dataset("coat", tmp_path, threshold=5).train.labels.tolist() == [0, 1, 0]
 
 
+def test_features_of_coat_are_called_as_in_their_file(tmp_path: Path) -> None:
+    names = tiny_coat(tmp_path) / "user_item_features" / "item_features_map.txt"
+    assert load_dataset("coat", tmp_path).train.item_feature_names == ["feature 1", "feature 2", "feature 3"]
+    names.write_text("color:red\ncolor:blue\ngender:women", encoding="utf-8")
+    data = load_dataset("coat", tmp_path, probe_fraction=0)
+    assert data.train.item_feature_names == data.test.item_feature_names == ["color:red", "color:blue", "gender:women"]
+    assert data.train.item_features.tolist() == np.eye(3).tolist()
+
+
+@pytest.mark.parametrize(("matrix", "names"), [(np.eye(3), "a\nb"), (np.eye(3), "a\nb\na"), (np.eye(2), "a\nb")])
+def test_features_of_coat_that_do_not_fit_are_named(tmp_path: Path, matrix: np.ndarray, names: str) -> None:
+    folder = tiny_coat(tmp_path) / "user_item_features"
+    np.savetxt(folder / "item_features.ascii", matrix, fmt="%d")
+    (folder / "item_features_map.txt").write_text(names, encoding="utf-8")
+    with pytest.raises(DataError, match="must have a row for each of 3 items and a column for each line of item_feat"):
+        load_dataset("coat", tmp_path)
+
+
 @pytest.mark.parametrize("content", ["1 2\n3\n", "a b\n", "\xff\xfe"])
 def test_unreadable_matrix_is_named(tmp_path: Path, content: str) -> None:
     (tiny_coat(tmp_path) / "test.ascii").write_text(content, encoding="latin-1")

@@ -39,7 +39,7 @@ from counterpoise.data.reading import (
 from counterpoise.data.side_tables import NoFeatures
 from counterpoise.data.splits import Split
 from counterpoise.errors import ConfigError, DataError, ReadingWarning, check_choice, did_you_mean
-from counterpoise.storage import check_file, expanded
+from counterpoise.storage import check_file, expanded, read_file
 
 
 class Logs(NamedTuple):
@@ -55,6 +55,7 @@ Reader = Callable[[Path, float | None, np.random.Generator], Logs]  # of (folder
 FilesReader = Callable[..., Mapping[str, FeedbackLog]]  # of (files by part, users, items, threshold=..., **options)
 WATCHED: dict[str, Any] = {"item_col": "video_id", "rating_col": "watch_ratio", "duplicates": "mean"}  # of KuaiRec
 PARTS = ("train", "probe", "test")
+MAX_BYTES_OF_NAMES = 1 << 20  # of a file that names columns
 CLICKED: dict[str, Any] = {"item_col": "video_id", "rating_col": "is_click", "timestamp_col": "time_ms"}  # of KuaiRand
 KUAIRAND_CATEGORIES = r"^(onehot_feat\d+|author_id|music_id|music_type|tag|visible_status)$"  # numbers that are names
 MOVIELENS_LOG = ("user_id", "item_id", "rating", "timestamp")
@@ -110,18 +111,33 @@ class Source:
 
 def read_coat(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
     """Two dense matrices in which 0 means not rated, and binary side features where their files exist."""
-    features = {}
-    for side in ("user_features", "item_features"):
-        file = folder / "user_item_features" / f"{side}.ascii"
-        features[side] = _matrix(file) if file.is_file() else None
     logs = []
     for file in (folder / "train.ascii", folder / "test.ascii"):
         ratings = _matrix(file)
         try:
-            logs.append(FeedbackLog.from_csr(ratings, ratings != 0, threshold=threshold, **features))
+            logs.append(FeedbackLog.from_csr(ratings, ratings != 0, threshold=threshold))
         except DataError as error:
             raise DataError(f"{file}: {error}") from None
-    return Logs(logs[0], logs[1])
+    features = folder / "user_item_features"
+    sides = [_coat_features(features, side, rows) for side, rows in zip(("user", "item"), logs[0].shape, strict=True)]
+    return Logs(_side_tables(logs[0], *sides), _side_tables(logs[1], *sides))
+
+
+def _coat_features(folder: Path, side: str, rows: int) -> pl.DataFrame | None:
+    """The features of users or items, whose names are in a file of their own; None without a file of features."""
+    file, names_file = folder / f"{side}_features.ascii", folder / f"{side}_features_map.txt"
+    if not file.is_file():
+        return None
+    matrix = _matrix(file)
+    names = [f"feature {column + 1}" for column in range(matrix.shape[1])]
+    if names_file.is_file():
+        names = read_file(names_file, limit=MAX_BYTES_OF_NAMES).decode("utf-8", "replace").splitlines()
+    if len(matrix) != rows or len(set(names)) != matrix.shape[1]:
+        raise DataError(
+            f"{file}: must have a row for each of {rows:,} {side}s and a column for each line of {names_file.name}, "
+            f"got {len(matrix):,} rows and {matrix.shape[1]:,} columns for {len(set(names)):,} names."
+        )
+    return pl.DataFrame({f"{side}_id": np.arange(rows)} | dict(zip(names, matrix.T, strict=True)))
 
 
 def read_yahoo(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
