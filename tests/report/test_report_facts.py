@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from graded_world import graded
@@ -388,6 +389,19 @@ def test_single_user_has_a_report_without_intervals() -> None:
     found = gather(with_baseline(ReportContext(other, dataset=Dataset(log), test=log, test_name="itself"), model))
     assert found["model"]["metrics"][0]["difference"]["low"] is None
     assert found["model"]["metrics"][0]["verdict"] == "not clear"
+
+
+@pytest.mark.filterwarnings("ignore::counterpoise.errors.ReadingWarning")
+def test_a_side_table_is_noted_where_part_of_it_is_not_used() -> None:
+    log = FeedbackLog.from_arrays(["a"] * 6, list(range(6)), [0, 1, 0, 1, 1, 0])
+    items = pl.DataFrame({"item_id": range(6), "price": [3, 1, 4, 1, 5, 9]})
+    notes = []
+    for table in (items, items.with_columns(shop=pl.lit("ours")), items.head(5)):
+        fitted = log.with_side_tables(items=table)
+        notes.append(gather(ReportContext(make("mf", epochs=2).fit(fitted), dataset=Dataset(fitted)))["notes"])
+    assert [len(found) for found in notes] == [0, 1, 1]
+    assert "Left out: shop" in notes[1][0]
+    assert "1 of 6 ids have no row" in notes[2][0]
 
 
 def test_comparison_uses_a_test_no_run_has_seen(hostile_run: Path, hostile_folder: Path, tmp_path: Path) -> None:

@@ -238,6 +238,11 @@ class TableEncoder(Configurable):
             raise DataError(f"the largest feature is {np.abs(matrix).max():.2g}, past float32. Scale it.")
         return matrix
 
+    @property
+    def is_partial_(self) -> bool:
+        """Whether columns were left out, or ids have no row."""
+        return bool(self.left_out_ or self.without_row_)
+
     def summary(self) -> str:
         """What became of the columns, in a plain paragraph."""
         columns = self._learned()
@@ -391,7 +396,7 @@ def side_fields(
     fields: dict[str, Any] = {}
     for side, table in tables.items():
         encoder, matrix = table.encoded(ids[side], categorical)
-        if encoder.without_row_ or encoder.left_out_ or table.source.endswith(")"):
+        if encoder.is_partial_ or table.source.endswith(")"):
             warnings.warn(ReadingWarning(encoder.summary()), stacklevel=3)
         fields |= {f"{side}_features": matrix.astype(np.float32), f"{side}_encoder": encoder}
     return fields

@@ -69,7 +69,7 @@ def gather(context: ReportContext) -> dict[str, Any]:
         "feedback": context.feedback,
         "version": __version__,
         "run": context.name,
-        "notes": [*context.notes, *(found.summary() for found in encoders if found is not None)],
+        "notes": [*context.notes, *(found.summary() for found in encoders if found is not None and found.is_partial_)],
         "stopped": context.stopped,
         "method": _method(context),
         "log": log_facts(context, rows),
