@@ -69,7 +69,7 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 def test_package_runs_as_a_module() -> None:
     result = subprocess.run([sys.executable, "-m", "counterpoise", "fti"], capture_output=True, text=True)
     assert result.returncode == 2
-    assert "No such command" in result.stderr
+    assert "no such command" in result.stderr
     assert "Traceback" not in result.stderr
 
 

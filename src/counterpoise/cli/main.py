@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer.exceptions import TyperException
 
 from counterpoise import __version__
 from counterpoise.cli.console import print_error, print_line, quiet_threads, reading_notes
-from counterpoise.cli.options import command, option_names, with_option_names
+from counterpoise.cli.options import command, flag, option_names, with_option_names
+from counterpoise.cli.usage import usage_message
 from counterpoise.errors import CounterpoiseError, StoppedError, short_repr
 
 INTERRUPTED = 130  # exit code after Ctrl-C
@@ -59,7 +61,7 @@ def make_app(words: list[str]) -> typer.Typer:
     return app
 
 
-def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+def _root(version: Annotated[bool, flag("Print the version.", "--version")] = False) -> None:
     if version:
         print_line(__version__)
         raise typer.Exit
@@ -81,6 +83,11 @@ def main(arguments: list[str] | None = None) -> int:
     except StoppedError as stop:
         print_error(str(stop))
         return INTERRUPTED
+    except TyperException as error:
+        message = usage_message(error)
+        if message:
+            print_error(f"error: {message}")
+        return 2
     except CounterpoiseError as error:
         print_error(f"error: {with_option_names(str(error), _option_names(words))}")
         return 2
@@ -110,10 +117,10 @@ def _run(words: list[str]) -> int:
 
         words = join_lists(words)
     try:
-        app(words)
+        code = app(words, prog_name="counterpoise", standalone_mode=False)
     except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else 0
-    return 0
+        code = stop.code
+    return code if isinstance(code, int) else 0
 
 
 def _option_names(words: list[str]) -> dict[str, str]:
