@@ -471,33 +471,57 @@ def load_dataset(
         options["feedback"] = feedback
     probe_fraction = 0.0 if feedback == "clicks" else probe_fraction
     split = Split(protocol, probe_fraction, seed, test_kind, holdout, by, unknown_users, unknown_items)
+    own = {"test": test, "probe": probe, "users": users, "items": items}
     if str(name) not in SOURCES:
         if path is not None:
             hint = did_you_mean(name, SOURCES)
             raise ConfigError(f"`path` goes with one of the names {NAMES}; {str(name)!r} is a path itself.{hint}")
-        files = _files(expanded(name), test, probe)
-        if by in ("time", "leave-last") and options.get("timestamp_col") is None:
-            options |= _usual_timestamps(files["train"], options.get("separator"))
-        try:
-            logs = read(files, users, items, threshold=threshold, **options)
-        except DataError as error:
-            known = [source.name for source in SOURCES.values() if source.find(expanded(name))]
-            rule = "give that name, and the folder as `path` (--path)"
-            raise DataError(f"{error} If the folder holds {known[0]!r}, {rule}." if known else str(error)) from None
-        about: dict[str, Any] = {"source": str(name), "threshold": threshold}
-        if logs["train"].feedback == "clicks":
-            split.probe_fraction = 0.0
-        return split.of_files(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
+        return _from_files(name, split, own, read, threshold, options)
     source = SOURCES[str(name)]
-    if any(file is not None for file in (test, probe, users, items)):
+    _check_named(source, split, own, options)
+    if source.name != "simulated":
+        return _from_source(source, path, split, threshold, feedback)
+    from counterpoise.data.simulation import simulate
+
+    if path is not None or threshold is not None or protocol != "honest":
+        raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
+    return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
+
+
+def _from_files(
+    name: AnyPath,
+    split: Split,
+    own: Mapping[str, AnyPath | None],
+    read: FilesReader,
+    threshold: float | None,
+    options: dict[str, Any],
+) -> Dataset:
+    """The dataset of files of the user's own; `own`: those besides the log."""
+    files = _files(expanded(name), own["test"], own["probe"])
+    if split.by in ("time", "leave-last") and options.get("timestamp_col") is None:
+        options |= _usual_timestamps(files["train"], options.get("separator"))
+    try:
+        logs = read(files, own["users"], own["items"], threshold=threshold, **options)
+    except DataError as error:
+        known = [source.name for source in SOURCES.values() if source.find(expanded(name))]
+        rule = "give that name, and the folder as `path` (--path)"
+        raise DataError(f"{error} If the folder holds {known[0]!r}, {rule}." if known else str(error)) from None
+    if logs["train"].feedback == "clicks":
+        split.probe_fraction = 0.0
+    about: dict[str, Any] = {"source": str(name), "threshold": threshold}
+    return split.of_files(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
+
+
+def _check_named(source: Source, split: Split, own: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for arguments that go with files alone."""
+    if any(file is not None for file in own.values()):
         raise ConfigError(f"`test`, `probe`, `users` and `items` go with your own files; {source.name!r} has its own.")
-    if test_kind is not None:
+    if split.test_kind is not None:
         raise ConfigError(
             f"`test_kind` goes with your own files; how the ratings of {source.name!r} were collected is known."
         )
-    refused = f"`holdout` and `by` go with your own files; {source.name!r} has a uniform test."
     if split.holds_out and source.uniform:
-        raise ConfigError(refused)
+        raise _refused_holdout(source)
     taken = {name for name, value in signature(load_dataset).parameters.items() if value.kind != value.VAR_KEYWORD}
     if source.name == "simulated":
         from counterpoise.data.simulation import simulate
@@ -507,15 +531,21 @@ def load_dataset(
         listed = ", ".join(f"`{option}`" for option in sorted(unknown))
         hint = did_you_mean(min(unknown), taken)
         raise ConfigError(f"{source.name!r} does not take {listed}: they go with files of your own.{hint}")
-    if source.name == "simulated":
-        if path is not None or threshold is not None or protocol != "honest":
-            raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
-        return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
+
+
+def _refused_holdout(source: Source) -> ConfigError:
+    return ConfigError(f"`holdout` and `by` go with your own files; {source.name!r} has a uniform test.")
+
+
+def _from_source(
+    source: Source, path: AnyPath | None, split: Split, threshold: float | None, feedback: Feedback | None
+) -> Dataset:
+    """A known dataset, read from its folder."""
     if threshold is None:
         threshold = (source.click_threshold if feedback == "clicks" else None) or source.threshold
     folder, reader = find(source, path)
     found = reader(folder, threshold, split.rng)
-    about = {"source": source.title, "licence": source.licence, "citation": source.citation}
+    about: dict[str, Any] = {"source": source.title, "licence": source.licence, "citation": source.citation}
     about |= {"threshold": threshold, **found.notes}
     train = replace(found.log, sample=found.log.sample or "biased")
     if feedback is not None:
@@ -523,7 +553,7 @@ def load_dataset(
     if found.uniform is None:
         dataset = split.of_files(source.name, train, None, None, about)
     elif split.holds_out:
-        raise ConfigError(refused)
+        raise _refused_holdout(source)
     else:
         dataset = split.dataset(source.name, train, replace(found.uniform, sample="uniform"), None, about)
     return replace(dataset, item_names=found.item_names)
