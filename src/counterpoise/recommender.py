@@ -18,7 +18,7 @@ import counterpoise
 from counterpoise import __version__
 from counterpoise.config import Configurable, Error, Feedback, Unknown, from_config, takes_options
 from counterpoise.data.columns import DEFAULT_NAMES, feature_rows, names_in, pair_columns, rating_columns
-from counterpoise.data.frames import POLARS, as_frame, column_beside, column_of, is_frame, kind_of_frame, to_kind
+from counterpoise.data.frames import POLARS, as_frame, column_of, is_frame, kind_of_frame, score_column, to_kind
 from counterpoise.data.ids import Codes, Column, Vocabulary, as_column, gather
 from counterpoise.data.item_names import ItemNames
 from counterpoise.data.log import DEFAULTS, Dataset, FeedbackLog, LogOptions, as_log, as_logs, table
@@ -360,7 +360,7 @@ class DebiasedRecommender(Configurable):
                 new_users=new_users,
                 new_items=new_items,
             )
-            return column_beside(pairs, "score", scores)
+            return score_column(pairs, scores)
         extra_users, extra_items = self._new_rows("user", new_users), self._new_rows("item", new_items)
         user_codes = self._user_codes(users, unknown_users, extra_users)
         item_codes = self._item_codes(items, unknown_items, extra_items)

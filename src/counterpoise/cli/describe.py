@@ -22,7 +22,6 @@ from counterpoise.report.summary import compare_sentence
 from counterpoise.runs import counted
 from counterpoise.training.summary import correction_sentences
 
-NO_KINDS: Mapping[str, Any] = {}  # a test of ratings, for a model of ratings
 NOT_EVALUATED = (
     "Not evaluated: there is no test, so nothing tells whether this is better than a plain model. Hold rows of the log "
     "out with --holdout 0.2, or give --test FILE."
@@ -197,9 +196,9 @@ def _tested(kinds: Mapping[str, Any]) -> str:
 def evaluation_title(
     sample: str | None,
     protocol: str,
-    by: str | None = None,
-    weighted: bool = False,
-    kinds: Mapping[str, Any] = NO_KINDS,
+    by: str | None,
+    weighted: bool,
+    kinds: Mapping[str, Any],
 ) -> str:
     """The heading of metrics, by how the pairs of the test were collected; `by` names a hold-out of the log."""
     tested, trained = _tested(kinds), "; pairs that were trained on count too" if protocol == "paper" else ""

@@ -168,8 +168,8 @@ def read_kuairec_small(
 def read_movielens_100k(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
     """u.data (tabs), and u.user, u.item (pipes, Latin-1) where they are there. Movies have a column for each genre."""
     log = read_log(folder / "u.data", header=MOVIELENS_LOG, separator="\t", threshold=threshold)
-    users = _if_there(folder / "u.user", lambda file: read_unquoted(file, "|", MOVIELENS_USERS, "latin-1"))
-    items = _if_there(folder / "u.item", lambda file: read_unquoted(file, "|", MOVIELENS_ITEMS, "latin-1"))
+    users = _if_there(folder / "u.user", lambda file: read_unquoted(file, "|", MOVIELENS_USERS))
+    items = _if_there(folder / "u.item", lambda file: read_unquoted(file, "|", MOVIELENS_ITEMS))
     return _movielens(log, users, items)
 
 
@@ -180,9 +180,9 @@ def read_movielens_1m(folder: Path, threshold: float | None, rng: np.random.Gene
     """
     log = read_log(folder / "ratings.dat", header=MOVIELENS_LOG, separator="::", threshold=threshold)
     names = ("user_id", "gender", "age", "occupation", "zip_code")
-    users = _if_there(folder / "users.dat", lambda file: read_unquoted(file, "::", names, "latin-1"))
+    users = _if_there(folder / "users.dat", lambda file: read_unquoted(file, "::", names))
     columns = ("item_id", "title", "genres")
-    items = _if_there(folder / "movies.dat", lambda file: read_unquoted(file, "::", columns, "latin-1"))
+    items = _if_there(folder / "movies.dat", lambda file: read_unquoted(file, "::", columns))
     return _movielens(log, users, items)
 
 
@@ -228,8 +228,8 @@ def read_open_bandit(
     folder: Path,
     threshold: float | None,
     rng: np.random.Generator,
-    campaign: str = "all",
-    policies: Sequence[str] = POLICIES,
+    campaign: str,
+    policies: Sequence[str],
 ) -> Logs:
     """Clicks on one to three items shown in an impression, with the logged chance of each item at its position.
 

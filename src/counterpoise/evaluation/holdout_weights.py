@@ -240,9 +240,9 @@ def inverse_exposure(train: FeedbackLog, clicks: FeedbackLog) -> Floats:
 def balanced_weights(
     train: FeedbackLog,
     holdout: FeedbackLog,
-    probe: FeedbackLog | None = None,
-    n_functions: int | None = None,
-    seed: int = 0,
+    probe: FeedbackLog | None,
+    n_functions: int | None,
+    seed: int,
 ) -> HoldoutWeights:
     """argmin KL(w || equal) such that functions of the pair average as over all pairs that are not in `train`.
 

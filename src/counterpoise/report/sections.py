@@ -483,7 +483,7 @@ def metric_heading(row: Facts) -> str:
     return str(row["name"]) + (" (lower is better)" if row["lower_is_better"] else "")
 
 
-def _metric_table(rows: Sequence[Facts], say: Words, folded: bool = False) -> Table:
+def _metric_table(rows: Sequence[Facts], say: Words, folded: bool) -> Table:
     """Every metric with its interval, that of the baseline, and the difference."""
     columns = [Column("metric", term="AUC"), Column(MODELS["run"], "metric", "interval")]
     cells = [[metric_heading(row), with_interval(row["run"])] for row in rows]

@@ -206,7 +206,7 @@ def default_values(
     method: str,
     fixed: Mapping[str, Any],
     dimensions: Sequence[Dimension],
-    build: Callable[..., DebiasedRecommender] = make,
+    build: Callable[..., DebiasedRecommender],
 ) -> dict[str, Any]:
     """The default value of each dimension that contains it."""
     model, found = build(method, **fixed), {}

@@ -142,7 +142,7 @@ class _Search:
     make: Callable[[dict[str, Any]], DebiasedRecommender]
     errors: dict[int, list[Errors]] = field(default_factory=dict)  # by trial, by fold: of the defaults and the best
 
-    def next_trials(self, parallel_trials: int, planned: int, progress: Progress | None = None) -> None:
+    def next_trials(self, parallel_trials: int, planned: int, progress: Progress | None) -> None:
         """Propose, fit and record some trials; the defaults alone, since all others are compared with them."""
         done, started = self.study.trials(), time.perf_counter()
         best = best_trial(done) if any(trial.state == "complete" for trial in done) else None
