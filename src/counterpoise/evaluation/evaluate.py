@@ -238,7 +238,8 @@ def _weighted(
     from counterpoise.evaluation.weighted import evaluate_weighted
 
     rows = len(log)
-    log, train, probe, seen = holdout_weights.unseen_holdout(model, log, train, probe)
+    unseen = holdout_weights.unseen_holdout(model, log, train, probe)
+    log, train, _, seen = unseen
     given = model if hasattr(model, "predict_log") or callable(model) else np.asarray(model)
     if isinstance(given, np.ndarray) and given.shape == (rows,):
         given = given[~seen]
@@ -248,7 +249,7 @@ def _weighted(
             f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out "
             "more; for clicks alone there is `cp.evaluate_ranking`."
         )
-    fitted = holdout_weights.resolve_weights(weights, log, train, probe, seen, seed)
+    fitted = holdout_weights.resolve_weights(weights, unseen, seed)
     score = None if isinstance(given, np.ndarray) else partial(score_of_pairs, given, log)
     return evaluate_weighted(
         log, labels, scores, fitted, k, int(seen.sum()), level, intervals, score=score, train=train, seed=seed

@@ -439,15 +439,9 @@ def unseen_holdout(model: Any, log: FeedbackLog, train: FeedbackLog | None, prob
     return Unseen(log.take(~seen), train, probe, seen)
 
 
-def resolve_weights(
-    weights: Any,
-    log: FeedbackLog,
-    train: FeedbackLog | None,
-    probe: FeedbackLog | None,
-    seen: NDArray[np.bool_],
-    seed: int,
-) -> HoldoutWeights:
+def resolve_weights(weights: Any, holdout: Unseen, seed: int) -> HoldoutWeights:
     """The weights of the unseen rows of a hold-out, from what `evaluate` takes for all of its rows."""
+    log, train, probe, seen = holdout
     if isinstance(weights, str) and weights == "auto":
         usual, selected = ("popularity", True) if log.feedback == "clicks" else ("balanced", log.sample == "biased")
         weights = usual if selected and train is not None else None
