@@ -455,7 +455,7 @@ def load_dataset(
     codes.
     `read`: what turns files of your own into logs.
     `test_kind`: how the pairs of your own test were collected, "uniform" (drawn at random) or "biased", which is
-    assumed unless you say so. The probe is uniform by definition, and so are the tests of known datasets.
+    the default. The probe is uniform by definition, and so are the tests of known datasets.
     `holdout`, `by`: without a test, which rows of your log to evaluate on, as in `split`; by time with the column
     `timestamp`, if no other is named.
     `unknown_users`, `unknown_items`: what to do with rows of the test whose user or item has no row in the training

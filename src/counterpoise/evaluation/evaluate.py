@@ -36,7 +36,7 @@ BOOTSTRAP_BLOCK = 2**16  # rows that the bootstrap works on at a time: what fits
 PAPER_RULE = {"ndcg": 1.0, "precision": 0.0, "recall": 0.0}  # of a user without a positive label
 ALL_NAMES = METRIC_NAMES | PAPER_METRIC_NAMES | CLICK_METRIC_NAMES
 ALIKE = {  # what unweighted metrics assume, by the sample
-    None: 'Every row counts alike, which is right for pairs drawn at random. If users chose them, say sample="biased".',
+    None: 'Every row counts alike, which is right for pairs drawn at random. If users chose them, add sample="biased".',
     "biased": "Every row counts alike, though users chose the pairs. For estimates over all pairs give `train`.",
 }
 UNDEFINED = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}

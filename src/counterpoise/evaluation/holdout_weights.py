@@ -357,8 +357,8 @@ def _given(weights: Any, rows: int) -> Floats:
 def in_log(log: FeedbackLog, pairs: Integers) -> NDArray[np.bool_]:
     """Whether each pair, as in `FeedbackLog.pairs`, has a row in a log."""
     known, order = np.sort(log.pairs), np.argsort(pairs)  # searches in order of the pairs find them in the cache
-    asked, found = pairs[order], np.empty(len(pairs), bool)
-    found[order] = known[np.minimum(np.searchsorted(known, asked), len(known) - 1)] == asked
+    ordered, found = pairs[order], np.empty(len(pairs), bool)
+    found[order] = known[np.minimum(np.searchsorted(known, ordered), len(known) - 1)] == ordered
     return found
 
 
