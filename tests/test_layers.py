@@ -60,4 +60,15 @@ def test_only_the_console_prints() -> None:
 def test_every_public_name_can_be_imported() -> None:
     for name in counterpoise.__all__:
         assert getattr(counterpoise, name) is not None
-    assert set(counterpoise.__all__) == set(counterpoise._HOME_OF)
+
+
+def test_type_checkers_know_every_public_name() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    modules = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.level == 0]
+    homes = {
+        alias.asname: module.module.removeprefix("counterpoise.")
+        for module in modules
+        for alias in module.names
+        if str(module.module).startswith("counterpoise.")
+    }
+    assert homes == counterpoise._HOME_OF

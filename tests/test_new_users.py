@@ -175,7 +175,7 @@ def test_ratings_of_new_users_are_checked(fitted: DebiasedRecommender, dataset: 
             fitted.recommend_for(ratings)
     assert np.array_equal(fitted.predict_for([(3, 1), (3, 0)], [5]), fitted.predict_for({3: 0}, [5]))
     two = pl.DataFrame({"user_id": ["a", "b"], "item_id": [1, 2], "rating": [1, 0]})
-    with pytest.raises(DataError, match="`users` must say whose item each is, as `ratings` are those of 2 users"):
+    with pytest.raises(DataError, match="`users` must name the user of each item, as `ratings` are those of 2 users"):
         fitted.predict_for(two, [1, 2])
     with pytest.raises(DataError, match="unknown user 'c'"):
         fitted.predict_for(two, [1], ["c"])

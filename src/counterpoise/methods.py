@@ -176,10 +176,10 @@ def pairwise(weights: Weights, imputation: Imputation, backbone: Backbone) -> De
     return cp.DebiasedRecommender(weights, "pairwise", imputation, backbone, feedback="clicks")
 
 
-def balanced_exposure(clip: float) -> Weights:
+def balanced_exposure() -> Weights:
     """The square root of the exposure under which the clicks balance kernel functions of popularity exactly."""
     exposure: Weights = cp.RelativeExposure(
-        cp.Balancing(features="popularity", strength="exact", optional=True), clip=clip
+        cp.Balancing(features="popularity", strength="exact", optional=True), clip=0.1
     )
     return exposure
 
@@ -971,7 +971,7 @@ def click_model() -> DebiasedRecommender:
 )
 def kb_rel_mf() -> DebiasedRecommender:
     """Rel-MF with exposures from weights that balance kernel functions of popularity over all pairs."""
-    return of_clicks(balanced_exposure(0.1), backbone=click_factors(l2=3.0), error="squared")
+    return of_clicks(balanced_exposure(), backbone=click_factors(l2=3.0), error="squared")
 
 
 @method(
@@ -985,7 +985,7 @@ def kb_rel_mf() -> DebiasedRecommender:
 )
 def kb_ubpr() -> DebiasedRecommender:
     """UBPR with exposures from weights that balance kernel functions of popularity over all pairs."""
-    return pairwise(balanced_exposure(0.1), cp.ClippedPairs(), click_factors(8, 3.0))
+    return pairwise(balanced_exposure(), cp.ClippedPairs(), click_factors(8, 3.0))
 
 
 @method(

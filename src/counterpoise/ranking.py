@@ -63,14 +63,14 @@ class Seen:
     def contains(self, users: NDArray[Any], items: NDArray[Any]) -> NDArray[np.bool_]:
         """Whether each pair is one of these; the memory beyond the pairs asked for is bounded."""
         size = 1 + max(int(self.items.max()) if len(self.items) else 0, int(items.max(initial=0)))
-        asked, place = np.unique(users.astype(np.int64) * size + items, return_inverse=True)
-        found, starts = np.zeros(len(asked) + 1, bool), self.starts.numpy()
-        keys = np.append(asked, -1)  # the last is where pairs greater than all of those asked for fall
+        wanted, place = np.unique(users.astype(np.int64) * size + items, return_inverse=True)
+        found, starts = np.zeros(len(wanted) + 1, bool), self.starts.numpy()
+        keys = np.append(wanted, -1)  # the last is where pairs greater than all of those asked for fall
         for first in range(0, len(self.items), BLOCK_ROWS):
             block = self.items[first : first + BLOCK_ROWS].numpy()
             owners = np.searchsorted(starts, np.arange(first, first + len(block)), side="right") - 1
             pairs = owners * size + block
-            nearest = np.searchsorted(asked, pairs)
+            nearest = np.searchsorted(wanted, pairs)
             found[nearest[keys[nearest] == pairs]] = True
         return found[place]
 

@@ -18,7 +18,7 @@ import counterpoise
 from counterpoise import __version__
 from counterpoise.config import Configurable, Error, Feedback, Unknown, from_config, takes_options
 from counterpoise.data.columns import DEFAULT_NAMES, feature_rows, names_in, pair_columns, rating_columns
-from counterpoise.data.frames import POLARS, as_frame, column_beside, column_of, is_frame, kind_of_frame, to_kind
+from counterpoise.data.frames import POLARS, as_frame, column_of, is_frame, kind_of_frame, score_column, to_kind
 from counterpoise.data.ids import Codes, Column, Vocabulary, as_column, gather
 from counterpoise.data.item_names import ItemNames
 from counterpoise.data.log import DEFAULTS, Dataset, FeedbackLog, LogOptions, as_log, as_logs, table
@@ -90,8 +90,8 @@ class NewRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """Users to rank items for."""
+class RankedUsers:
+    """The users whose items are ranked, with their codes and vectors."""
 
     ids: Column
     codes: Tensor  # (users,) -1: not in the log
@@ -284,7 +284,7 @@ class DebiasedRecommender(Configurable):
             if probe.sample == "biased":
                 raise DataError(
                     '`probe` must be a uniform sample of all pairs, got a log with sample="biased", which would teach '
-                    'its bias. Leave the probe out, or say so if its pairs were drawn at random: sample="uniform".'
+                    'its bias. Leave the probe out, or, if its pairs were drawn at random, give sample="uniform".'
                 )
             Dataset(log, probe)
 
@@ -360,7 +360,7 @@ class DebiasedRecommender(Configurable):
                 new_users=new_users,
                 new_items=new_items,
             )
-            return column_beside(pairs, "score", scores)
+            return score_column(pairs, scores)
         extra_users, extra_items = self._new_rows("user", new_users), self._new_rows("item", new_items)
         user_codes = self._user_codes(users, unknown_users, extra_users)
         item_codes = self._item_codes(items, unknown_items, extra_items)
@@ -461,7 +461,7 @@ class DebiasedRecommender(Configurable):
         rated = (known == codes) & (self.seen_.starts[known + 1] > self.seen_.starts[known])
         own = FEATURES if self.scorer_.feature_columns("user") else POPULARITY
         scored_by = torch.where(rated, MODEL, own).masked_fill(codes < 0, POPULARITY)
-        asked = Asked(
+        ranked = RankedUsers(
             ids=self.user_ids_.column if users is None or len(codes) == 0 else as_column(users),
             codes=torch.where(place < 0, codes, -1),
             vectors=extra_users.vectors,
@@ -469,8 +469,8 @@ class DebiasedRecommender(Configurable):
             scored_by=scored_by,
         )
         if filter_seen:
-            asked = replace(asked, hidden=((self.seen_, asked.codes),))
-        return self._result(self._ranked(asked, k, candidates, exclude, extra_items), given, new_items)
+            ranked = replace(ranked, hidden=((self.seen_, ranked.codes),))
+        return self._result(self._ranked(ranked, k, candidates, exclude, extra_items), given, new_items)
 
     def recommend_for(
         self,
@@ -500,12 +500,12 @@ class DebiasedRecommender(Configurable):
         ids, vectors, log = self._folded("recommend_for", ratings, new_users)
         rows = torch.arange(len(vectors))
         learned = any(member.row_columns("user") for member in self._members(self.scorer_))
-        asked = Asked(
+        ranked = RankedUsers(
             ids, torch.full_like(rows, -1), vectors, rows, torch.full_like(rows, FOLD_IN if learned else POPULARITY)
         )
         if filter_seen:
-            asked = replace(asked, hidden=((Seen.of(log), rows),))
-        lists = self._ranked(asked, k, candidates, exclude, self._new_rows("item", new_items))
+            ranked = replace(ranked, hidden=((Seen.of(log), rows),))
+        lists = self._ranked(ranked, k, candidates, exclude, self._new_rows("item", new_items))
         return self._result(lists, ratings, new_items)
 
     def predict_for(
@@ -519,7 +519,7 @@ class DebiasedRecommender(Configurable):
         extra = self._new_rows("item", new_items)
         codes = torch.from_numpy(self._item_codes(items, "error", extra)).long()
         if users is None and len(vectors) > 1:
-            raise DataError(f"`users` must say whose item each is, as `ratings` are those of {len(vectors)} users.")
+            raise DataError(f"`users` must name the user of each item, as `ratings` are those of {len(vectors)} users.")
         owners = np.zeros(len(codes), int) if users is None else Vocabulary(ids).require(users, "user")
         if len(owners) != len(codes):
             raise DataError(f"`users` and `items` must have equal lengths, got {len(owners)} and {len(codes)}.")
@@ -551,19 +551,19 @@ class DebiasedRecommender(Configurable):
             parts.append(fold_in(member, loss, given, count, features).float())
         return log.user_ids.column, self._joined("user", parts), log
 
-    def _ranked(self, asked: Asked, k: int, candidates: Any, exclude: Any, new_items: NewRows) -> pl.DataFrame:
+    def _ranked(self, ranked: RankedUsers, k: int, candidates: Any, exclude: Any, new_items: NewRows) -> pl.DataFrame:
         """The lists of some users as a frame."""
         check_number("k", k, at_least=1, integer=True)
-        columns, excluded, hidden = self._choice(asked, self._ids(candidates, "item"), exclude, new_items.ids)
-        asked = replace(asked, hidden=(*asked.hidden, *hidden))
-        linear = len(asked.vectors) > 0 or len(new_items.vectors) > 0
+        columns, excluded, hidden = self._choice(ranked, self._ids(candidates, "item"), exclude, new_items.ids)
+        ranked = replace(ranked, hidden=(*ranked.hidden, *hidden))
+        linear = len(ranked.vectors) > 0 or len(new_items.vectors) > 0
         tables = self._vectors() if linear else None
         size = max(1, BLOCK_SCORES // len(new_items.ids))
         with one_thread():
             blocks = []
-            for rows in torch.split(torch.arange(len(asked.codes)), size):
-                scores = self._scores(asked, rows, new_items, tables)
-                for pairs, users in asked.hidden:
+            for rows in torch.split(torch.arange(len(ranked.codes)), size):
+                scores = self._scores(ranked, rows, new_items, tables)
+                for pairs, users in ranked.hidden:
                     pairs.hide(scores, users[rows])
                 scores[:, excluded] = -torch.inf
                 blocks.append(_top(scores, rows, k, columns))
@@ -571,11 +571,11 @@ class DebiasedRecommender(Configurable):
             blocks = [_top(torch.zeros(0, len(new_items.ids)), torch.arange(0), k, columns)]
         rows, items, scores, ranks = (torch.cat(parts) for parts in zip(*blocks, strict=True))
         return table(
-            user_id=gather(asked.ids, rows.numpy()),
+            user_id=gather(ranked.ids, rows.numpy()),
             item_id=new_items.ids.decode(items.numpy()),
             score=scores.numpy(),
             rank=ranks.int().numpy(),
-            scored_by=pl.Series(SCORED_BY).gather(self._scored_by(asked.scored_by[rows], items).numpy()),
+            scored_by=pl.Series(SCORED_BY).gather(self._scored_by(ranked.scored_by[rows], items).numpy()),
         )
 
     def _scored_by(self, of_users: Tensor, items: Tensor) -> Tensor:
@@ -586,9 +586,9 @@ class DebiasedRecommender(Configurable):
             new = new | (counts[items.clamp(max=len(counts) - 1)] == 0)
         return torch.where(new & (of_users != POPULARITY), FEATURES, of_users)
 
-    def _scores(self, asked: Asked, rows: Tensor, new: NewRows, tables: tuple[Tensor, Tensor] | None) -> Tensor:
+    def _scores(self, ranked: RankedUsers, rows: Tensor, new: NewRows, tables: tuple[Tensor, Tensor] | None) -> Tensor:
         """The logits of all items, new ones behind those of the log, for a block of users."""
-        codes, place = asked.codes[rows], asked.place[rows]
+        codes, place = ranked.codes[rows], ranked.place[rows]
         scores = self.scorer_.grid(codes.clamp(min=0).to(self.item_rates_.device)).cpu()
         rates, unknown = self.item_rates_.cpu(), (codes < 0) & (place < 0)
         scores[unknown] = torch.logit(rates, eps=1e-6)
@@ -597,17 +597,17 @@ class DebiasedRecommender(Configurable):
         user_table, item_table = tables
         folded = place >= 0
         if folded.any():
-            scores[folded] = asked.vectors[place[folded]] @ item_table.T
+            scores[folded] = ranked.vectors[place[folded]] @ item_table.T
         if not len(new.vectors):
             return scores
         vectors = user_table[codes.clamp(min=0)]
-        vectors[folded] = asked.vectors[place[folded]] if folded.any() else vectors[folded]
+        vectors[folded] = ranked.vectors[place[folded]] if folded.any() else vectors[folded]
         of_new = vectors @ new.vectors.T
         of_new[unknown] = torch.logit(rates.mean(), eps=1e-6)
         return torch.cat([scores, of_new], 1)
 
     def _choice(
-        self, asked: Asked, candidates: Any, exclude: Any, ids: Vocabulary
+        self, ranked: RankedUsers, candidates: Any, exclude: Any, ids: Vocabulary
     ) -> tuple[Tensor | None, Tensor, list[tuple[Seen, Tensor]]]:
         """(columns of candidates, columns to leave out for all, pairs to leave out)."""
         columns, excluded, hidden = None, torch.arange(0), []
@@ -618,11 +618,11 @@ class DebiasedRecommender(Configurable):
             columns = torch.from_numpy(codes).long()
         pairs = pair_columns(exclude, self.log_facts_["columns"])
         if pairs is not None:
-            users = Vocabulary.of(asked.ids)
+            users = Vocabulary.of(ranked.ids)
             owners, items = users.encode(pairs[0]), ids.encode(pairs[1])
             known = (owners >= 0) & (items >= 0)
             seen = Seen.of_pairs(owners[known], items[known], len(users))
-            hidden.append((seen, torch.from_numpy(users.encode(asked.ids)).long()))
+            hidden.append((seen, torch.from_numpy(users.encode(ranked.ids)).long()))
         elif exclude is not None:
             codes = ids.encode(exclude)
             excluded = torch.from_numpy(codes[codes >= 0]).long()

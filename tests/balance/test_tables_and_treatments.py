@@ -267,7 +267,7 @@ def test_treatments_are_tuned_predicted_and_shown_by_group():
         ({"treatment": ["yes", "no", "no"] * 20}, "got 'yes' in row 0"),
         ({"treatment": [1, 0]}, r"got shape \(2,\)"),
         ({"treatment": [True] * 60}, "all are treated, and there is nothing to compare"),
-        ({"X": pd.DataFrame({"a": np.arange(60) % 7, "t": [1, 0, 0] * 20})}, "column 't' tells the treated from"),
+        ({"X": pd.DataFrame({"a": np.arange(60) % 7, "t": [1, 0, 0] * 20})}, "column 't' separates the treated from"),
         ({"sample_weight": [-1.0] * 60}, "`sample_weight` must be finite, >= 0"),
     ],
 )

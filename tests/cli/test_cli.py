@@ -374,7 +374,7 @@ def test_a_test_file_is_biased_unless_said_to_be_uniform(
     assert main(fit) == 0
     text = capsys.readouterr().out
     assert "On biased ratings, weighted to estimate metrics over all pairs; naive: of the pairs" in text
-    assert "say --test-kind uniform" in " ".join(text.split())
+    assert "add --test-kind uniform" in " ".join(text.split())
     assert "taken as probe" not in text
     assert main(["evaluate", str(out), test, "--test-kind", "uniform"]) == 0
     assert capsys.readouterr().out.startswith("On ratings of pairs drawn at random (unbiased):")
@@ -382,7 +382,7 @@ def test_a_test_file_is_biased_unless_said_to_be_uniform(
     text = capsys.readouterr().out
     assert "On ratings of pairs drawn at random (unbiased):" in text
     assert "taken as probe" in text
-    assert "say --test-kind" not in text
+    assert "add --test-kind" not in text
     assert main(["evaluate", str(out), test]) == 0  # the run knows that this file is uniform
     assert capsys.readouterr().out.startswith("On ratings of pairs drawn at random (unbiased)")
     assert main(["evaluate", str(out), "simulated", "--test-kind", "uniform"]) == 2

@@ -417,7 +417,7 @@ def test_weights_of_text_are_one_short_error(logs, model) -> None:
 def test_scores_of_a_biased_holdout_without_a_training_log_say_that_rows_count_alike(logs) -> None:
     scores = np.random.default_rng(0).random(len(logs[2]))
     assert str(cp.evaluate(scores, logs[2])).endswith("For estimates over all pairs give `train`.")
-    assert str(cp.evaluate(scores, replace(logs[2], sample=None))).endswith('say sample="biased".')
+    assert str(cp.evaluate(scores, replace(logs[2], sample=None))).endswith('If users chose them, add sample="biased".')
     assert cp.evaluate(scores, replace(logs[2], sample="uniform")).assumption == ""
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import counterpoise as cp
 from counterpoise import ConfigError, Dataset, ExposureCovariate, MNARLikelihood
-from counterpoise.imputation.mnar import LabelPropensities, exposure_loss, label_given_unobserved, label_propensities
+from counterpoise.imputation.mnar import LabelPropensities, exposure_loss, label_propensities
 from counterpoise.models.base import Scorer
 from counterpoise.probability import shrink_by_error
 from counterpoise.risks import error
@@ -60,14 +60,9 @@ def test_unobserved_gradient_is_log_loss_against_the_imputed_label(logits: Tenso
     """-log(1 - m(R)) has the gradient R - r~, r~ = P(label = 1 | not observed) held fixed."""
     mixed = OF.negative + (OF.positive - OF.negative) * torch.sigmoid(logits)
     (gradient,) = torch.autograd.grad(-torch.log(1 - mixed).sum(), logits)
-    label = label_given_unobserved(torch.sigmoid(logits), OF).detach()
+    label = (torch.sigmoid(logits) * (1 - OF.positive) / (1 - mixed)).detach()
     (expected,) = torch.autograd.grad(error(label, logits).sum(), logits)
     assert torch.allclose(gradient, expected, atol=1e-6)
-
-
-def test_label_given_unobserved_is_that_of_counting() -> None:
-    """Of 100 pairs 30 are positive, of which 18 are not observed, nor are 56 of the 70 others."""
-    assert float(label_given_unobserved(torch.tensor(0.3), OF)) == pytest.approx(18 / (18 + 56))
 
 
 def test_risk_and_exposure_loss_are_the_full_likelihood(logits: Tensor) -> None:

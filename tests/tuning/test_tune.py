@@ -426,11 +426,11 @@ def test_bad_search_is_an_error_with_its_reason(search: dict[str, Any], message:
         search_space("mf", {"epochs": 3}, 1000, "own", search)
 
 
-def test_missing_value_and_empty_space_are_errors() -> None:
+def test_missing_value_and_empty_space_are_errors(dataset: cp.Dataset) -> None:
     with pytest.raises(cp.ConfigError, match="--search l2=1:64:log"):
         parse_words(["l2"])
     with pytest.raises(cp.ConfigError, match="nothing to search"):
-        search_space("mf", {}, 1000, "own")
+        cp.tune(dataset, "mf", space="own")
     with pytest.raises(cp.ConfigError, match="`space` must be one of"):
         search_space("mf", {}, 1000, "wide")
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Vector = NDArray[np.float64]
 Step = tuple[Vector, Vector, Vector]
 
+ACCURACY = 1e-14  # of the complementarity gap
 MAX_STEPS = 60  # of the interior point method; Mehrotra's needs 10 to 30
 MIN_STEP, CENTRING = 0.1, 0.2  # a step shorter than the first is redone towards the centre, at this share of the gap
 ACTIVE_RATIO = 1e-4  # slack over multiplier below which an inequality is active; a larger one spoils the last digits
@@ -45,16 +46,14 @@ def solve_positive(matrix: Vector, right: Vector) -> Vector | None:
     return solution if failed == 0 else None
 
 
-def solve_box_l1(
-    hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector, accuracy: float
-) -> Vector:
+def solve_box_l1(hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector) -> Vector:
     """The argmin over |l_j| <= bound_j of gradient'd + d' hessian d / 2 + sum_j l1_j |l_j|, d = l - start.
 
     First by guessing that zeros, signs and bounds stay as they are in `start`; else by an interior point method
-    (Mehrotra, 1992) that stops when the complementarity gap is below `accuracy`.
+    (Mehrotra, 1992) that stops when the complementarity gap is below `ACCURACY`.
     """
     guess = _with_same_active_set(hessian, gradient, start, l1, bound)
-    return _by_interior_point(hessian, gradient, start, l1, bound, accuracy) if guess is None else guess
+    return _by_interior_point(hessian, gradient, start, l1, bound) if guess is None else guess
 
 
 def _with_same_active_set(hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector) -> Vector | None:
@@ -77,9 +76,7 @@ def _with_same_active_set(hessian: Vector, gradient: Vector, start: Vector, l1: 
     return value if bool((right_side & held).all()) else None
 
 
-def _by_interior_point(
-    hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector, accuracy: float
-) -> Vector:
+def _by_interior_point(hessian: Vector, gradient: Vector, start: Vector, l1: Vector, bound: Vector) -> Vector:
     """With l = plus - minus, both in [0, bound]: the two parts share one Cholesky factor of hessian + diagonal.
 
     Coordinates that the multipliers show to lie at zero or at a bound are set there. Never worse than `start`.
@@ -89,7 +86,7 @@ def _by_interior_point(
         smooth = gradient + hessian @ (state.value - start)
         residual = np.stack([smooth, -smooth]) + l1 - state.lower + state.upper
         product = state.complementarity()
-        if product <= accuracy and (abs(residual).max() <= accuracy or product <= 1e-3 * accuracy):
+        if product <= ACCURACY and (abs(residual).max() <= ACCURACY or product <= 1e-3 * ACCURACY):
             break
         diagonal = state.lower / state.parts + state.upper / state.slack
         factor = robust_cholesky(hessian + np.diag(diagonal[0] * diagonal[1] / diagonal.sum(0)))

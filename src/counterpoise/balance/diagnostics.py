@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from counterpoise.balance.covariate_balance import FeatureBalance
 
 Vector = NDArray[np.float64]
-HELD_OUT_SEED = 0x9E3779B9  # added to the seed: beyond 2^31, so that no balancer draws the same functions
-MIN_HELD_OUT = 10  # functions; fewer tell nothing about balance elsewhere
+HELD_OUT_SEED = 0x9E3779BA  # beyond 2^31, so that no balancer draws the same functions
+HELD_OUT_FUNCTIONS = 200  # drawn for it
+MIN_HELD_OUT = 10  # functions; fewer are no measure of balance elsewhere
 MIN_EFFECTIVE_SHARE = 0.05  # of the rows: below, a weighted mean has more than 4.5 times the error of a plain one
 NEARBY_QUANTILE = 0.99  # of the distances of observed rows to their nearest neighbour: what counts as nearby
 
@@ -76,8 +77,6 @@ def held_out_imbalance(
     weights: Tensor,
     population: Population,
     kernel: Kernel | None = None,
-    functions: int = 200,
-    seed: int = 1,
     balanced_at: Tensor | None = None,
 ) -> dict[str, float] | None:
     """Imbalance of kernel functions that were not balanced: centres drawn anew from the population.
@@ -86,7 +85,7 @@ def held_out_imbalance(
     `rms_sd`: root mean square imbalance in population standard deviations; `max_sd` the largest; `mmd`: the root of
     v'K^-1 v, the largest bias of any function in their span with RKHS norm 1.
     """
-    found = held_out_imbalances(observed, [weights], population, kernel, functions, seed, balanced_at)
+    found = held_out_imbalances(observed, [weights], population, kernel, balanced_at)
     return None if found is None else found[0]
 
 
@@ -95,14 +94,12 @@ def held_out_imbalances(
     weights: Sequence[Tensor],
     population: Population,
     kernel: Kernel | None = None,
-    functions: int = 200,
-    seed: int = 1,
     balanced_at: Tensor | None = None,
 ) -> list[dict[str, float]] | None:
     """`held_out_imbalance` under several weights, of the same functions."""
-    generator = torch.Generator().manual_seed(HELD_OUT_SEED + seed)
+    generator = torch.Generator().manual_seed(HELD_OUT_SEED)
     kernel = (kernel or Gaussian()).with_bandwidth(population.draw(2 * BANDWIDTH_PAIRS, generator))
-    centres = _draw_others(population, functions, generator, balanced_at)
+    centres = _draw_others(population, HELD_OUT_FUNCTIONS, generator, balanced_at)
     if len(centres) < MIN_HELD_OUT:
         return None
     mean, deviation = population.kernel_moments(kernel, centres)

@@ -500,7 +500,7 @@ class TreatmentBalancer(BaseEstimator):  # type: ignore[misc]
     target: Target = "ate"
 
     def fit(self, X: Any, treatment: Any = None, *, sample_weight: Any = None) -> Self:
-        """Weight the rows of the covariates `X`, of which `treatment` says who was treated: 1 and 0, or true and false.
+        """Weight the rows of the covariates `X`, with `treatment` of each: 1 and 0, or true and false.
 
         `sample_weight`: sampling weights, both of the rows that are weighted and of those to resemble.
         """
@@ -598,8 +598,8 @@ class TreatmentBalancer(BaseEstimator):  # type: ignore[misc]
 
 
 def as_treatment(treatment: Any, rows: int, both: bool = True) -> Tensor:
-    """Who was treated, as booleans; `both`: there are treated and controls."""
-    rule = f"`treatment` must say of each of the {rows} rows whether it was treated, as 1 and 0 or true and false"
+    """The treatment of each row as booleans; `both`: there must be treated rows and controls."""
+    rule = f"`treatment` must have a value for each of the {rows} rows, treated or not, as 1 and 0 or true and false"
     if treatment is None or np.shape(treatment) != (rows,):
         raise DataError(f"{rule}, got {'None' if treatment is None else f'shape {np.shape(treatment)}'}.")
     column = as_series("treatment", treatment)
@@ -622,7 +622,7 @@ def _check_not_treatment(names: Sequence[str], matrix: Tensor, treated: Tensor) 
     if bool(constant.any()):
         name = names[int(constant.nonzero()[0])]
         raise DataError(
-            f"column {name!r} tells the treated from the controls: no weights can balance it. Leave it out."
+            f"column {name!r} separates the treated from the controls: no weights can balance it. Leave it out."
         )
 
 

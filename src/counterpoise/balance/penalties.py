@@ -75,7 +75,7 @@ class Hinge(Penalty):
         return float(self.tolerance @ np.where(dual == 0, -abs(change), np.sign(dual) * change))
 
     def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
-        return solve_box_l1(hessian, -imbalance, dual, self.tolerance, self.bound, accuracy=1e-14)
+        return solve_box_l1(hessian, -imbalance, dual, self.tolerance, self.bound)
 
     def gap(self, dual: Vector, imbalance: Vector) -> float:
         """sum_j [gamma_j (|tau_j| - C_j)+ - l_j tau_j + C_j |l_j|].

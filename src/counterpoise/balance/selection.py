@@ -92,7 +92,7 @@ def _solve_in_place(matrix: Tensor, right: Tensor) -> Tensor:
 
 
 def greedy_worst_case(
-    rows: Rows, mean: Tensor, covariance: Tensor, count: int, base: Tensor | None = None
+    rows: Rows, mean: Tensor, covariance: Tensor, count: int, base: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """(mixing (M, J), relative strengths (J,)) of functions, each the worst under weights balancing those before.
 

@@ -680,7 +680,7 @@ def _names(argument: str, names: Names, known: Collection[str]) -> list[str]:
     return chosen
 
 
-def study_sheet(rows: Sequence[Row], data: str, protocol: str = "schnabel", error: str | None = None) -> Sheet:
+def study_sheet(rows: Sequence[Row], data: str, protocol: str, error: str | None) -> Sheet:
     """An estimator in each row, the prediction matrices side by side."""
     construction = CONSTRUCTIONS[protocol]
     title = f"Estimates of the {error or construction.errors[0]} error of six predictions, {data}, protocol {protocol}"
@@ -714,7 +714,7 @@ def fitted_sheet(rows: Sequence[Row]) -> Sheet:
     return _sheet(rows, "Estimates of the ideal loss of trained predictors, simulated logs", "logs", notes)
 
 
-def _sheet(rows: Sequence[Row], title: str, draws: str, notes: tuple[str, ...] = ()) -> Sheet:
+def _sheet(rows: Sequence[Row], title: str, draws: str, notes: tuple[str, ...]) -> Sheet:
     facts = summary(rows)
     matrices = list(dict.fromkeys(fact["matrix"] for fact in facts))
     cells: dict[str, dict[str, Value]] = {}

@@ -24,7 +24,7 @@ from counterpoise.config import Measure, Space
 from counterpoise.imputation.mnar import MNARLikelihood
 from counterpoise.methods import configure
 from counterpoise.recommender import DebiasedRecommender
-from counterpoise.tuning.search_space import Dimension, dimensions_of
+from counterpoise.tuning.search_space import Dimension, search_space
 from counterpoise.tuning.tune import tune
 
 FOLDS = 5
@@ -74,7 +74,7 @@ class TuningJob:
     @cached_property
     def dimensions(self) -> list[Dimension]:
         """What is searched; nothing where all settings of the method are fixed."""
-        return dimensions_of(self.job.method, self.fixed, 1, self.space, build=self.build)
+        return search_space(self.job.method, self.fixed, 1, self.space, build=self.build)
 
     @cached_property
     def config_hash(self) -> str:

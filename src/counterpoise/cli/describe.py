@@ -22,7 +22,6 @@ from counterpoise.report.summary import compare_sentence
 from counterpoise.runs import counted
 from counterpoise.training.summary import correction_sentences
 
-NO_KINDS: Mapping[str, Any] = {}  # a test of ratings, for a model of ratings
 NOT_EVALUATED = (
     "Not evaluated: there is no test, so nothing tells whether this is better than a plain model. Hold rows of the log "
     "out with --holdout 0.2, or give --test FILE."
@@ -61,9 +60,9 @@ def method_text(name: str) -> str:
     model, method = make(name), METHODS[canonical_name(name)]
     labelled = {"weights": _about(model.weights), "risk": model.risk, "imputation": _about(model.imputation)}
     labelled |= {"right when": method.when, "needs": method.needs, "citation": method.citation}
-    asked = "" if name == method.name else f"{name}: "
+    prefix = "" if name == method.name else f"{name}: "
     lines = [
-        f"{asked}{method.name} ({method.title}), {method.year}, family: {method.family}",
+        f"{prefix}{method.name} ({method.title}), {method.year}, family: {method.family}",
         "",
         *textwrap.wrap(method.about, WIDTH),
         "",
@@ -158,8 +157,8 @@ def bullets(title: str, lines: Sequence[str]) -> str:
     return "\n".join([title, *found] if title else found)
 
 
-def read_line(dataset: Dataset, told: bool) -> str:
-    """What the training log is; of clicks and impressions why, and what changes that unless `told` by an option."""
+def read_line(dataset: Dataset, feedback_given: bool) -> str:
+    """The training log in a line; for clicks and impressions also why, and what changes that if nobody gave it."""
     log, words = dataset.train, words_of(dataset.train.feedback)
     users, items = log.shape
     line = f"{dataset.name}: {words.count(len(log))} of {counted(items, 'item')} by {counted(users, 'user')}"
@@ -168,7 +167,7 @@ def read_line(dataset: Dataset, told: bool) -> str:
         positive = f"; {log.labels.mean():.1%} are positive" if log.in_memory else ""
         return f"{line}{positive}{f' (rated {log.threshold:g} or more)' if log.threshold is not None else ''}."
     clicked = f"; {log.labels.mean():.1%} of them clicked" if log.feedback == "impressions" else ""
-    way = "" if told else "; --feedback changes that"
+    way = "" if feedback_given else "; --feedback changes that"
     return f"{line}{clicked}; {words.log}{way}."
 
 
@@ -178,9 +177,9 @@ def percent(share: float) -> str:
     return f"{100 * share:.{digits}f}%"
 
 
-def read_lines(dataset: Dataset, told: bool) -> list[str]:
+def read_lines(dataset: Dataset, feedback_given: bool) -> list[str]:
     """What was read: the log, the names of items, and the probe."""
-    lines, words = [read_line(dataset, told)], words_of(dataset.train.feedback)
+    lines, words = [read_line(dataset, feedback_given)], words_of(dataset.train.feedback)
     if "item_names" in dataset.description:
         lines.append(f"Names: {dataset.description['item_names']}.")
     if dataset.probe is not None:
@@ -197,9 +196,9 @@ def _tested(kinds: Mapping[str, Any]) -> str:
 def evaluation_title(
     sample: str | None,
     protocol: str,
-    by: str | None = None,
-    weighted: bool = False,
-    kinds: Mapping[str, Any] = NO_KINDS,
+    by: str | None,
+    weighted: bool,
+    kinds: Mapping[str, Any],
 ) -> str:
     """The heading of metrics, by how the pairs of the test were collected; `by` names a hold-out of the log."""
     tested, trained = _tested(kinds), "; pairs that were trained on count too" if protocol == "paper" else ""
@@ -281,13 +280,13 @@ def comparison_line(differences: Mapping[str, Mapping[str, Difference]], feedbac
     return compare_sentence(verdicts, f"plain {name.upper()}" if name in ("mf", "wmf") else name)
 
 
-def evaluated_on(known: Mapping[str, Any], kind_was_said: bool) -> list[str]:
-    """What the test is, what was left out of it, and its cold users and items; `known`: the dataset's description."""
+def evaluated_on(known: Mapping[str, Any], kind_given: bool) -> list[str]:
+    """The test, what was left out of it, and its cold users and items; `known`: the dataset's description."""
     tested = _tested(known)
     lines = [f"Test: {known['test_rows']:,} {tested}."]
-    if known["test_sample"] == "biased" and tested != "clicks" and "by" not in known and not kind_was_said:
+    if known["test_sample"] == "biased" and tested != "clicks" and "by" not in known and not kind_given:
         lines[0] += (
-            " They count as biased. If their pairs were drawn at random from all pairs, say --test-kind uniform: then "
+            " They count as biased. If their pairs were drawn at random from all pairs, add --test-kind uniform: then "
             "metrics are unbiased, and a part can serve as probe."
         )
     removed = {"removed_as_in_train": "in the log", "removed_as_probe": "taken as probe"}

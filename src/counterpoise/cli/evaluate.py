@@ -106,7 +106,7 @@ def evaluate(
     if out is not None:
         write_text(out, to_json(facts, indent=2) + "\n")
     protocol = getattr(result, "protocol", "honest")
-    title = evaluation_title(known["sample"], protocol, weighted=hasattr(result, "naive"), kinds=known)
+    title = evaluation_title(known["sample"], protocol, by=None, weighted=hasattr(result, "naive"), kinds=known)
     lines = [title, "", words_of(known["trained_on"])(str(result)), *cold_sentences(known)]
     if known["not_used"]:
         listed = " and ".join(known["not_used"])

@@ -82,8 +82,8 @@ def fit(
         counterpoise fit ratings.csv --threshold 4 --probe uniform.csv --out runs/mine
         counterpoise fit clicks.csv --feedback clicks --holdout 0.2 --by leave-last
     """
-    words = [f"{name}={value}" for name, value in training.given().items()]
-    configuration = fit_config(method, data, columns, holdout, evaluation, scale, settings=words)
+    settings = [f"{name}={value}" for name, value in training.given().items()]
+    configuration = fit_config(method, data, columns, holdout, evaluation, scale, settings=settings)
 
     from counterpoise.data.files import title_of
     from counterpoise.runs import drop_stopped, fit_and_evaluate, prepare
@@ -92,7 +92,7 @@ def fit(
 
     if output.out is not None:
         check_folder(output.out)
-    told = configuration.feedback is not None
+    feedback_given = configuration.feedback is not None
     configuration, dataset = prepare(configuration)
     out = output.out or Path("runs") / f"{title_of(configuration.data)}-{configuration.method}"
     check_folder(out)
@@ -108,26 +108,26 @@ def fit(
         own = {"configuration": fitted.model.to_config(), "parts": fitted.model.facts_}
         show_json({"run": str(out), "report": page and str(page), **own, **fitted.facts()})
     if output.visible:
-        show_fit(fitted, out, page, told)
+        show_fit(fitted, out, page, feedback_given)
 
 
-def show_fit(fitted: Fitted, out: Path, page: Path | None, told: bool) -> None:
+def show_fit(fitted: Fitted, out: Path, page: Path | None, feedback_given: bool) -> None:
     """Print what was read, what was corrected and how sure that is, how good the model is, and what to do next."""
     from counterpoise.cli import describe
     from counterpoise.data.feedback import words_of
     from counterpoise.runs import counted
 
     configuration, model, dataset = fitted.configuration, fitted.model, fitted.dataset
-    method, known, say = str(configuration.method), dataset.description, words_of(dataset.train.feedback)
+    method, known, words = str(configuration.method), dataset.description, words_of(dataset.train.feedback)
     kinds = {"trained_on": known["feedback"], "feedback": known.get("test_feedback")}
-    read = describe.read_lines(dataset, told)
+    read = describe.read_lines(dataset, feedback_given)
     if dataset.test is not None:
         read += describe.evaluated_on(known | kinds, configuration.test_kind is not None)
     print_line(describe.bullets("What was read", read))
     corrected = describe.fit_lines(model.facts_, len(model.ratio_))
     if configuration.users or configuration.items:
         corrected += describe.features_lines(model)
-    corrected = [say(line) for line in corrected]
+    corrected = [words(line) for line in corrected]
     epochs = counted(model.history_.best_epoch, "epoch")
     title = f"\nWhat was corrected ({method}, fitted in {fitted.seconds:.1f} s, {epochs})"
     print_line(describe.bullets(title, corrected))
@@ -147,7 +147,7 @@ def show_fit(fitted: Fitted, out: Path, page: Path | None, told: bool) -> None:
         protocol, by = configuration.protocol, known.get("by")
         print_line(describe.wrapped(describe.evaluation_title(known["test_sample"], protocol, by, weighted, kinds)))
         print_line("\n".join(describe.beside_baselines(method, found, fitted.baselines, fitted.differences)))
-        notes = [say(note) for note in describe.table_notes(found)]
+        notes = [words(note) for note in describe.table_notes(found)]
         if fitted.unweighted is not None:
             notes.append(f"No weighted estimates: {fitted.unweighted}")
         print_line(describe.bullets("", notes))

@@ -155,7 +155,7 @@ REPEATED_HELP = (
     "counts clicks and refuses other repeats."
 )
 Repeated = Annotated[Duplicates | None, option(REPEATED_HELP, metavar="RULE", shown="auto")]
-FEEDBACK_HELP = "Say what the rows are: ratings, clicks (positives alone), or impressions (shown, clicked or not)."
+FEEDBACK_HELP = "Read the rows as ratings, clicks (positives alone), or impressions (shown, clicked or not)."
 Kind = Annotated[Feedback | None, option(FEEDBACK_HELP, metavar="KIND", shown="by the labels")]
 ENGINE_HELP = "Read and balance logs beyond memory by threads of this process (local), or by Ray (ray)."
 ADDRESS_HELP = "Use the Ray cluster at this address: auto or HOST:PORT."
@@ -166,9 +166,7 @@ UNKNOWN_USERS_HELP = (
 UnknownUsers = Annotated[Unknown, option(UNKNOWN_USERS_HELP, metavar="RULE", panel="Data")]
 UNKNOWN_ITEMS_HELP = "For items that the log does not have: stop (error), or score them by the user's mean (popular)."
 UnknownItems = Annotated[Unknown, option(UNKNOWN_ITEMS_HELP, metavar="RULE", panel="Data")]
-TEST_KIND_HELP = (
-    "Say how the pairs of the test were collected: drawn at random from all pairs (uniform), or not (biased)."
-)
+TEST_KIND_HELP = "Take the pairs of the test as drawn at random from all pairs (uniform), or as selected (biased)."
 FATES = "stop (error), leave them out (drop), or predict them from what is known of the other side (popular)."
 COLD_HELP = f"For test rows of {{0}}s without rows in the log: {FATES}"
 UNKNOWN_HELP = f"For test rows of {{0}}s that the run does not know: {FATES}"

@@ -96,14 +96,14 @@ def recommend(
 
     if out is not None:
         check_table_name(out)
-    asked = read_ids("users", users, users_file)
+    user_ids = read_ids("users", users, users_file)
     among = read_ids("candidates", candidates, candidates_file)
     without = read_ids("exclude", exclude, exclude_file)
     if exclude_pairs is not None and without is not None:
         raise ConfigError(
             "give --exclude or --exclude-pairs, not both: write the items to leave out into the file of pairs."
         )
-    if ratings is not None and asked is not None:
+    if ratings is not None and user_ids is not None:
         raise ConfigError("give --users (users of the log) or --ratings (users whom it does not have), not both.")
     with working("recommending", output.visible):
         model = load_model(run)
@@ -119,7 +119,7 @@ def recommend(
             reading = given(ratings, "rating") | ({} if rating_col is None else {"rating_col": rating_col})
             frame = model.recommend_for(read_ratings(ratings, **reading, clicks=model.feedback == "clicks"), **choice)
         else:
-            frame = model.recommend(asked, unknown_users=unknown_users, **choice)
+            frame = model.recommend(user_ids, unknown_users=unknown_users, **choice)
     if out is not None:
         write_table(frame, out)
         output.show({"rows": len(frame), "out": str(out)}, f"{len(frame):,} rows written to {out}")

@@ -97,7 +97,7 @@ def report_beside(
     run: Path,
     model: DebiasedRecommender,
     dataset: Dataset,
-    baseline: bool | DebiasedRecommender = True,
+    baseline: bool | DebiasedRecommender,
     *,
     visible: bool,
 ) -> Path:

@@ -100,14 +100,14 @@ def tune(
     own_space = parse_words(search.search or [])
     if out is not None:
         check_folder(out)
-    told, engine = configuration.feedback is not None, configuration.engine
+    feedback_given, engine = configuration.feedback is not None, configuration.engine
     configuration, dataset = prepare(configuration.model_copy(update={"engine": "local"}))  # Ray fits folds, reads none
     configuration = configuration.model_copy(update={"engine": engine})
     method_name = str(configuration.method)
     title = f"{title_of(configuration.data)}-{method_name}"
     out = out or Path("runs") / f"tune-{title}"
     check_folder(out)
-    log, unbiased, announced = dataset.train, dataset.probe, read_line(dataset, told)
+    log, unbiased, announced = dataset.train, dataset.probe, read_line(dataset, feedback_given)
     del dataset  # and with it the test, which must not be used below
     out.mkdir(parents=True, exist_ok=True)
     own_storage = search.storage is None

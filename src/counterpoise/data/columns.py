@@ -38,7 +38,7 @@ def names_in(columns: Collection[str], own: Mapping[str, str], roles: Sequence[s
     return {role: usual if name not in columns and usual in columns else name for role, (name, usual) in names.items()}
 
 
-def rating_columns(ratings: Any, own: Mapping[str, str], clicks: bool = False) -> tuple[Any, Any, Any]:
+def rating_columns(ratings: Any, own: Mapping[str, str], clicks: bool) -> tuple[Any, Any, Any]:
     """(users, items, ratings) of new users: of a frame, of {item: rating}, or of a list of (item, rating).
 
     Without a column of users they are those of one user, "new". `own`: the names of columns in the log. A frame of

@@ -184,8 +184,8 @@ def read_kuairec_small(
 def read_movielens_100k(folder: Path, threshold: float | None, rng: np.random.Generator) -> Logs:
     """u.data (tabs), and u.user, u.item (pipes, Latin-1) where they are there. Movies have a column for each genre."""
     log = read_log(folder / "u.data", header=MOVIELENS_LOG, separator="\t", threshold=threshold)
-    users = _if_there(folder / "u.user", lambda file: read_unquoted(file, "|", MOVIELENS_USERS, "latin-1"))
-    items = _if_there(folder / "u.item", lambda file: read_unquoted(file, "|", MOVIELENS_ITEMS, "latin-1"))
+    users = _if_there(folder / "u.user", lambda file: read_unquoted(file, "|", MOVIELENS_USERS))
+    items = _if_there(folder / "u.item", lambda file: read_unquoted(file, "|", MOVIELENS_ITEMS))
     return _movielens(log, users, items)
 
 
@@ -196,9 +196,9 @@ def read_movielens_1m(folder: Path, threshold: float | None, rng: np.random.Gene
     """
     log = read_log(folder / "ratings.dat", header=MOVIELENS_LOG, separator="::", threshold=threshold)
     names = ("user_id", "gender", "age", "occupation", "zip_code")
-    users = _if_there(folder / "users.dat", lambda file: read_unquoted(file, "::", names, "latin-1"))
+    users = _if_there(folder / "users.dat", lambda file: read_unquoted(file, "::", names))
     columns = ("item_id", "title", "genres")
-    items = _if_there(folder / "movies.dat", lambda file: read_unquoted(file, "::", columns, "latin-1"))
+    items = _if_there(folder / "movies.dat", lambda file: read_unquoted(file, "::", columns))
     return _movielens(log, users, items)
 
 
@@ -244,8 +244,8 @@ def read_open_bandit(
     folder: Path,
     threshold: float | None,
     rng: np.random.Generator,
-    campaign: str = "all",
-    policies: Sequence[str] = POLICIES,
+    campaign: str,
+    policies: Sequence[str],
 ) -> Logs:
     """Clicks on one to three items shown in an impression, with the logged chance of each item at its position.
 
@@ -471,7 +471,7 @@ def load_dataset(
     codes.
     `read`: what turns files of your own into logs.
     `test_kind`: how the pairs of your own test were collected, "uniform" (drawn at random) or "biased", which is
-    assumed unless you say so. The probe is uniform by definition, and so are the tests of known datasets.
+    the default. The probe is uniform by definition, and so are the tests of known datasets.
     `holdout`, `by`: without a test, which rows of your log to evaluate on, as in `split`; by time with the column
     `timestamp`, if no other is named.
     `unknown_users`, `unknown_items`: what to do with rows of the test whose user or item has no row in the training
@@ -487,33 +487,57 @@ def load_dataset(
         options["feedback"] = feedback
     probe_fraction = 0.0 if feedback == "clicks" else probe_fraction
     split = Split(protocol, probe_fraction, seed, test_kind, holdout, by, unknown_users, unknown_items)
+    own = {"test": test, "probe": probe, "users": users, "items": items}
     if str(name) not in SOURCES:
         if path is not None:
             hint = did_you_mean(name, SOURCES)
             raise ConfigError(f"`path` goes with one of the names {NAMES}; {str(name)!r} is a path itself.{hint}")
-        files = _files(expanded(name), test, probe)
-        if by in ("time", "leave-last") and options.get("timestamp_col") is None:
-            options |= _usual_timestamps(files["train"], options.get("separator"))
-        try:
-            logs = read(files, users, items, threshold=threshold, **options)
-        except DataError as error:
-            known = [source.name for source in SOURCES.values() if source.find(expanded(name))]
-            rule = "give that name, and the folder as `path` (--path)"
-            raise DataError(f"{error} If the folder holds {known[0]!r}, {rule}." if known else str(error)) from None
-        about: dict[str, Any] = {"source": str(name), "threshold": threshold}
-        if logs["train"].feedback == "clicks":
-            split.probe_fraction = 0.0
-        return split.of_files(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
+        return _from_files(name, split, own, read, threshold, options)
     source = SOURCES[str(name)]
-    if any(file is not None for file in (test, probe, users, items)):
+    _check_named(source, split, own, options)
+    if source.name != "simulated":
+        return _from_source(source, path, split, threshold, feedback)
+    from counterpoise.data.simulation import simulate
+
+    if path is not None or threshold is not None or protocol != "honest":
+        raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
+    return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
+
+
+def _from_files(
+    name: AnyPath,
+    split: Split,
+    own: Mapping[str, AnyPath | None],
+    read: FilesReader,
+    threshold: float | None,
+    options: dict[str, Any],
+) -> Dataset:
+    """The dataset of files of the user's own; `own`: those besides the log."""
+    files = _files(expanded(name), own["test"], own["probe"])
+    if split.by in ("time", "leave-last") and options.get("timestamp_col") is None:
+        options |= _usual_timestamps(files["train"], options.get("separator"))
+    try:
+        logs = read(files, own["users"], own["items"], threshold=threshold, **options)
+    except DataError as error:
+        known = [source.name for source in SOURCES.values() if source.find(expanded(name))]
+        rule = "give that name, and the folder as `path` (--path)"
+        raise DataError(f"{error} If the folder holds {known[0]!r}, {rule}." if known else str(error)) from None
+    if logs["train"].feedback == "clicks":
+        split.probe_fraction = 0.0
+    about: dict[str, Any] = {"source": str(name), "threshold": threshold}
+    return split.of_files(title_of(name), logs["train"], logs.get("test"), logs.get("probe"), about)
+
+
+def _check_named(source: Source, split: Split, own: Mapping[str, Any], options: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for arguments that go with files alone."""
+    if any(file is not None for file in own.values()):
         raise ConfigError(f"`test`, `probe`, `users` and `items` go with your own files; {source.name!r} has its own.")
-    if test_kind is not None:
+    if split.test_kind is not None:
         raise ConfigError(
             f"`test_kind` goes with your own files; how the ratings of {source.name!r} were collected is known."
         )
-    refused = f"`holdout` and `by` go with your own files; {source.name!r} has a uniform test."
     if split.holds_out and source.uniform:
-        raise ConfigError(refused)
+        raise _refused_holdout(source)
     taken = {name for name, value in signature(load_dataset).parameters.items() if value.kind != value.VAR_KEYWORD}
     if source.name == "simulated":
         from counterpoise.data.simulation import simulate
@@ -523,15 +547,21 @@ def load_dataset(
         listed = ", ".join(f"`{option}`" for option in sorted(unknown))
         hint = did_you_mean(min(unknown), taken)
         raise ConfigError(f"{source.name!r} does not take {listed}: they go with files of your own.{hint}")
-    if source.name == "simulated":
-        if path is not None or threshold is not None or protocol != "honest":
-            raise ConfigError("'simulated' takes no `path` and no `threshold`, and its protocol is 'honest'.")
-        return simulate(seed=seed, probe_fraction=probe_fraction, **options).dataset
+
+
+def _refused_holdout(source: Source) -> ConfigError:
+    return ConfigError(f"`holdout` and `by` go with your own files; {source.name!r} has a uniform test.")
+
+
+def _from_source(
+    source: Source, path: AnyPath | None, split: Split, threshold: float | None, feedback: Feedback | None
+) -> Dataset:
+    """A known dataset, read from its folder."""
     if threshold is None:
         threshold = (source.click_threshold if feedback == "clicks" else None) or source.threshold
     folder, reader = find(source, path)
     found = reader(folder, threshold, split.rng)
-    about = {"source": source.title, "licence": source.licence, "citation": source.citation}
+    about: dict[str, Any] = {"source": source.title, "licence": source.licence, "citation": source.citation}
     about |= {"threshold": threshold, **found.notes}
     train = replace(found.log, sample=found.log.sample or "biased")
     if feedback is not None:
@@ -539,7 +569,7 @@ def load_dataset(
     if found.uniform is None:
         dataset = split.of_files(source.name, train, None, None, about)
     elif split.holds_out:
-        raise ConfigError(refused)
+        raise _refused_holdout(source)
     else:
         dataset = split.dataset(source.name, train, replace(found.uniform, sample="uniform"), None, about)
     return replace(dataset, item_names=found.item_names)

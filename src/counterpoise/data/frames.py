@@ -50,10 +50,10 @@ def is_plain(column: pl.Series) -> bool:
     return column.dtype.is_numeric() and not column.has_nulls()
 
 
-def column_beside(frame: Any, name: str, values: Any) -> Any:
-    """Values as a column of the kind of a narwhals frame; that of pandas has the frame's index."""
-    column = nw.new_series(name, values, backend=frame.implementation)
-    return frame.with_columns(column)[name].to_native()
+def score_column(frame: Any, values: Any) -> Any:
+    """Scores as a column of the kind of a narwhals frame; that of pandas has the frame's index."""
+    column = nw.new_series("score", values, backend=frame.implementation)
+    return frame.with_columns(column)["score"].to_native()
 
 
 def column_of(frame: Any, column: str, way_out: str = "") -> Any:

@@ -82,7 +82,7 @@ class FeedbackLog:
     `users` and `items` are codes, positions in `user_ids` and `item_ids`. D, all pairs, is `user_ids x item_ids`,
     rated or not.
     `sample`: how the pairs were collected: "uniform" (drawn at random from D, as in a randomised trial), "biased" (by
-    choices of users or a recommender), or None where nobody said. Only a uniform log gives unbiased metrics.
+    choices of users or a recommender), or None where that is not known. Only a uniform log gives unbiased metrics.
     `feedback`: what a row is: a rating (labels of both kinds), a click (positives alone: every label is 1, `ratings`
     are counts), or an impression (a pair that was shown, with label 1 if it was clicked, else 0).
     """
@@ -179,7 +179,7 @@ class FeedbackLog:
             sample=sample,
             column_names=names and dict(names),
         )
-        feedback = _told_feedback(log, name["rating"]) if feedback is None else feedback
+        feedback = _inferred_feedback(log, name["rating"]) if feedback is None else feedback
         if feedback == "clicks":
             log = log.positives()
             duplicates = ("sum" if threshold is None else "last") if duplicates == "auto" else duplicates
@@ -515,8 +515,8 @@ def _vocabulary(given: Any, column: Any) -> Vocabulary:
     return given if isinstance(given, Vocabulary) else Vocabulary(given)
 
 
-def _told_feedback(log: FeedbackLog, rating_name: str) -> Feedback:
-    """What the rows are, by their labels and the name of their column."""
+def _inferred_feedback(log: FeedbackLog, rating_name: str) -> Feedback:
+    """The kind of feedback, by the labels and the name of their column."""
     labels = log.labels
     if (labels == 1).all():
         return "clicks"

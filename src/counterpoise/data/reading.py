@@ -266,10 +266,10 @@ def read_all_columns(path: AnyPath, *, separator: str | None = None, header: Hea
     return pl.DataFrame({name: _parse_numbers(frame[name]) for name in names})
 
 
-def read_unquoted(file: Path, separator: str, header: Sequence[str], encoding: str) -> pl.DataFrame:
-    """All columns of a text file without header and quotes, in any encoding that Python knows; numbers as such."""
+def read_unquoted(file: Path, separator: str, header: Sequence[str]) -> pl.DataFrame:
+    """All columns of a Latin-1 text file without header and quotes, as in MovieLens; numbers as such."""
     check_file(file)
-    frame = read_split_text(file, {name: name for name in header}, Layout(separator, tuple(header)), encoding)
+    frame = read_split_text(file, {name: name for name in header}, Layout(separator, tuple(header)), "latin-1")
     return frame.select(_parse_numbers(column) for column in frame)
 
 

@@ -472,7 +472,7 @@ def as_numbers(column: pl.Series) -> NDArray[np.float64]:
     return numbers.fill_null(math.nan).to_numpy().copy()
 
 
-def as_years(column: pl.Series, pattern: str = "") -> NDArray[np.float64]:
+def as_years(column: pl.Series, pattern: str) -> NDArray[np.float64]:
     """Dates as years with a fraction; nan where one is missing."""
     column = column.cast(pl.String) if column.dtype == pl.Null else column
     if column.dtype == pl.String:
@@ -497,7 +497,7 @@ def as_levels(column: pl.Series) -> pl.Series:
     return text.set(_missing(text), None)
 
 
-def as_lists(column: pl.Series, separator: str = "") -> pl.Series:
+def as_lists(column: pl.Series, separator: str) -> pl.Series:
     """Lists of texts; null where one is missing."""
     if isinstance(column.dtype, pl.List | pl.Array):
         lists = column.cast(pl.List(pl.String), strict=False)

@@ -195,14 +195,14 @@ class Split:
     item has no row in the training log: "error", "drop" them, or keep them ("popular"), to be scored by the rest.
     """
 
-    protocol: str = "honest"
-    probe_fraction: float = 0.05
-    seed: int = 0
-    test_kind: Sample | None = None
-    holdout: float | None = None
-    by: Holdout | None = None
-    unknown_users: UnknownInTest = "popular"
-    unknown_items: UnknownInTest = "popular"
+    protocol: str
+    probe_fraction: float
+    seed: int
+    test_kind: Sample | None
+    holdout: float | None
+    by: Holdout | None
+    unknown_users: UnknownInTest
+    unknown_items: UnknownInTest
 
     def __post_init__(self) -> None:
         """Check the settings, also where there is nothing to split."""

@@ -53,8 +53,12 @@ def calibration_error(bins: list[CalibrationBin]) -> float:
     return sum(one.rows * abs(one.observed - one.predicted) for one in bins) / rows
 
 
-def wilson_interval(rate: float, rows: int, z: float = 1.96) -> tuple[float, float]:
-    """(p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n) (Wilson, 1927)."""
+def wilson_interval(rate: float, rows: int) -> tuple[float, float]:
+    """The 95 % interval of a rate p of n rows (Wilson, 1927), with z = 1.96:
+
+    (p + z^2 / 2n -+ z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n)
+    """
+    z = 1.96
     centre = rate + z**2 / (2 * rows)
     half = z * np.sqrt(rate * (1 - rate) / rows + z**2 / (4 * rows**2))
     low, high = (centre - half) / (1 + z**2 / rows), (centre + half) / (1 + z**2 / rows)

@@ -155,7 +155,7 @@ def _weighted(
     from counterpoise.evaluation.weighted import weighted_differences
 
     rows = unseen_holdout(like, log, train, probe)
-    shared = resolve_weights(weights, rows.log, rows.train, rows.probe, rows.seen, seed)
+    shared = resolve_weights(weights, rows, seed)
     found = {
         name: evaluate(model, log, k, weights=shared, train=train, probe=probe, seed=seed)
         for name, model in models.items()

@@ -234,14 +234,15 @@ def auc_errors(labels: NDArray[Any], scores: NDArray[Any], weights: Floats) -> F
     return np.asarray(1 - found.value - found.influence)
 
 
-def rank_errors(fold: Fold, model: DebiasedRecommender, k: int = RANKED) -> Floats:
+def rank_errors(fold: Fold, model: DebiasedRecommender) -> Floats:
     """1 - [z <= k] / log2(1 + z) of each held-out click, z its rank among the items without a click in training.
 
-    Their weighted mean is 1 - DCG@k: log loss would need labels of both kinds. Ties share the mean of their ranks.
+    k = `RANKED`. Their weighted mean is 1 - DCG@k: log loss would need labels of both kinds. Ties share the mean of
+    their ranks.
     """
     users, items = (codes.astype(np.int64) for codes in (fold.held_out.users, fold.held_out.items))
-    places, _ = full_ranks(model.score_items, Seen.of(fold.log), users, items, fold.log.shape[1], k)
-    return 1 - places.worth(1 / np.log2(1 + np.arange(1, k + 1)))
+    places, _ = full_ranks(model.score_items, Seen.of(fold.log), users, items, fold.log.shape[1], RANKED)
+    return 1 - places.worth(1 / np.log2(1 + np.arange(1, RANKED + 1)))
 
 
 def solve_ratio(log: FeedbackLog, probe: FeedbackLog | None, weights: Weights, seed: int) -> Floats:

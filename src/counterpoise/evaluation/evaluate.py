@@ -36,7 +36,7 @@ BOOTSTRAP_BLOCK = 2**16  # rows that the bootstrap works on at a time: what fits
 PAPER_RULE = {"ndcg": 1.0, "precision": 0.0, "recall": 0.0}  # of a user without a positive label
 ALL_NAMES = METRIC_NAMES | PAPER_METRIC_NAMES | CLICK_METRIC_NAMES
 ALIKE = {  # what unweighted metrics assume, by the sample
-    None: 'Every row counts alike, which is right for pairs drawn at random. If users chose them, say sample="biased".',
+    None: 'Every row counts alike, which is right for pairs drawn at random. If users chose them, add sample="biased".',
     "biased": "Every row counts alike, though users chose the pairs. For estimates over all pairs give `train`.",
 }
 UNDEFINED = {"auc": "all labels are equal", "user_auc": "no user has labels of both kinds"}
@@ -238,7 +238,8 @@ def _weighted(
     from counterpoise.evaluation.weighted import evaluate_weighted
 
     rows = len(log)
-    log, train, probe, seen = holdout_weights.unseen_holdout(model, log, train, probe)
+    unseen = holdout_weights.unseen_holdout(model, log, train, probe)
+    log, train, _, seen = unseen
     given = model if hasattr(model, "predict_log") or callable(model) else np.asarray(model)
     if isinstance(given, np.ndarray) and given.shape == (rows,):
         given = given[~seen]
@@ -248,7 +249,7 @@ def _weighted(
             f"the hold-out must have rows of both labels, got {len(labels)} rows of label {labels[0]:g}. Hold out "
             "more; for clicks alone there is `cp.evaluate_ranking`."
         )
-    fitted = holdout_weights.resolve_weights(weights, log, train, probe, seen, seed)
+    fitted = holdout_weights.resolve_weights(weights, unseen, seed)
     score = None if isinstance(given, np.ndarray) else partial(score_of_pairs, given, log)
     return evaluate_weighted(
         log, labels, scores, fitted, k, int(seen.sum()), level, intervals, score=score, train=train, seed=seed

@@ -28,6 +28,7 @@ from counterpoise.evaluation.holdout_weights import (
     Floats,
     HoldoutWeights,
     Integers,
+    Unseen,
     in_log,
     resolve_weights,
     unseen_holdout,
@@ -37,6 +38,7 @@ from counterpoise.ranking import Seen
 
 BLOCK_SCORES = 2**22  # in memory at a time
 MAX_COMPARED = 64  # pairs of a user up to which comparing each with all items is faster than sorting these
+NOWHERE = np.iinfo(np.int32).max  # items above one that is in no list
 LEAST = float(np.finfo(np.float32).min)  # a score above that of items which are hidden
 TERCILES = ("rarest third", "middle third", "most popular third")  # of all items, by their training rows
 MEASURES = {"recall": "recall", "dcg": "DCG", "mrr": "MRR"}
@@ -176,14 +178,15 @@ def evaluate_ranking(
     holdout, train, probe = as_logs({"holdout": holdout, "train": train, "probe": probe}, model, **options)
     if not hasattr(model, "predict_log") and not callable(model):
         raise ConfigError("`model` must score any pair for full rankings. Give lists to `cp.evaluate_lists` instead.")
-    log, train, probe, seen = unseen_holdout(model, holdout, train, probe)
+    unseen = unseen_holdout(model, holdout, train, probe)
+    log, train = unseen.log, unseen.train
     if train is None:
         raise ConfigError("`train` must be given: the training log, whose pairs are left out of the rankings.")
-    fitted = resolve_weights(weights, log, train, probe, seen, seed)
+    fitted = resolve_weights(weights, unseen, seed)
     positive = binary_labels(log) > 0
     users, items = (codes[positive].astype(np.int64) for codes in (log.users, log.items))
     places, covered = full_ranks(_scores_of_all_items(model, log), Seen.of(train), users, items, log.shape[1], int(k))
-    return _evaluation(log, train, places, covered, fitted, int(k), level, int(seen.sum()), 0)
+    return _evaluation(unseen, places, covered, fitted, int(k), level)
 
 
 @takes_options(LogOptions, DEFAULTS)
@@ -208,10 +211,16 @@ def evaluate_lists(
     """
     check_number("k", k, at_least=1, integer=True, advice="It is the length of the list that a user sees.")
     holdout, train, probe = as_logs({"holdout": holdout, "train": train, "probe": probe}, **options)
-    log, train, probe, seen = unseen_holdout(None, holdout, train, probe)
-    fitted = resolve_weights(weights, log, train, probe, seen, seed)
+    unseen = unseen_holdout(None, holdout, train, probe)
+    fitted = resolve_weights(weights, unseen, seed)
+    places, covered = _list_ranks(frame, unseen, int(k))
+    return _evaluation(unseen, places, covered, fitted, int(k), level)
+
+
+def _list_ranks(frame: Any, holdout: Unseen, k: int) -> tuple[Places, NDArray[np.bool_]]:
+    """As `full_ranks`, of the positives of a hold-out in given lists; a positive in no list is at `NOWHERE`."""
+    log, train, n_items = holdout.log, holdout.train, holdout.log.shape[1]
     users, items, order = _list_columns(frame, log)
-    n_items = log.shape[1]
     pairs = np.where((users >= 0) & (items >= 0), users.astype(np.int64) * n_items + items, -1)
     if train is not None:
         kept = ~in_log(train, pairs)
@@ -221,19 +230,18 @@ def evaluate_lists(
         raise DataError("`frame` must have one row for each user and item, got repeated pairs. Drop the repetitions.")
     ranked = np.lexsort((order, users))
     listed, above, tied = pairs[ranked], *_places_in_lists(users[ranked], order[ranked])
-    positive = binary_labels(log) > 0
+    wanted = log.pairs[binary_labels(log) > 0]
     by_pair = np.argsort(listed)
-    place = np.searchsorted(listed, log.pairs[positive], sorter=by_pair)
+    place = np.searchsorted(listed, wanted, sorter=by_pair)
     rows = np.append(by_pair, -1)[place]  # -1: the row of no list that is appended here
-    found = np.append(listed, -1)[rows] == log.pairs[positive]
-    nowhere = np.iinfo(np.int32).max
+    found = np.append(listed, -1)[rows] == wanted
     places = Places(
-        np.where(found, np.append(above, nowhere)[rows], nowhere), np.where(found, np.append(tied, 0)[rows], 0)
+        np.where(found, np.append(above, NOWHERE)[rows], NOWHERE), np.where(found, np.append(tied, 0)[rows], 0)
     )
     top = (above < k) & (listed >= 0) & np.isin(users[ranked], log.users)
     covered = np.zeros(n_items, bool)
     covered[listed[top] % n_items] = True
-    return _evaluation(log, train, places, covered, fitted, int(k), level, int(seen.sum()), int((~found).sum()))
+    return places, covered
 
 
 def _places_in_lists(users: Integers, order: Floats) -> Places:
@@ -311,17 +319,10 @@ def _blocks(count: int, step: int) -> Iterator[slice]:
 
 
 def _evaluation(
-    log: FeedbackLog,
-    train: FeedbackLog | None,
-    places: Places,
-    covered: NDArray[np.bool_],
-    weights: HoldoutWeights,
-    k: int,
-    level: float,
-    n_seen: int,
-    n_unranked: int,
+    holdout: Unseen, places: Places, covered: NDArray[np.bool_], weights: HoldoutWeights, k: int, level: float
 ) -> RankingEvaluation:
     """All figures from the places of the positive rows."""
+    log, train = holdout.log, holdout.train
     check_number("level", level, above=0, at_most=1, advice="Use 0.95 for 95 %.")
     positive = binary_labels(log) > 0
     if not positive.any():
@@ -352,8 +353,8 @@ def _evaluation(
         level=float(level),
         n_users=len(np.unique(log.users[positive])),
         n_positives=int(positive.sum()),
-        n_seen=n_seen,
-        n_unranked=n_unranked,
+        n_seen=int(holdout.seen.sum()),
+        n_unranked=int((places.above == NOWHERE).sum()),
         method=weights.method,
         assumption=weights.assumption,
         effective_sample_size=weights.effective_sample_size,

@@ -240,9 +240,9 @@ def inverse_exposure(train: FeedbackLog, clicks: FeedbackLog) -> Floats:
 def balanced_weights(
     train: FeedbackLog,
     holdout: FeedbackLog,
-    probe: FeedbackLog | None = None,
-    n_functions: int | None = None,
-    seed: int = 0,
+    probe: FeedbackLog | None,
+    n_functions: int | None,
+    seed: int,
 ) -> HoldoutWeights:
     """argmin KL(w || equal) such that functions of the pair average as over all pairs that are not in `train`.
 
@@ -357,8 +357,8 @@ def _given(weights: Any, rows: int) -> Floats:
 def in_log(log: FeedbackLog, pairs: Integers) -> NDArray[np.bool_]:
     """Whether each pair, as in `FeedbackLog.pairs`, has a row in a log."""
     known, order = np.sort(log.pairs), np.argsort(pairs)  # searches in order of the pairs find them in the cache
-    asked, found = pairs[order], np.empty(len(pairs), bool)
-    found[order] = known[np.minimum(np.searchsorted(known, asked), len(known) - 1)] == asked
+    ordered, found = pairs[order], np.empty(len(pairs), bool)
+    found[order] = known[np.minimum(np.searchsorted(known, ordered), len(known) - 1)] == ordered
     return found
 
 
@@ -439,15 +439,9 @@ def unseen_holdout(model: Any, log: FeedbackLog, train: FeedbackLog | None, prob
     return Unseen(log.take(~seen), train, probe, seen)
 
 
-def resolve_weights(
-    weights: Any,
-    log: FeedbackLog,
-    train: FeedbackLog | None,
-    probe: FeedbackLog | None,
-    seen: NDArray[np.bool_],
-    seed: int,
-) -> HoldoutWeights:
+def resolve_weights(weights: Any, holdout: Unseen, seed: int) -> HoldoutWeights:
     """The weights of the unseen rows of a hold-out, from what `evaluate` takes for all of its rows."""
+    log, train, probe, seen = holdout
     if isinstance(weights, str) and weights == "auto":
         usual, selected = ("popularity", True) if log.feedback == "clicks" else ("balanced", log.sample == "biased")
         weights = usual if selected and train is not None else None

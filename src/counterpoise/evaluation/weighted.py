@@ -486,10 +486,10 @@ def evaluate_weighted(
     k: int,
     n_seen: int,
     level: float,
-    intervals: bool = True,
-    score: Any = None,
-    train: FeedbackLog | None = None,
-    seed: int = 0,
+    intervals: bool,
+    score: Any,
+    train: FeedbackLog | None,
+    seed: int,
 ) -> WeightedEvaluation:
     """The estimates of all metrics. `score(users, items)`: the scores of any pairs; lists need it, and `train`."""
     lists = None

@@ -12,7 +12,9 @@ Data):
     P(label = 1 | observed) = sigmoid(logit R + log odds ratio),   log odds ratio = log(positive / negative)
     exposure loss = (1/|O|) (sum over O of -log m(R) + sum over unobserved pairs of -log(1 - m(R)))
 
-The gradient of an unobserved pair's term is that of its log loss against an imputed label, `label_given_unobserved`.
+The gradient of an unobserved pair's term is that of its log loss against the imputed label
+
+    P(label = 1 | not observed) = R (1 - positive) / (1 - m(R)).
 """
 
 from __future__ import annotations
@@ -55,13 +57,6 @@ def label_propensities(density: float, log_rate: float, rate: float) -> LabelPro
     """P(observed | label) by Bayes' rule, from the share of positive labels in the log and among all pairs."""
     positive, negative = density * log_rate / rate, density * (1 - log_rate) / (1 - rate)
     return LabelPropensities(min(positive, MAX_PROPENSITY), min(negative, MAX_PROPENSITY))
-
-
-def label_given_unobserved(probability: Tensor, of: LabelPropensities) -> Tensor:
-    """P(label = 1 | not observed) = R (1 - positive) / (1 - m(R))."""
-    unobserved = 1 - of.negative - (of.positive - of.negative) * probability
-    label: Tensor = probability * (1 - of.positive) / unobserved
-    return label
 
 
 def exposure_loss(logits: Tensor, on_pairs: Tensor, density: float, of: LabelPropensities) -> Tensor:

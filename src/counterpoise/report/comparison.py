@@ -232,9 +232,9 @@ def comparison_page(facts: Facts) -> str:
 
 
 def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
-    say = words_of(facts["feedback"])
+    words = words_of(facts["feedback"])
     if facts["ranking"]:
-        return Section("metrics", "Metrics", ranking_tables(facts["ranking"], facts["test"], say))
+        return Section("metrics", "Metrics", ranking_tables(facts["ranking"], facts["test"], words))
     if not facts["metrics"]:
         return Section("metrics", "Metrics", ["There is no common test.", _fit_metrics(facts["runs"])])
     test = facts["test"]
@@ -243,7 +243,7 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
     blocks: list[Block] = [
         f"All runs are evaluated on {test['name']}, {test['rows']:,} rows; differences are from {runs[0]}. "
         f"In NDCG, precision, recall and F1, {EMPTY_USERS}."
-        + ("" if test["sample"] == "uniform" else f" {biased_test(say)}"),
+        + ("" if test["sample"] == "uniform" else f" {biased_test(words)}"),
         Table("Metrics with 95% intervals over users", columns, rows),
     ]
     columns, differences = [Column("metric", term="difference")], [[metric_heading(row)] for row in facts["metrics"]]
@@ -254,7 +254,7 @@ def _metrics_section(facts: Facts, runs: Sequence[str]) -> Section:
         for cells, row in zip(differences, shown, strict=True):
             cells += [with_interval(row["difference"]), row["verdict"]]
     if facts["weighted"]:
-        blocks += weighted_tables(facts["weighted"], say)
+        blocks += weighted_tables(facts["weighted"], words)
     return Section("metrics", "Metrics", [*blocks, Table(f"Differences from {runs[0]}", columns, differences)])
 
 

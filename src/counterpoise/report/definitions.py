@@ -130,6 +130,6 @@ DEFINITIONS, OF_CLICKS = _terms(GLOSSARY), _terms(CLICK_GLOSSARY)
 
 def definitions(feedback: str) -> dict[str, str]:
     """The definitions in the words of a kind of feedback."""
-    say = words_of(feedback)
+    words = words_of(feedback)
     own = OF_CLICKS if feedback == "clicks" else {}
-    return {term: own.get(term, say(text)) for term, text in DEFINITIONS.items()}
+    return {term: own.get(term, words(text)) for term, text in DEFINITIONS.items()}

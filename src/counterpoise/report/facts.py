@@ -608,8 +608,8 @@ def _choices(configuration: dict[str, Any]) -> dict[str, str]:
 
 def _method(context: ReportContext) -> dict[str, Any]:
     """The method's name, as far as it is known, its description and its parts."""
-    model, asked = context.model, context.configuration.get("method")
-    name = method_name(model) if asked is None else canonical_name(asked)
+    model, chosen = context.model, context.configuration.get("method")
+    name = method_name(model) if chosen is None else canonical_name(chosen)
     known = METHODS.get(name)
     described = {key: getattr(known, key, "") for key in ("title", "about", "formula", "citation")}
     described["about"] = words_of(context.feedback)(described["about"])

@@ -64,34 +64,34 @@ def report_page(facts: Facts) -> str:
 
 def log_section(facts: Facts) -> Section:
     """Concentration of ratings and label rates."""
-    log, say = facts["log"], words_of(facts["feedback"])
+    log, words = facts["log"], words_of(facts["feedback"])
     table = records(
-        say("Ratings per user and item"),
+        words("Ratings per user and item"),
         [{"of": "users"} | log["activity"], {"of": "items"} | log["popularity"]],
-        ("of", say("ratings of")),
+        ("of", words("ratings of")),
         ("min", "min", "count"),
         ("median", "median", "count"),
         ("mean", "mean", "number"),
         ("max", "max", "count"),
-        ("zero", say("without ratings"), "count"),
+        ("zero", words("without ratings"), "count"),
         ("top_tenth_share", "share of the top tenth", "share", "top tenth"),
         ("gini", "Gini", "number", "Gini"),
     )
     rates = [_label_rates(log["label_rates"])] if facts["feedback"] != "clicks" else []  # of clicks all are positive
-    return Section("log", "Log", [_concentration(log, say), *rates, table])
+    return Section("log", "Log", [_concentration(log, words), *rates, table])
 
 
-def _concentration(log: Facts, say: Words) -> Figure:
+def _concentration(log: Facts, words: Words) -> Figure:
     names = {"popularity": ("items", "after"), "activity": ("users", "before")}
     lines = []
     for key, (who, style) in names.items():
         curve = log[key]["curve"]
-        tips = [say(f"The top {share:.0%} of {who} have {held:.0%} of the ratings") for share, held in curve]
+        tips = [words(f"The top {share:.0%} of {who} have {held:.0%} of the ratings") for share, held in curve]
         lines.append(Line([(100 * share, 100 * held) for share, held in curve], tips, style))
-    alt = say("Share of all ratings held by the most popular items and by the most active users")
-    svg = line_chart(lines, "top % of items or users", say("% of all ratings"), alt, diagonal=True)
-    caption = say("Dashed line: ratings spread equally. The higher a curve, the more concentrated the ratings.")
-    return Figure(say("Concentration of ratings"), svg, caption, dict(names.values()), term="popularity")
+    alt = words("Share of all ratings held by the most popular items and by the most active users")
+    svg = line_chart(lines, "top % of items or users", words("% of all ratings"), alt, diagonal=True)
+    caption = words("Dashed line: ratings spread equally. The higher a curve, the more concentrated the ratings.")
+    return Figure(words("Concentration of ratings"), svg, caption, dict(names.values()), term="popularity")
 
 
 def _label_rates(rates: Sequence[Facts]) -> Figure:
@@ -268,7 +268,7 @@ def _dual_values(balance: Facts) -> list[Block]:
 
 def weights_section(facts: Facts) -> Section:
     """The distribution of the weights and the effective sample size."""
-    weights, say = facts["weights"], words_of(facts["feedback"])
+    weights, words = facts["weights"], words_of(facts["feedback"])
     if weights["uniform"]:
         return Section("weights", "Weights", [f"All {weights['rows']:,} rows have the same weight."])
     quantiles = [(name, name, "number", "weight") for name in weights["quantiles"]]
@@ -287,7 +287,7 @@ def weights_section(facts: Facts) -> Section:
         blocks.append("The log is not available, so weights cannot be assigned to users and items.")
         return Section("weights", "Weights", blocks)
     sides = {"by_popularity": ("item", "popularity"), "by_activity": ("user", "activity")}
-    blocks += [_weight_by_count(weights[key], *names, say) for key, names in sides.items() if len(weights[key]) > 1]
+    blocks += [_weight_by_count(weights[key], *names, words) for key, names in sides.items() if len(weights[key]) > 1]
     sizes, term = [], "effective sample size"
     for who in ("user", "item"):
         of = weights[f"per_{who}"]
@@ -310,8 +310,8 @@ def weights_section(facts: Facts) -> Section:
             "item",
             ("label", "label", "number", "label"),
             ("weight", "weight", "number", "weight"),
-            ("user_ratings", say("ratings of the user"), "count", "activity"),
-            ("item_ratings", say("ratings of the item"), "count", "popularity"),
+            ("user_ratings", words("ratings of the user"), "count", "activity"),
+            ("item_ratings", words("ratings of the item"), "count", "popularity"),
             folded=True,
         ),
     ]
@@ -322,14 +322,14 @@ def _bars(bins: Sequence[Facts], tip: str) -> list[Bar]:
     return [Bar(one["low"], one["high"], one["rows"], tip.format(**one)) for one in bins]
 
 
-def _weight_by_count(groups: Sequence[Facts], who: str, term: str, say: Words) -> Figure:
+def _weight_by_count(groups: Sequence[Facts], who: str, term: str, words: Words) -> Figure:
     tip = (
-        f"{who}s with {{from:,}} to {{to:,}} {say.row}s: mean weight {{mean:.2f}}, middle 80% from {{low:.2f}} to "
+        f"{who}s with {{from:,}} to {{to:,}} {words.row}s: mean weight {{mean:.2f}}, middle 80% from {{low:.2f}} to "
         "{high:.2f} ({rows:,} rows)"
     )
     points, band = [(g["ratings"], g["mean"]) for g in groups], [(g["low"], g["high"]) for g in groups]
     line = Line(points, [tip.format(**group) for group in groups], band=band)
-    axes, alt = (say(f"ratings of the {who}"), "weight / mean weight"), say(f"Weight by the ratings of the {who}")
+    axes, alt = (words(f"ratings of the {who}"), "weight / mean weight"), words(f"Weight by the ratings of the {who}")
     svg = line_chart([line], *axes, alt, include_y=(0.0,), logarithmic_x=True, guide=1)
     caption = f"Rows in groups by the {term} of their {who}. Line: mean weight; band: middle 80% of the rows."
     return Figure(f"Weight by {term}", svg, caption, term=term)
@@ -337,26 +337,26 @@ def _weight_by_count(groups: Sequence[Facts], who: str, term: str, say: Words) -
 
 def results_section(facts: Facts) -> Section:
     """Metrics on the test beside the baseline, their differences, and calibration."""
-    model, say = facts["model"], words_of(facts["feedback"])
+    model, words = facts["model"], words_of(facts["feedback"])
     blocks: list[Block] = []
-    titles = say("Difference from the MF baseline"), "worse  ←  against the baseline  →  better"
+    titles = words("Difference from the MF baseline"), "worse  ←  against the baseline  →  better"
     if model["ranking"]:
-        blocks += ranking_tables(model["ranking"], model["test"], say)
+        blocks += ranking_tables(model["ranking"], model["test"], words)
     elif model["metrics"]:
         rule, weighted = model["evaluation"], model["weighted"]
         evaluated = (
             f"Evaluated on {model['test']['name']}: {rule['n_rows']:,} rows of {rule['n_users']:,} users, of whom "
-            f"{rule['n_empty_users']:,} have no {say.positive} and {rule['n_short_users']:,} fewer than {rule['k']} "
+            f"{rule['n_empty_users']:,} have no {words.positive} and {rule['n_short_users']:,} fewer than {rule['k']} "
             f"rows. In NDCG, precision, recall and F1, {EMPTY_USERS}."
             + (f" {LEVEL_OF_CLICKS}" if facts["feedback"] == "clicks" else "")
         )
         blocks.append(evaluated)
         if weighted:
-            blocks += weighted_tables(weighted, say)
+            blocks += weighted_tables(weighted, words)
         estimated = bool(weighted and weighted["reason"] is None)
         if model["test"]["sample"] != "uniform" and not estimated:
-            blocks.append(biased_test(say))
-        blocks.append(_metric_table(model["metrics"], say, folded=estimated))
+            blocks.append(biased_test(words))
+        blocks.append(_metric_table(model["metrics"], words, folded=estimated))
         differences = weighted["differences"].get("run", {}) if estimated else {}
         drawn = [{**row, **differences[row["metric"]]} for row in model["metrics"] if row["metric"] in differences]
         drawn = drawn or [row for row in model["metrics"] if row.get("difference")]
@@ -373,7 +373,7 @@ def results_section(facts: Facts) -> Section:
     else:
         blocks.append(NO_TEST)
     if model["calibration"]:
-        blocks.append(_calibration(model["calibration"], say))
+        blocks.append(_calibration(model["calibration"], words))
     return Section("results", "Results", blocks)
 
 
@@ -383,7 +383,7 @@ def model_section(facts: Facts) -> Section:
     return Section("model", "Model", [_learning(model), *_fitted_parts(model), *_truth(model)])
 
 
-def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
+def ranking_tables(ranking: Facts, test: Facts, words: Words) -> list[Block]:
     """Where held-out clicks rank among all items, weighted by exposure and as they are; that of the first by thirds."""
     if ranking["reason"] is not None:
         return [f"The clicks of the test could not be ranked: {ranking['reason']}."]
@@ -393,7 +393,7 @@ def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
         ranking,
         {name: f"{title}@{run['k']}" for name, title in MEASURES.items()},
         ("full ranking", "weighted by exposure"),
-        say,
+        words,
     )
     text = (
         f"{run['n_positives']:,} clicks of {run['n_users']:,} users of {test['name']}, ranked among all items that the "
@@ -401,7 +401,7 @@ def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
         f"{run['assumption']}"
     )
     thirds = records(
-        f"{_label(first, say)}: clicks by the popularity of their item",
+        f"{_label(first, words)}: clicks by the popularity of their item",
         run["by_popularity"],
         ("group", "items"),
         ("items", "number", "count"),
@@ -413,7 +413,7 @@ def ranking_tables(ranking: Facts, test: Facts, say: Words) -> list[Block]:
     return [text, table, thirds]
 
 
-def _beside_table(caption: str, found: Facts, titles: Facts, terms: tuple[str, str], say: Words) -> Table:
+def _beside_table(caption: str, found: Facts, titles: Facts, terms: tuple[str, str], words: Words) -> Table:
     """Weighted metrics of several models, the differences of one from the reference, and naive values of the first.
 
     `found`: models, reference and differences as `weighted_facts` has them. `titles`: of the metrics, by their keys.
@@ -421,12 +421,12 @@ def _beside_table(caption: str, found: Facts, titles: Facts, terms: tuple[str, s
     models, reference = found["models"], found["reference"]
     first = next(iter(models))
     shown = [name for name in found["differences"] if name == "run" or "run" not in models]
-    columns = [Column("metric", term=terms[0]), *(Column(_label(name, say), "metric", terms[1]) for name in models)]
+    columns = [Column("metric", term=terms[0]), *(Column(_label(name, words), "metric", terms[1]) for name in models)]
     for name in shown:
-        of = "" if len(shown) == 1 else f"{_label(name, say)}: "
-        against = f"{of}against {_label(reference, say)}"
+        of = "" if len(shown) == 1 else f"{_label(name, words)}: "
+        against = f"{of}against {_label(reference, words)}"
         columns += [Column(against, "signed", "difference"), Column(f"{of}verdict", "verdict", "verdict")]
-    columns.append(Column(f"{_label(first, say)}, naive", "metric", terms[1]))
+    columns.append(Column(f"{_label(first, words)}, naive", "metric", terms[1]))
     rows = []
     for key, title in titles.items():
         cells: list[Any] = [title]
@@ -441,12 +441,12 @@ def _beside_table(caption: str, found: Facts, titles: Facts, terms: tuple[str, s
     return Table(caption, columns, rows)
 
 
-def _label(which: str, say: Words) -> str:
+def _label(which: str, words: Words) -> str:
     """What a model is called, by its key in the facts; a run by its name."""
-    return say(MODELS[which]) if which in MODELS else which
+    return words(MODELS[which]) if which in MODELS else which
 
 
-def weighted_tables(weighted: Facts, say: Words) -> list[Block]:
+def weighted_tables(weighted: Facts, words: Words) -> list[Block]:
     """Estimates over all pairs from a biased test beside the naive metrics of its rows; sensitivity of the first."""
     if weighted["reason"] is not None:
         return [f"There are no weighted estimates over all pairs: {weighted['reason']}."]
@@ -454,7 +454,7 @@ def weighted_tables(weighted: Facts, say: Words) -> list[Block]:
     caption = "Estimates over all pairs from the biased test, with 95% intervals"
     lower = dict.fromkeys(LOWER_IS_BETTER, " (lower is better)")
     titles = {name: title.format(k=run["k"]) + lower.get(name, "") for name, title in WEIGHTED_NAMES.items()}
-    table = _beside_table(caption, weighted, titles, ("AUC", "weighted estimate"), say)
+    table = _beside_table(caption, weighted, titles, ("AUC", "weighted estimate"), words)
     ranges = [
         [WEIGHTED_NAMES[name].format(k=run["k"]), *(end for gamma in found.values() for end in gamma)]
         for name, found in run["sensitivity"].items()
@@ -470,7 +470,7 @@ def weighted_tables(weighted: Facts, say: Words) -> list[Block]:
         text,
         table,
         Table(
-            f"Sensitivity of {_label(first, say)} to an unmeasured cause of selection",
+            f"Sensitivity of {_label(first, words)} to an unmeasured cause of selection",
             [Column("metric"), *ends],
             ranges,
             folded=True,
@@ -483,12 +483,15 @@ def metric_heading(row: Facts) -> str:
     return str(row["name"]) + (" (lower is better)" if row["lower_is_better"] else "")
 
 
-def _metric_table(rows: Sequence[Facts], say: Words, folded: bool = False) -> Table:
+def _metric_table(rows: Sequence[Facts], words: Words, folded: bool) -> Table:
     """Every metric with its interval, that of the baseline, and the difference."""
     columns = [Column("metric", term="AUC"), Column(MODELS["run"], "metric", "interval")]
     cells = [[metric_heading(row), with_interval(row["run"])] for row in rows]
     if any("baseline" in row for row in rows):
-        columns += [Column(say(MODELS["baseline"]), "metric", "baseline"), Column("difference", "signed", "difference")]
+        columns += [
+            Column(words(MODELS["baseline"]), "metric", "baseline"),
+            Column("difference", "signed", "difference"),
+        ]
         columns += [Column("verdict", "verdict", "verdict")]
         for row, line in zip(rows, cells, strict=True):
             line += [with_interval(row["baseline"]), with_interval(row["difference"]), row["verdict"]]
@@ -522,9 +525,9 @@ def difference_figure(rows: Sequence[Facts], title: str, x_name: str) -> Figure:
     return Figure(title, svg, caption, legend, term="difference")
 
 
-def _calibration(found: Facts, say: Words) -> Figure:
+def _calibration(found: Facts, words: Words) -> Figure:
     lines, rows = [], []
-    titles = {which: say(MODELS[which]) for which in found}
+    titles = {which: words(MODELS[which]) for which in found}
     tip = "{model}: predicted {predicted:.3f}, {observed:.1%} of {rows:,} rows are positive"
     for which, part in found.items():
         bins = [{"model": titles[which], **one} for one in part["bins"]]
@@ -621,12 +624,12 @@ def _truth(model: Facts) -> list[Block]:
 
 def lists_section(facts: Facts) -> Section:
     """Coverage and popularity of the recommended lists, and the lists of some users."""
-    lists, say = facts["lists"], words_of(facts["feedback"])
+    lists, words = facts["lists"], words_of(facts["feedback"])
     sides = [which for which in ("run", "baseline") if which in lists]
     overlaps = {"baseline": None, "run": lists["overlap"]}
     table = records(
         f"Top-{lists['k']} lists of {lists['sampled_users']:,} users",
-        [{"lists": say(MODELS[which]), **lists[which], "overlap": overlaps[which]} for which in sides],
+        [{"lists": words(MODELS[which]), **lists[which], "overlap": overlaps[which]} for which in sides],
         "lists",
         ("items_shown", "items shown", "count", "items shown"),
         ("popularity_rank", "popularity rank", "metric", "popularity rank"),
@@ -634,13 +637,13 @@ def lists_section(facts: Facts) -> Section:
         ("overlap", "overlap", "share", "overlap"),
     )
     marked = "• marks items that are not in the baseline's list." if "baseline" in sides else "No baseline."
-    note = say(f"Some users, from the least to the most active: item (score; its ratings in the log). {marked}")
+    note = words(f"Some users, from the least to the most active: item (score; its ratings in the log). {marked}")
     return Section(
-        "lists", "Recommendations", [table, note, *(_user_table(u, sides, say) for u in lists["users"] if u["run"])]
+        "lists", "Recommendations", [table, note, *(_user_table(u, sides, words) for u in lists["users"] if u["run"])]
     )
 
 
-def _user_table(user: Facts, sides: Sequence[str], say: Words) -> Table:
+def _user_table(user: Facts, sides: Sequence[str], words: Words) -> Table:
     """One user's lists side by side: item, score and ratings."""
 
     def cell(entry: Facts | None) -> str | None:
@@ -649,10 +652,10 @@ def _user_table(user: Facts, sides: Sequence[str], say: Words) -> Table:
         new = "• " if entry.get("new") else ""
         return f"{new}{entry.get('name', entry['item'])} ({entry['score']:.2f};\u00a0{entry['ratings']:,})"
 
-    columns = [Column("rank", "count"), *(Column(say(MODELS[side])) for side in sides)]
+    columns = [Column("rank", "count"), *(Column(words(MODELS[side])) for side in sides)]
     entries = zip_longest(*(user[side] for side in sides))
     rows = [[place, *map(cell, line)] for place, line in enumerate(entries, start=1)]
-    return Table(f"User {user['user']}, {say.count(user['ratings'])}", columns, rows, half=True, sortable=False)
+    return Table(f"User {user['user']}, {words.count(user['ratings'])}", columns, rows, half=True, sortable=False)
 
 
 def configuration_section(facts: Facts) -> Section:

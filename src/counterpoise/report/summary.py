@@ -32,43 +32,45 @@ WEIGHTS = {
 } | dict.fromkeys(("Logistic", "Propensity", "BalancedPropensity", "StabilizedPropensity"), INVERSE_PROPENSITY)
 
 
-def biased_test(say: Words) -> str:
+def biased_test(words: Words) -> str:
     """What metrics of a biased test are."""
-    return f"These {say.tested} are of pairs {say.selected}, so the metrics are those of such pairs, not of all pairs."
+    return (
+        f"These {words.tested} are of pairs {words.selected}, so the metrics are those of such pairs, not of all pairs."
+    )
 
 
 def summary(facts: Facts) -> list[dict[str, Any]]:
     """Paragraphs, each with a title, and the lines that they are made of."""
-    say = words_of(facts["feedback"])
+    words = words_of(facts["feedback"])
     parts = {
         "Incomplete fit": [] if facts["stopped"] is None else [stopped_note("This run", facts["stopped"])],
-        "Log": _log(facts["log"], say),
-        "Selection bias": _selection_bias(facts["log"], say),
+        "Log": _log(facts["log"], words),
+        "Selection bias": _selection_bias(facts["log"], words),
         "Method": [
-            *map(say, _method(facts)),
+            *map(words, _method(facts)),
             *_balance(facts["balance"]),
             *_outcome(facts),
             *_corrections(facts["model"]),
         ],
-        "Results": _results(facts["model"], say),
+        "Results": _results(facts["model"], words),
     }
     return [{"title": title, "text": " ".join(lines), "lines": lines} for title, lines in parts.items() if lines]
 
 
 def overall_verdict(facts: Facts) -> dict[str, str]:
     """The first line of the page: whether the run is better than an uncorrected model, in which tone, and why."""
-    model, say = facts["model"], words_of(facts["feedback"])
+    model, words = facts["model"], words_of(facts["feedback"])
     than = "plain WMF" if facts["feedback"] == "clicks" else "plain MF"
     if model["test"] is None:
         text = f"No test: cannot tell whether this run is better than {than}."
         return {"text": text, "tone": "unclear", "grounds": NO_TEST}
     rows, weighted = model["test"]["rows"], model["ranking"] or model["weighted"]
-    grounds = f"By {rows:,} {say.tested} of pairs drawn at random."
+    grounds = f"By {rows:,} {words.tested} of pairs drawn at random."
     if model["test"]["sample"] != "uniform":
-        grounds = f"By {rows:,} {say.tested} of pairs {say.selected}: the difference over other pairs is not known."
+        grounds = f"By {rows:,} {words.tested} of pairs {words.selected}: the difference over other pairs is not known."
     if weighted and weighted["reason"] is None:
-        tested = "clicks" if model["ranking"] else say.tested
-        grounds = f"Estimated over all pairs from {rows:,} {tested} of pairs {say.selected}, by weights."
+        tested = "clicks" if model["ranking"] else words.tested
+        grounds = f"Estimated over all pairs from {rows:,} {tested} of pairs {words.selected}, by weights."
     verdicts = run_verdicts(facts)
     if not verdicts:
         plain = facts["method"]["name"] in ("mf", "wmf")
@@ -81,11 +83,11 @@ def overall_verdict(facts: Facts) -> dict[str, str]:
 
 def run_verdicts(facts: Facts) -> dict[str, str]:
     """{name of a main metric: verdict against the baseline}, by weighted differences where there are some."""
-    model, say = facts["model"], words_of(facts["feedback"])
+    model, words = facts["model"], words_of(facts["feedback"])
     if model["ranking"]:
         own, k = model["ranking"]["differences"].get("run", {}), model["ranking"]["models"].get("run", {}).get("k")
         return {f"{MEASURES[name]}@{k}": own[name]["verdict"] for name in ("dcg", "recall") if name in own}
-    rows = [row for row in model["metrics"] if row["metric"] in headline_metrics(say)]
+    rows = [row for row in model["metrics"] if row["metric"] in headline_metrics(words)]
     weighted = model["weighted"]
     if weighted and weighted["reason"] is None:
         own = weighted["differences"].get("run", {})
@@ -95,11 +97,13 @@ def run_verdicts(facts: Facts) -> dict[str, str]:
 
 def headline(facts: Facts) -> list[dict[str, str]]:
     """A few numbers for the top of the page: value, label, note, and the `term` that defines it."""
-    say = words_of(facts["feedback"])
-    metrics = [row for row in facts["model"]["metrics"] if row["metric"] in headline_metrics(say)]
+    words = words_of(facts["feedback"])
+    metrics = [row for row in facts["model"]["metrics"] if row["metric"] in headline_metrics(words)]
     verdicts = run_verdicts(facts)
     found = [
-        headline_metric(row, row["run"]["value"], say(_note(row))) for row in metrics if row["run"]["value"] is not None
+        headline_metric(row, row["run"]["value"], words(_note(row)))
+        for row in metrics
+        if row["run"]["value"] is not None
     ]
     weighted = (facts["model"]["weighted"] or {}).get("models", {}).get("run")
     if weighted is not None:
@@ -107,7 +111,7 @@ def headline(facts: Facts) -> list[dict[str, str]]:
             headline_metric(
                 row,
                 weighted[name],
-                f"estimated over all pairs{_interval(weighted['intervals'].get(name))}; of {say.done} pairs alone: "
+                f"estimated over all pairs{_interval(weighted['intervals'].get(name))}; of {words.done} pairs alone: "
                 f"{row['run']['value']:.3f}",
             )
             for row in metrics
@@ -143,9 +147,9 @@ def _ranked(ranking: Facts | None) -> list[dict[str, str]]:
     return found
 
 
-def headline_metrics(say: Words) -> Sequence[str]:
+def headline_metrics(words: Words) -> Sequence[str]:
     """The metrics to show first: of clicks without the log loss, whose level is not known."""
-    return [name for name in HEADLINE_METRICS if name != "log_loss" or say is not WORDS["clicks"]]
+    return [name for name in HEADLINE_METRICS if name != "log_loss" or words is not WORDS["clicks"]]
 
 
 def headline_metric(row: Facts, value: float, note: str) -> dict[str, str]:
@@ -174,20 +178,20 @@ def _interval(interval: Sequence[float | None] | None) -> str:
     return f" ({interval[0]:.3f} to {interval[1]:.3f})" if interval and None not in interval else ""
 
 
-def _log(log: Facts, say: Words) -> list[str]:
+def _log(log: Facts, words: Words) -> list[str]:
     return [
-        f"{say.count(log['rows'])} of {log['items']:,} items by {log['users']:,} users, {log['density']:.2%} of "
-        f"all pairs. Median: {log['activity']['median']:,.0f} {say.row}s per user, "
+        f"{words.count(log['rows'])} of {log['items']:,} items by {log['users']:,} users, {log['density']:.2%} of "
+        f"all pairs. Median: {log['activity']['median']:,.0f} {words.row}s per user, "
         f"{log['popularity']['median']:,.0f} per item."
     ]
 
 
-def _selection_bias(log: Facts, say: Words) -> list[str]:
-    tenth = say(
+def _selection_bias(log: Facts, words: Words) -> list[str]:
+    tenth = words(
         f"The most popular tenth of the items has {log['popularity']['top_tenth_share']:.0%} of the ratings, the most "
         f"active tenth of the users {log['activity']['top_tenth_share']:.0%} (10% if all were equal)."
     )
-    if say is WORDS["clicks"]:
+    if words is WORDS["clicks"]:
         return [tenth]
     rates = {rate["sample"]: rate for rate in log["label_rates"]}
     uniform = next((rates[name] for name in ("probe", "test") if name in rates), None)
@@ -196,7 +200,7 @@ def _selection_bias(log: Facts, say: Words) -> list[str]:
     rate, (low, high) = rates["log"]["rate"], uniform["interval"]
     verdict = "no selection by label can be shown with this sample"
     if rate < low or rate > high:
-        verdict = f"{'positive' if rate > high else 'negative'} {say.row}s are over-represented in the log"
+        verdict = f"{'positive' if rate > high else 'negative'} {words.row}s are over-represented in the log"
     return [
         tenth,
         f"In the log {rate:.1%} of the labels are positive, in the uniform {uniform['sample']} {uniform['rate']:.1%} "
@@ -267,25 +271,25 @@ def _corrections(model: Facts) -> list[str]:
     return sentences
 
 
-def _results(model: Facts, say: Words) -> list[str]:
+def _results(model: Facts, words: Words) -> list[str]:
     if model["ranking"]:
-        return _ranking(model["ranking"], model["test"], say)
+        return _ranking(model["ranking"], model["test"], words)
     if not model["metrics"]:
         if model["evaluation"] and "auc" in model["evaluation"]:
             return [f"At the fit the AUC on the test was {model['evaluation']['auc']:.3f}."]
         return []  # the verdict says so
     rows = {row["metric"]: row for row in model["metrics"]}
-    chosen = [rows[name] for name in headline_metrics(say) if rows[name]["run"]["value"] is not None]
+    chosen = [rows[name] for name in headline_metrics(words) if rows[name]["run"]["value"] is not None]
     listed = ", ".join(f"{row['name']} {row['run']['value']:.3f}{_interval(row['run']['interval'])}" for row in chosen)
     test = model["test"]
     how = "uniformly collected" if test["sample"] == "uniform" else "biased"
-    sentences = [f"On {test['rows']:,} {how} {say.tested} of {test['users']:,} users: {listed}."]
+    sentences = [f"On {test['rows']:,} {how} {words.tested} of {test['users']:,} users: {listed}."]
     if how == "biased":
-        sentences += [biased_test(say), *_weighted(model["weighted"])]
+        sentences += [biased_test(words), *_weighted(model["weighted"])]
     return sentences
 
 
-def _ranking(ranking: Facts, test: Facts, say: Words) -> list[str]:
+def _ranking(ranking: Facts, test: Facts, words: Words) -> list[str]:
     """Where held-out clicks rank by the run, and by the baselines."""
     if ranking["reason"] is not None:
         return [f"The clicks of the test could not be ranked: {ranking['reason']}."]
@@ -296,7 +300,7 @@ def _ranking(ranking: Facts, test: Facts, say: Words) -> list[str]:
     )
     naive = ", ".join(f"{run['naive'][name]:.3f}" for name in names)
     others = [
-        f"{say(MODEL_NAMES.get(n, n))} {found['dcg']:.3f}" for n, found in ranking["models"].items() if n != "run"
+        f"{words(MODEL_NAMES.get(n, n))} {found['dcg']:.3f}" for n, found in ranking["models"].items() if n != "run"
     ]
     beside = f" {names['dcg']} of {', '.join(others)}." if others else ""
     return [

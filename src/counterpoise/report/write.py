@@ -80,7 +80,7 @@ def evaluation_data(
     return None
 
 
-def write_report_of(context: ReportContext, out: str | Path, baseline: Baseline = True) -> dict[str, Any]:
+def write_report_of(context: ReportContext, out: str | Path, baseline: Baseline) -> dict[str, Any]:
     """Write the report of a context; returns its facts."""
     check_out(out)
     if baseline is not False:

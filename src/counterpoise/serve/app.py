@@ -121,15 +121,15 @@ async def recommend(request: Request) -> Response:
 
 
 @router.post("/recommend", response_model=schema.UserLists, responses=RANKING_ERRORS)
-async def recommend_many(request: Request, asked: schema.ManyUsers) -> Response:
+async def recommend_many(request: Request, body: schema.ManyUsers) -> Response:
     """The best items of many users, among candidates, without those to leave out."""
-    return await many_lists(request, _many, asked, len(asked.users))
+    return await many_lists(request, _many, body, len(body.users))
 
 
 @router.post("/recommend_for", response_model=schema.UserLists, responses=RANKING_ERRORS)
-async def recommend_for(request: Request, asked: schema.NewUsers) -> Response:
+async def recommend_for(request: Request, body: schema.NewUsers) -> Response:
     """The best items of users whom the log does not have, from a few of their ratings."""
-    return await many_lists(request, _for_new, asked, asked.n_users)
+    return await many_lists(request, _for_new, body, body.n_users)
 
 
 @router.get(
@@ -180,24 +180,26 @@ def answer(facts: Any, status: int = 200) -> Response:
     return Response(to_json(facts, inf_nan_mode="null"), status, NO_SNIFF, "application/json")
 
 
-async def one_list(request: Request, rank: Callable[..., Response], asked: schema.BaseRequest) -> Response:
+async def one_list(request: Request, rank: Callable[..., Response], parameters: schema.BaseRequest) -> Response:
     """The answer of `rank`: at once, or where there are many items in a thread, so that others do not wait for it."""
     run = served(request)
-    return rank(run, asked) if run.lists.work <= MAX_INLINE_WORK else await in_thread(request, rank, run, asked)
+    return (
+        rank(run, parameters) if run.lists.work <= MAX_INLINE_WORK else await in_thread(request, rank, run, parameters)
+    )
 
 
 async def many_lists(
-    request: Request, rank: Callable[..., Response], asked: schema.BaseRequest, n_users: int
+    request: Request, rank: Callable[..., Response], parameters: schema.BaseRequest, n_users: int
 ) -> Response:
     """The answer of `rank` from a thread; of those for requests with many users, where there are many."""
     if n_users <= FEW_USERS:
-        return await in_thread(request, rank, served(request), asked)
+        return await in_thread(request, rank, served(request), parameters)
     state = request.app.state
     if state.n_large >= MAX_LARGE:
         raise HTTPException(503, "the server has too much to do. Ask again in a moment.", {"Retry-After": "1"})
     state.n_large += 1
     try:
-        return await asyncio.get_running_loop().run_in_executor(state.large, rank, served(request), asked)
+        return await asyncio.get_running_loop().run_in_executor(state.large, rank, served(request), parameters)
     finally:
         state.n_large -= 1
 
@@ -207,29 +209,29 @@ async def in_thread(request: Request, function: Callable[..., T], *arguments: An
     return await asyncio.get_running_loop().run_in_executor(request.app.state.small, function, *arguments)
 
 
-def _one(run: ServedRun, asked: schema.OneUser) -> Response:
-    return answer(run.recommend(asked.user, asked.k, asked.filter_seen))
+def _one(run: ServedRun, parameters: schema.OneUser) -> Response:
+    return answer(run.recommend(parameters.user, parameters.k, parameters.filter_seen))
 
 
-def _similar(run: ServedRun, asked: schema.OneItem) -> Response:
-    return answer(run.similar(asked.item, asked.k))
+def _similar(run: ServedRun, parameters: schema.OneItem) -> Response:
+    return answer(run.similar(parameters.item, parameters.k))
 
 
-def _many(run: ServedRun, asked: schema.ManyUsers) -> Response:
-    candidates, exclude, lists = run.choice(asked.candidates), run.items.known(asked.exclude), []
+def _many(run: ServedRun, parameters: schema.ManyUsers) -> Response:
+    candidates, exclude, lists = run.choice(parameters.candidates), run.items.known(parameters.exclude), []
     until = time.monotonic() + MAX_SECONDS
-    for user in asked.users:
-        lists.append(run.recommend(user, asked.k, asked.filter_seen, candidates, exclude))
+    for user in parameters.users:
+        lists.append(run.recommend(user, parameters.k, parameters.filter_seen, candidates, exclude))
         if time.monotonic() > until:
-            done, of = len(lists), len(asked.users)
+            done, of = len(lists), len(parameters.users)
             raise HTTPException(503, f"{done} of {of} lists took {MAX_SECONDS} s. Ask for fewer users at a time.")
     return answer({"users": lists})
 
 
-def _for_new(run: ServedRun, asked: schema.NewUsers) -> Response:
-    candidates, exclude = run.choice(asked.candidates), run.items.known(asked.exclude)
-    rows = [(rating.user, rating.item, rating.rating) for rating in asked.ratings]
-    return answer({"users": run.recommend_for(rows, asked.k, asked.filter_seen, candidates, exclude)})
+def _for_new(run: ServedRun, parameters: schema.NewUsers) -> Response:
+    candidates, exclude = run.choice(parameters.candidates), run.items.known(parameters.exclude)
+    rows = [(rating.user, rating.item, rating.rating) for rating in parameters.ratings]
+    return answer({"users": run.recommend_for(rows, parameters.k, parameters.filter_seen, candidates, exclude)})
 
 
 async def _failure(request: Request, error: Exception) -> Response:

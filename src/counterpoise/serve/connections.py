@@ -68,8 +68,8 @@ class BoundedHTTP(HttpToolsProtocol):
     @property
     def is_idle(self) -> bool:
         """Whether the server has nothing to do for this connection but wait for its client."""
-        asked = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
-        return not asked or self.transport.get_write_buffer_size() > 0
+        answering = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+        return not answering or self.transport.get_write_buffer_size() > 0
 
     def close_if_overdue(self) -> None:
         """Close the connection if its client took too long to send a request, or to read an answer."""

@@ -30,6 +30,8 @@ def _integer_or_text(value: Any) -> Any:
 
 Id = Annotated[int | str, BeforeValidator(_integer_or_text)]
 LENGTH = Field(ge=1, le=MAX_K, description="Items in a list.")
+CANDIDATES = Field(min_length=1, max_length=MAX_ITEMS, description="Item ids to choose from; null for all.")
+EXCLUDE = Field(max_length=MAX_ITEMS, description="Item ids to leave out; unknown ids are ignored.")
 
 
 class BaseRequest(BaseModel):
@@ -59,10 +61,8 @@ class ManyUsers(BaseRequest):
     users: list[Id] = Field(min_length=1, max_length=MAX_USERS, description="Users' ids.")
     k: Annotated[StrictInt, LENGTH, BeforeValidator(_whole)] = 10
     filter_seen: StrictBool = Field(True, description="Leave out what each user rated in the log.")
-    candidates: list[Id] | None = Field(
-        None, min_length=1, max_length=MAX_ITEMS, description="Item ids to choose from; null for all."
-    )
-    exclude: list[Id] = Field([], max_length=MAX_ITEMS, description="Item ids to leave out; unknown ids are ignored.")
+    candidates: Annotated[list[Id] | None, CANDIDATES] = None
+    exclude: Annotated[list[Id], EXCLUDE] = []
 
     @model_validator(mode="after")
     def _limit_rows(self) -> Self:
@@ -88,10 +88,8 @@ class NewUsers(BaseRequest):
     ratings: list[Rating] = Field(min_length=1, max_length=MAX_ITEMS, description="Of one user or of several.")
     k: Annotated[StrictInt, LENGTH, BeforeValidator(_whole)] = 10
     filter_seen: StrictBool = Field(True, description="Leave out the items of these ratings.")
-    candidates: list[Id] | None = Field(
-        None, min_length=1, max_length=MAX_ITEMS, description="Item ids to choose from; null for all."
-    )
-    exclude: list[Id] = Field([], max_length=MAX_ITEMS, description="Item ids to leave out; unknown ids are ignored.")
+    candidates: Annotated[list[Id] | None, CANDIDATES] = None
+    exclude: Annotated[list[Id], EXCLUDE] = []
 
     @model_validator(mode="after")
     def _limit_rows(self) -> Self:

@@ -151,21 +151,7 @@ def search_space(
     own: Mapping[str, Any] | None = None,
     build: Callable[..., DebiasedRecommender] = make,
 ) -> list[Dimension]:
-    """The dimensions of a search, see `dimensions_of`; raises where there are none."""
-    if not (dimensions := dimensions_of(method, fixed, rows, space, own, build)):
-        raise ConfigError(f"there is nothing to search: name settings of {method!r} with --search {SYNTAX}.")
-    return dimensions
-
-
-def dimensions_of(
-    method: str,
-    fixed: Mapping[str, Any],
-    rows: int,
-    space: str = "default",
-    own: Mapping[str, Any] | None = None,
-    build: Callable[..., DebiasedRecommender] = make,
-) -> list[Dimension]:
-    """What can be searched for a method on a log of `rows` rows, with the settings in `fixed` left out.
+    """The dimensions of a search for a method on a log of `rows` rows, with the settings in `fixed` left out.
 
     "default": ranges around the defaults. "paper": the grid of the paper's experiments; its weight decay d, which adds
     d x parameter to the gradient of the mean loss, is `l2` = `l2_biases` = d x rows here, where the loss has
@@ -206,7 +192,7 @@ def default_values(
     method: str,
     fixed: Mapping[str, Any],
     dimensions: Sequence[Dimension],
-    build: Callable[..., DebiasedRecommender] = make,
+    build: Callable[..., DebiasedRecommender],
 ) -> dict[str, Any]:
     """The default value of each dimension that contains it."""
     model, found = build(method, **fixed), {}

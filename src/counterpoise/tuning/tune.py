@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from counterpoise import __version__
 from counterpoise.config import Measure, takes_options
 from counterpoise.data.log import DEFAULTS, Dataset, LogOptions, as_logs, hash_logs
-from counterpoise.errors import CounterpoiseError, DataError, check_number
+from counterpoise.errors import ConfigError, CounterpoiseError, DataError, check_number
 from counterpoise.evaluation.estimates import (
     Errors,
     Estimate,
@@ -30,7 +30,7 @@ from counterpoise.recommender import DebiasedRecommender
 from counterpoise.training.events import Progress, by_epoch
 from counterpoise.training.loop import DivergenceError
 from counterpoise.tuning.result import Trial, Tuning, best_trial
-from counterpoise.tuning.search_space import default_values, search_space
+from counterpoise.tuning.search_space import SYNTAX, default_values, search_space
 from counterpoise.tuning.study import Candidate, Study, load_optuna
 
 MAX_DEFICIT = 2.0  # standard errors of the paired difference by which a trial may be behind the best and go on
@@ -97,6 +97,8 @@ def tune(
     if build is make:
         build = partial(make, feedback=log.feedback)
     dimensions = search_space(method, fixed, len(log), space, search, build)
+    if not dimensions:
+        raise ConfigError(f"there is nothing to search: name settings of {method!r} with --search {SYNTAX}.")
     load_optuna()  # an error now, not after the weights
     validation = replace(
         Validation.of(
@@ -142,7 +144,7 @@ class _Search:
     make: Callable[[dict[str, Any]], DebiasedRecommender]
     errors: dict[int, list[Errors]] = field(default_factory=dict)  # by trial, by fold: of the defaults and the best
 
-    def next_trials(self, parallel_trials: int, planned: int, progress: Progress | None = None) -> None:
+    def next_trials(self, parallel_trials: int, planned: int, progress: Progress | None) -> None:
         """Propose, fit and record some trials; the defaults alone, since all others are compared with them."""
         done, started = self.study.trials(), time.perf_counter()
         best = best_trial(done) if any(trial.state == "complete" for trial in done) else None

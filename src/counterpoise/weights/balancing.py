@@ -304,12 +304,11 @@ class _Fold:
     def solve(self, errors: Tensor | None, ratio: Tensor) -> Tensor:
         """Choose functions and balance them: the ratio of each row, 1 on average."""
         part, base = self.part, self.base
+        self.fitted = self._choose(self.population, errors, ratio)
         if part.strength == "auto":
-            self.fitted = self._choose(self.population, errors, ratio)
             self.path = balance_keeping(self.fitted, self.observed, self.kept, part.tolerance, base, self.generator)
             self.result = self.path.result
         else:
-            self.fitted = self._choose(self.population, errors, ratio)
             penalty = part.tolerance or 0.0, part.fixed_strength
             units = part.units if part.strength != "exact" else "sd"
             self.result = self.fitted.balance(self.observed, *penalty, units=units, base_weights=base)
