@@ -359,6 +359,76 @@ def test_column_chunks_may_not_overlap(tmp_path: Path) -> None:
         check_parquet("cut", io.BytesIO(content[:4] + content[len(content) // 2 :]))
 
 
+def unsigned(number: int) -> bytes:
+    """A number as Thrift's compact protocol has it: seven bits a byte, the lowest first."""
+    return bytes([number & 127 | 128]) + unsigned(number >> 7) if number > 127 else bytes([number])
+
+
+def structure(fields: dict[int, Any]) -> bytes:
+    """A Thrift structure of numbers, bytes, lists of either, and structures."""
+    return b"".join(bytes([kind_of(value)]) + unsigned(2 * n) + encoded(value) for n, value in fields.items()) + b"\0"
+
+
+def kind_of(value: Any) -> int:
+    return {int: 6, bytes: 8, list: 9, dict: 12}[type(value)]
+
+
+def encoded(value: Any) -> bytes:
+    if isinstance(value, int):
+        return unsigned(2 * value if value >= 0 else -2 * value - 1)
+    if isinstance(value, bytes):
+        return unsigned(len(value)) + value
+    if isinstance(value, list):
+        return bytes([240 | kind_of(value[0])]) + unsigned(len(value)) + b"".join(map(encoded, value))
+    return structure(value)
+
+
+def parquet(page: dict[int, Any], size: int | None = None, chunks: int = 1) -> bytes:
+    """A file of one page, in a column chunk of `size` bytes, which may be listed more than once."""
+    content = structure(page)
+    chunk = {3: {3: [b"c"], 5: 1, 7: len(content) if size is None else size, 9: 4}}
+    footer = structure({3: 1, 4: [{1: [chunk] * chunks}]})
+    return b"PAR1" + content + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+PAGE = {2: 8, 3: 0, 5: {1: 1}}  # bytes unpacked, bytes in the file, values
+
+
+def with_footer(footer: bytes) -> bytes:
+    return b"PAR1" + bytes(16) + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+
+
+NOT_PARQUET = {
+    "chunk of negative size": parquet(PAGE, -1),
+    "chunk that is listed often": parquet(PAGE | {9: bytes(200)}, chunks=9),
+    "page of negative size": parquet(PAGE | {3: -50}),
+    "page that unpacks to a negative size": parquet(PAGE | {2: -8}),
+    "header of a page that is cut off": parquet(PAGE, 3),
+    "structures in structures": with_footer(b"\x1c" * 40),
+    "number of more than 64 bits": with_footer(b"\x16" + b"\xff" * 12 + b"\0"),
+    "bytes beyond the end": with_footer(b"\x18\x7f" + bytes(8)),
+    "unknown type": with_footer(b"\x1f" + bytes(8)),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_PARQUET)
+def test_headers_of_parquet_that_cannot_be_are_refused(kind: str) -> None:
+    with pytest.raises(DataError, match=r"not a whole Parquet file \(a page is not where it should be\)"):
+        check_parquet("log", io.BytesIO(NOT_PARQUET[kind]))
+
+
+def test_headers_of_pages_may_be_long_and_hold_all_types() -> None:
+    """Statistics of a page can have any length, and a footer fields that are not known here."""
+    check_parquet("log", io.BytesIO(parquet(PAGE | {9: bytes(10_000)})))
+    whole = parquet(PAGE)
+    length = int.from_bytes(whole[-8:-4], "little")
+    footer = whole[-8 - length : -9] + b"\x17" + bytes(8) + b"\0"  # a double
+    content = whole[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    check_parquet("log", io.BytesIO(content))
+    with pytest.raises(DataError, match="unpacks to more than"):
+        check_parquet("log", io.BytesIO(parquet(PAGE | {2: 2 * MIN_CHECKED_SIZE, 9: bytes(10_000)})))
+
+
 # Outputs
 
 
@@ -444,11 +514,20 @@ def put(name: str, value: float) -> Callable[[Path], Path]:
     return change
 
 
-def ids(values: Any) -> Callable[[Path], Path]:
+def without(name: str) -> Callable[[Path], Path]:
+    def change(folder: Path) -> Path:
+        tensors = load(content_of(folder, "tensors.safetensors"))
+        del tensors[name]
+        return with_file(folder, "tensors.safetensors", save(tensors))
+
+    return change
+
+
+def ids(values: Any, column: str = "id") -> Callable[[Path], Path]:
     def change(folder: Path) -> Path:
         size = len(pl.read_parquet(io.BytesIO(content_of(folder, "items.parquet"))))
         buffer = io.BytesIO()
-        pl.DataFrame({"id": values(size)}).write_parquet(buffer)
+        pl.DataFrame({column: values(size)}).write_parquet(buffer)
         return with_file(folder, "items.parquet", buffer.getvalue())
 
     return change
@@ -460,6 +539,7 @@ WRONG = {
     "whole table": retyped("scorer.item_factors.weight", torch.int32),
     "double rates": retyped("item_rates", torch.float64),
     "short codes": retyped("seen.items", torch.int32),
+    "no table": without("scorer.user_factors.weight"),
     "nan in a table": put("scorer.user_factors.weight", float("nan")),
     "infinite bias": put("scorer.item_bias.weight", float("inf")),
     "nan in the ratios": put("ratio", float("nan")),
@@ -471,6 +551,7 @@ WRONG = {
     "nan": ids(lambda size: [float("nan"), *map(float, range(size - 1))]),
     "missing": ids(lambda size: [None, *range(size - 1)]),
     "too few": ids(lambda size: list(range(size - 1))),
+    "column of another name": ids(lambda size: list(range(size)), "name"),
 }
 
 
@@ -597,17 +678,17 @@ def npy(values: Any) -> bytes:
     return buffer.getvalue()
 
 
-SHARD_EDITS: dict[str, list[bytes]] = {
+SHARD_EDITS: dict[str, list[bytes]] = {  # arrays of more rows than the log has, whose headers get its number
     "users-000000.npy": [
         b"",
         b"\x93NUMPY",
         npy(np.zeros(3, np.int32)),
-        npy(np.zeros(600, np.float64)),
-        npy(np.array([{}] * 600)),
+        npy(np.zeros(700, np.float64)),
+        npy(np.array([{}] * 700)),
         b"PK\x03\x04" + bytes(100),
     ],
-    "items-000000.npy": [npy(np.full(600, -1, np.int32)), npy(np.full(600, 10**6, np.int32))],
-    "ratings-000000.npy": [npy(np.full(600, np.nan)), npy(np.full((600, 1), 1.0))],
+    "items-000000.npy": [npy(np.full(700, -1, np.int32)), npy(np.full(700, 10**6, np.int32))],
+    "ratings-000000.npy": [npy(np.full(700, np.nan)), npy(np.full((700, 1), 1.0))],
     "shards.json": [
         *(b"", b"{}", b"[]", b"NaN", b"[" * 10**5, b'{"format_version": 1}'),
         *(
@@ -624,7 +705,7 @@ def test_edited_cache_is_refused_in_one_line(name: str, place: Path) -> None:
     log = shard_log(place / "train.csv", cache=place / "cache")
     file, rows = log.shards.folder / name, len(log)
     for content in SHARD_EDITS[name]:
-        file.write_bytes(content.replace(b"(600,", f"({rows},".encode()))
+        file.write_bytes(content.replace(b"(700,", f"({rows},".encode()))
         with pytest.raises(DataError) as error:  # noqa: PT012
             again = shard_log(place / "train.csv", cache=place / "cache")
             [again.shards.whole(column) for column in ("users", "items", "ratings")]

@@ -177,7 +177,8 @@ def test_an_empty_log_is_refused(dataset: Dataset) -> None:
 @pytest.mark.parametrize(
     "settings",
     [{"biases": "no"}, {"side_features": 1}, {"backbone": ["mf"]}, {"backbone": "ncf", "hidden": 32}, {"weights": "u"},
-     {"training": 3}, {"risk": ["ips"]}, {"device": None}, {"device": "mps"}, {"device": "cuda:99"}, {"device": [1]}],
+     {"training": 3}, {"ensemble": 0.5}, {"error": "squared", "ensemble": cp.Ensemble()},
+     {"risk": ["ips"]}, {"device": None}, {"device": "mps"}, {"device": "cuda:99"}, {"device": [1]}],
 )  # fmt: skip
 def test_settings_of_the_wrong_type_are_named(settings: dict[str, object], dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match=f"`{list(settings)[-1]}`"):

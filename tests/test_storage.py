@@ -13,6 +13,7 @@ import pytest
 import counterpoise as cp
 from counterpoise import ConfigError, DataError, DebiasedRecommender
 from counterpoise import storage as store
+from counterpoise.data.side_tables import TableEncoder
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -174,6 +175,33 @@ def test_inconsistent_manifest_is_one_clear_error(changes: dict[str, object], ru
     with pytest.raises(DataError) as error:
         cp.load_model(run)
     assert "\n" not in str(error.value)
+
+
+ONE_FEATURE = TableEncoder().fit(pl.DataFrame({"age": [30.5, 40.5]})).to_dict()
+
+
+@pytest.mark.parametrize(
+    ("table", "changes", "reason"),
+    [
+        ("history", {"loss": ["low"]}, "'history' must hold numbers"),
+        ("log", {"threshold": "four"}, "'log' must hold the threshold and the rows as numbers"),
+        ("log", {"feature_columns": [1]}, "'log' must hold how many features users and items have"),
+        ("log", {"columns": {"who": "user"}}, "'log' must hold the names of its columns"),
+        ("parts", {"weights": 3}, "'parts' must have tables of weights and imputation"),
+        ("parts", {"risk": "low"}, "'parts' must hold the risk as a number"),
+        ("side_encoders", {"user": ONE_FEATURE}, r"'side_encoders' must have \d+ features, got 1"),
+    ],
+)
+def test_wrong_facts_of_a_manifest_are_named(table: str, changes: dict[str, object], reason: str, run: Path) -> None:
+    edit_manifest(run, **{table: json.loads((run / "run.json").read_text())[table] | changes})
+    with pytest.raises(DataError, match=reason):
+        cp.load_model(run)
+
+
+def test_run_needs_a_loss_of_rows_for_each_predictor(run: Path) -> None:
+    edit_manifest(run, row_losses=[])
+    with pytest.raises(DataError, match="must hold a loss of rows for each of its predictors"):
+        cp.load_model(run)
 
 
 def test_facts_are_kept_with_the_model(fitted: DebiasedRecommender, tmp_path: Path) -> None:

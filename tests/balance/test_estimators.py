@@ -122,6 +122,10 @@ def test_errors_name_missing_arguments():
     observed, population = samples()
     with pytest.raises(DataError, match="either `population` or `target_means`"):
         MomentBalancer().fit(observed)
+    with pytest.raises(DataError, match="give the population once"):
+        MomentBalancer().fit(observed, population, population=population)
+    with pytest.raises(DataError, match="`population` must have at least 10 rows to score against"):
+        MomentBalancer().fit(observed, population[:9]).score(observed)
     with pytest.raises(ConfigError, match="use MomentBalancer"):
         KernelBalancer().fit(observed, target_means=[1.0, 2.0, 3.0])
     with pytest.raises(DataError, match="must hold 3 finite numbers"):
@@ -217,6 +221,8 @@ def test_errors_name_bad_tables():
         balance_samples(pd.DataFrame({"a": [1.0, np.nan]}), pd.DataFrame({"a": [1.0]}), encoder=encoder)
     with pytest.raises(DataError, match="at least one row"):
         balance_samples(observed[:0], population)
+    with pytest.raises(DataError, match="`observed` must have at least one row, got none"):
+        balance_samples(pd.DataFrame({"a": []}), pd.DataFrame({"a": [1.0]}))
     with pytest.raises(DataError, match="`population_weights` must have"):
         balance_samples(observed, population, population_weights=np.ones(3))
     with pytest.raises(DataError, match="got 3 and 2 columns"):

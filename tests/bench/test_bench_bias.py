@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,15 @@ def test_pairs_are_observed_with_their_propensity() -> None:
         chance = known.propensity[chosen][0]
         error = np.sqrt(chance * (1 - chance) / (40 * chosen.sum()))
         assert counts[chosen].mean() / 40 == pytest.approx(chance, abs=4 * error)
+
+
+def test_draws_and_logs_that_no_study_can_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    never = replace(small(), propensity=np.zeros_like(small().propensity))
+    with pytest.raises(DataError, match=r"no pair was observed in a draw\. Take a larger matrix or a larger `density`"):
+        never.observe(np.random.default_rng(0))
+    monkeypatch.setattr(bias, "MAX_PAIRS", 3)
+    with pytest.raises(DataError, match="the study holds all pairs in memory and takes 3 at most, got 4"):
+        completed(FeedbackLog.from_arrays([0, 1], [0, 1], [3, 4]))
 
 
 def test_completed_scores_follow_the_ratings() -> None:

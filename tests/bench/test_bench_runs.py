@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from counterpoise.bench.tuning import settings_sheets, tuned_jobs, tuning_jobs
 from counterpoise.cli.bench import join_lists, numbers
 from counterpoise.cli.main import main
 from counterpoise.data.protocols import PROTOCOLS
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, CounterpoiseError
 from counterpoise.evaluation.evaluate import metrics_and_replicates
 from counterpoise.evaluation.metrics import METRIC_NAMES
 from counterpoise.tuning.study import Study
@@ -82,11 +83,30 @@ def test_kernel_method_without_its_kernel_is_gaussian() -> None:
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("als", "must be among"), ("nowhere:build", "cannot be imported"), ("json:build", "has no 'build'")],
+    [
+        ("als", "must be among"),
+        ("nowhere:build", "cannot be imported"),
+        ("json:build", "has no 'build'"),
+        ("math:pi", "'math:pi' must be a function of a seed that builds a model, got 3.14"),
+    ],
 )
 def test_unknown_method_error_says_what_to_do(name: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         find_methods([name])
+
+
+def test_a_method_of_a_plugin_is_found_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    plugins = EntryPoints([EntryPoint("own-mf", "counterpoise:make", "counterpoise.methods")])
+    monkeypatch.setattr("counterpoise.bench.methods.entry_points", lambda group: plugins.select(group=group))
+    (method,) = find_methods(["own-mf"])
+    assert (method.group, method.build) == ("own", make)
+
+
+def test_sets_without_a_method_for_the_feedback_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"`methods`: none of 'paper' learns from clicks\. Use all, or name some"):
+        find_methods(["paper"], "clicks")
+    with pytest.raises(ConfigError, match="`datasets` and `methods` must name at least one each"):
+        jobs.plan(["coat-like"], [], 1, ["default"], ["honest"])
 
 
 def test_unknown_dataset_error_lists_datasets() -> None:
@@ -151,8 +171,38 @@ def test_resampled_users_are_those_of_evaluate(small: str) -> None:
 def test_results_do_not_depend_on_the_order_of_jobs(small: str, tmp_path: Path) -> None:
     jobs, first, second = jobs_of(small), Store(tmp_path / "a"), Store(tmp_path / "b")
     runner.run(jobs, first)
-    runner.run(jobs[::-1], second)
+    runner.run(jobs[::-1], second, processes=2)
     assert results(first, jobs) == results(second, jobs)
+
+
+def test_a_worker_that_stops_keeps_the_results_so_far(small: str, tmp_path: Path) -> None:
+    jobs, store = [*jobs_of(small, seeds=1), Job("nowhere", "mf", 0)], Store(tmp_path)
+    jobs[2].__dict__["config_hash"] = "broken"
+    with pytest.raises(CounterpoiseError, match="a worker stopped before the end"):
+        runner.run(jobs, store, processes=2)
+    assert [store.has(job) for job in jobs] == [True, True, False]
+
+
+def test_result_that_was_deleted_is_named(small: str, tmp_path: Path) -> None:
+    jobs, store = jobs_of(small), Store(tmp_path)
+    store.open()
+    store.path(jobs[0]).write_text(json.dumps({"failed": None}))
+    with pytest.raises(DataError, match=f"{jobs[1].file_name}.json was deleted in the meantime. Start the same"):
+        store.read_all(jobs)
+
+
+def test_failures_alone_are_made_again_and_locks_removed(small: str, tmp_path: Path) -> None:
+    jobs, store = jobs_of(small), Store(tmp_path)
+    store.open()
+    for job, failed in zip(jobs, (None, "diverged", None), strict=False):
+        store.path(job).write_text(json.dumps({"failed": failed}))
+    locks = [store.path(job).with_suffix(".lock") for job in jobs]
+    for lock in locks:
+        lock.touch()  # as a killed process leaves it
+    store.delete_failures(jobs)
+    assert [store.has(job) for job in jobs] == [True, False, True, False]
+    store.delete_stale_locks(jobs)
+    assert [lock.exists() for lock in locks] == [False, True, False, True]  # others may be at work on the rest
 
 
 def test_finished_fit_is_not_repeated(small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,6 +284,8 @@ def test_user_method_stands_in_the_table(
     row = json.loads(next(Path("results/fits").glob("*my_methods_constant*seed0*")).read_text())
     assert row["metrics"]["auc"] == pytest.approx(0.5, abs=1e-12)
     assert "constant" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="'my_methods:constant' is no recommender of counterpoise: settings do not"):
+        Job(small, "my_methods:constant", 0, settings=QUICK).model()
     before = Job(small, "my_methods:constant", 0).config_hash
     own.write_text(own.read_text() + "# changed\n")
     assert Job(small, "my_methods:constant", 0).config_hash != before
@@ -496,6 +548,20 @@ def test_missing_datasets_are_an_error_and_write_no_table(
         assert main(["bench", command, "--datasets", "yahoo-r3", "--methods", "mf", "--out", str(tmp_path / "r")]) == 2
         assert "Webscope" in capsys.readouterr().err
     assert not list((tmp_path / "r").glob("*.md"))
+
+
+def test_datasets_that_were_found_stand_beside_the_missing(
+    small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COUNTERPOISE_DATA", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    common = ["--datasets", f"yahoo-r3,{small}", "--methods", "mf", "--seeds", "1", "--out", str(tmp_path / "r")]
+    common += ["--set", "epochs=2"]
+    assert main(["bench", "table", *common]) == 0
+    table = capsys.readouterr().out
+    assert table.index("AUC") < table.index("datasets not found") < table.index("Webscope")
+    assert main(["bench", "sweep", "--parameter", "dim", "--values", "1,2", *common]) == 0
+    assert "yahoo-r3 is missing. " in capsys.readouterr().out
 
 
 def test_missing_threshold_is_an_error_before_the_first_fit(

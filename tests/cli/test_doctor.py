@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+import torch
 from command_line import run
 
 from counterpoise.cli import doctor
@@ -48,9 +50,17 @@ def test_an_old_package_that_all_commands_need_is_an_error(monkeypatch: pytest.M
 
 def test_a_wrong_answer_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "MAX_ERROR", -1.0)
+    monkeypatch.setattr(doctor, "MIN_POSITIVE_SCORE", 2.0)
     code, text, _ = run("doctor")
     assert code == 1
     assert "Checked balancing weights: FAILED: ArithmeticError: the weights are [" in text
+    assert "FAILED: ArithmeticError: an item that all like scores 0." in text
+
+
+def test_more_threads_than_cores_are_advised_against(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    assert "torch uses 4 threads on 1 cores: set OMP_NUM_THREADS=1." in run("doctor")[1]
 
 
 def test_a_data_folder_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -55,6 +55,10 @@ def test_the_column_of_names_is_guessed(columns: list[str], guess: str) -> None:
         (pl.DataFrame({"id": [1], "title": ["x"]}), "`item_names`: there is no column 'item_id'"),
         (pl.DataFrame({"item_id": [1, 1], "title": ["x", "y"]}), "one row for each item"),
         (pl.DataFrame({"item_id": [999], "title": ["x"]}), "no item of the log has a name"),
+        (
+            pd.DataFrame({"item_id": [1], "title": [("x", "y")]}),
+            "column 'title': expected one name in each row, got tuple",
+        ),
         (["x"], "`item_names` must be a pandas, polars or pyarrow frame"),
     ],
 )

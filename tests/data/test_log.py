@@ -139,6 +139,9 @@ def test_extended_vocabulary_keeps_known_codes() -> None:
     assert list(grown.column) == ["b", "a", "aa", "c"]
     mixed = Vocabulary([1, 2]).extended(["2", "x"])
     assert mixed.encode([1, 2, "x"]).tolist() == [0, 1, 2]
+    pairs = Vocabulary([(1, 2)]).extended([(1, 2), (0, 1)])
+    assert pairs == Vocabulary([(1, 2), (0, 1)])
+    assert pairs != Vocabulary([(0, 1), (1, 2)])
 
 
 @pytest.mark.parametrize("ids", [3, "ann", None, b"x"])
@@ -279,6 +282,21 @@ def test_missing_id_is_refused_by_its_row(bad: Any, make: Any) -> None:
 def test_ratings_of_another_type_are_refused(ratings: list[Any], words: str) -> None:
     with pytest.raises(DataError, match=f"column 'rating': {words}"):
         log(ratings=ratings)
+
+
+def test_single_rating_is_not_a_column() -> None:
+    with pytest.raises(DataError, match=r"column 'rating': expected a column of numbers, got 4. Wrap a single one"):
+        FeedbackLog.from_arrays(["a"], [7], 4)
+
+
+def test_ratings_that_are_categories_are_their_numbers() -> None:
+    assert log(ratings=pl.Series(["1", "5", "3"], dtype=pl.Categorical)).ratings.tolist() == [1, 5, 3]
+
+
+def test_frame_without_ratings_has_clicks() -> None:
+    frame = pl.DataFrame({"user_id": [1, 2], "item_id": [3, 3]})
+    clicks = FeedbackLog.from_frame(frame)
+    assert (clicks.feedback, clicks.labels.tolist()) == ("clicks", [1, 1])
 
 
 def test_bad_timestamp_is_refused_by_its_row() -> None:

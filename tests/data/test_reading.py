@@ -67,7 +67,11 @@ def test_gzip_and_zstandard_text_is_decompressed(tmp_path: Path) -> None:
     zstandard = pytest.importorskip("zstandard")
     text = FRAME.write_csv().encode()
     assert rows(read_log(write(tmp_path, gzip.compress(text), "a.csv.gz"))) == ROWS
-    assert rows(read_log(write(tmp_path, zstandard.compress(text), "a.csv.zst"))) == ROWS
+    packed = zstandard.compress(text)
+    assert rows(read_log(write(tmp_path, packed, "a.csv.zst"))) == ROWS
+    skipped = b"\x50\x2a\x4d\x18" + (7).to_bytes(4, "little") + b"comment"  # a frame that is no data
+    assert rows(read_log(write(tmp_path, packed + skipped, "b.csv.zst"))) == ROWS
+    assert failure(write(tmp_path, packed[:-6], "c.csv.zst")).endswith("Is the file whole?")
 
 
 def test_another_separator_can_be_given_for_any_ending(tmp_path: Path) -> None:
@@ -571,6 +575,7 @@ def test_text_that_is_not_utf8_is_named_by_its_row(tmp_path: Path) -> None:
         (b"", "a.csv", "the file is empty."),
         (b"", "a.parquet", "the file is empty."),
         (b"\n\n", "a.csv", "the file is empty."),
+        (b"\n\n", "a.jsonl", "the file is empty."),
         (gzip.compress(b"", mtime=0), "a.csv.gz", "the file is empty."),
         (HEADER.encode(), "a.csv", "there are no rows of data. Is it the right file?"),
         (HEADER.encode() + b"\n\n", "a.csv", "there are no rows of data. Is it the right file?"),

@@ -214,6 +214,31 @@ def test_frames_of_all_libraries_are_encoded_alike(kind: Any) -> None:
     assert np.allclose(found.encode(frame), expected.encode(table))
 
 
+def test_truth_as_text_is_a_number() -> None:
+    encoder = TableEncoder().fit({"member": ["true", "False", None, "TRUE"]})
+    assert encoder.encode({"member": ["FALSE", "True"]})[:, 0].tolist() == [0, 1]
+
+
+def test_arrays_of_dates_are_dates() -> None:
+    days = np.array(["2001-01-01", "2003-01-01"], "datetime64[D]")
+    encoder = TableEncoder().fit({"since": days})
+    assert np.array_equal(encoder.encode({"since": days}), encoder.encode({"since": ["2001-01-01", "2003-01-01"]}))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ([[0.5], [1.5]], "lists of Float64"),
+        ([dt.time(1), dt.time(2)], "values of the type Time"),
+        ([b"1", b"2"], "values of the type Binary"),
+    ],
+)
+def test_columns_that_cannot_be_numbers_are_left_out(values: list[Any], reason: str) -> None:
+    encoder = TableEncoder().fit(pl.DataFrame({"odd": values}))
+    assert encoder.left_out_ == {"odd": reason}
+    assert encoder.encode(pl.DataFrame({"odd": values})).shape == (2, 0)
+
+
 def test_errors_name_the_column_the_row_and_the_way_out() -> None:
     encoder = TableEncoder().fit({"age": [1, 2, 3]})
     with pytest.raises(RowError, match="column 'age', row 1: expected a finite number, got 'old'"):
@@ -222,6 +247,10 @@ def test_errors_name_the_column_the_row_and_the_way_out() -> None:
         encoder.encode({"ages": [1]})
     with pytest.raises(RowError, match="column 'age', row 1: expected a date, got 'soon'"):
         TableEncoder().fit({"age": ["2001-01-01", "2002-01-01"]}).encode({"age": ["2001-01-01", "soon"]})
+    with pytest.raises(DataError, match="column 'since': expected dates, got Int64"):
+        TableEncoder().fit({"since": ["2001-01-01", "2002-01-01"]}).encode({"since": [3]})
+    with pytest.raises(DataError, match=r"the table has two columns '1'\. Rename one"):
+        TableEncoder().fit(pd.DataFrame([[1, 2], [3, 4]], columns=[1, "1"]))
     with pytest.raises(RowError, match=r'row 1: the value is missing. Fill it in, or choose missing="indicator"'):
         TableEncoder(missing="error").fit({"age": [1, None, 2]})
     with pytest.raises(ConfigError, match="`missing` must be one of"):

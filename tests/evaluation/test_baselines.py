@@ -40,5 +40,8 @@ def test_popularity_takes_no_backbone_of_the_run(split: cp.Dataset) -> None:
 def test_labels_of_one_kind_have_no_weighted_estimates(split: cp.Dataset) -> None:
     assert split.test is not None
     same = replace(split, test=split.test.take(np.flatnonzero(split.test.labels == 1)))
+    models = {"mf": cp.make("mf", epochs=1).fit(split.train)}
     with pytest.raises(cp.DataError, match="weighted estimates need labels of both kinds, and all"):
-        weighted_evaluations({"mf": cp.make("mf", epochs=1).fit(split.train)}, same)
+        weighted_evaluations(models, same)
+    with pytest.raises(cp.DataError, match=r"weighted estimates need a test, and there is none\. Hold rows out"):
+        weighted_evaluations(models, replace(split, test=None))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
@@ -94,3 +95,19 @@ def test_rows_that_any_model_has_seen_are_left_out(dataset: Dataset) -> None:
     with pytest.raises(cp.ConfigError, match="`models` must be a table"):
         cp.compare([first], log)
     assert isinstance(found.to_frame(), pl.DataFrame)
+    with pytest.raises(cp.DataError, match="no pair that a model was fitted to, where scores are given"):
+        cp.compare({"a": first, "scores": np.zeros(len(log))}, log)
+
+
+def test_weights_of_rows_that_were_seen_are_left_out_too(dataset: Dataset) -> None:
+    log = replace(dataset.train, sample="biased")
+    model, other = (cp.make("mf", epochs=1, seed=seed).fit(log.take(range(200))) for seed in (0, 1))
+    weights = np.random.default_rng(0).random(len(log))
+    found = cp.compare({"a": model, "b": other}, log, weights=weights)
+    expected = cp.compare({"a": model, "b": other}, log.take(range(200, len(log))), weights=weights[200:])
+    assert found.evaluations["a"].auc == pytest.approx(expected.evaluations["a"].auc)
+
+
+def test_one_model_is_compared_with_nothing(models: dict[str, DebiasedRecommender], dataset: Dataset) -> None:
+    frame = cp.compare({"mf": models["mf"]}, dataset.test).to_frame()
+    assert frame.columns == ["model", "metric", "value", "low", "high"]

@@ -15,6 +15,7 @@ from counterpoise import ConfigError, DataError, FeedbackLog, WeightedEvaluation
 from counterpoise.evaluation import metrics
 from counterpoise.evaluation.holdout_weights import HoldoutWeights
 from counterpoise.evaluation.weighted import (
+    Estimate,
     Lists,
     Rank,
     ScoredRows,
@@ -23,6 +24,7 @@ from counterpoise.evaluation.weighted import (
     estimates,
     expected_ideal_gain,
     expected_in_lists,
+    f1,
     pair_auc,
     positives_of_two,
     weighted_differences,
@@ -149,8 +151,29 @@ def test_calibration_slope_finds_the_slope_of_logits() -> None:
     assert math.isnan(calibration_slope(labels, np.full(40_000, 0.3), np.ones(40_000)).value)
 
 
+def test_slope_of_labels_that_scores_separate_is_undefined() -> None:
+    labels = (np.arange(40) >= 20).astype(float)
+    assert math.isnan(calibration_slope(labels, np.linspace(0.01, 0.99, 40), np.ones(40)).value)
+
+
 def test_ratio_without_a_denominator_is_undefined() -> None:
     assert math.isnan(weighted_ratio(np.ones(3), np.zeros(3), np.ones(3)).value)
+
+
+@pytest.mark.parametrize(("value", "derivative"), [(0.0, 0.0), (math.nan, math.nan)])
+def test_f1_without_hits_has_no_slope(value: float, derivative: float) -> None:
+    """Where nothing is found, or nothing could be, precision and recall have no direction to move the F1 in."""
+    of_list = Estimate(value, np.array([0.1, -0.1]))
+    found = f1(of_list, of_list)
+    assert np.array_equal([found.value, *found.influence], [value, derivative, derivative], equal_nan=True)
+
+
+def test_scores_that_are_no_probabilities_have_no_errors(logs) -> None:
+    scores = np.random.default_rng(0).normal(size=len(logs[2]))
+    found = cp.evaluate(scores, logs[2], train=logs[1])
+    assert isinstance(found, cp.WeightedEvaluation)
+    assert math.isfinite(found.auc)
+    assert np.isnan([found.mse, found.mae, found.log_loss, found.calibration_slope]).all()
 
 
 def test_standard_error_without_functions_is_that_of_the_weighted_mean() -> None:
@@ -392,10 +415,11 @@ def test_a_holdout_in_other_codes_gives_the_same(logs, model) -> None:
         (np.nan, DataError, "`weights` must be finite and >= 0"),
         (0, DataError, "`weights` must not all be 0"),
         ("balancd", ConfigError, "balanced"),
+        (HoldoutWeights(np.ones(3) / 3, "given", ""), DataError, "those of the rows of `log`, got 3 weights and "),
     ],
 )
 def test_bad_weights_are_one_error(logs, model, weights, error, message: str) -> None:
-    weights = np.full(len(logs[2]), weights) if np.ndim(weights) == 0 and not isinstance(weights, str) else weights
+    weights = np.full(len(logs[2]), weights) if isinstance(weights, float | int) else weights
     with pytest.raises(error, match=message):
         cp.evaluate(model, logs[2], weights=weights)
 

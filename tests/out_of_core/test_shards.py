@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ TEXTS = {
 }
 
 
-PACK: dict[str, Any] = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+PACK: dict[str, Any] = {"": bytes, ".gz": gzip.compress, ".zlib": zlib.compress, ".zst": zstandard.compress}
 
 
 @pytest.fixture
@@ -165,14 +166,14 @@ def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("counterpoise.out_of_core.encoding.PARQUET_PART_ROWS", 3)
 
 
-@pytest.mark.parametrize("compression", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("compression", PACK)
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.filterwarnings("ignore::counterpoise.errors.ReadingWarning")
 def test_text_read_in_parts_is_the_text_read_at_once(
     tmp_path: Path, name: str, compression: str, short_parts: None
 ) -> None:
     content = TEXTS[name].encode()
-    file = tmp_path / f"{name}{compression}"
+    file = tmp_path / (name if compression == ".zlib" else f"{name}{compression}")
     file.write_bytes(PACK[compression](content))
     log = shard_log(file, cache=tmp_path / "cache", shard_rows=7)
     expected = read_log(file).to_frame().select("user_id", "item_id", "rating")

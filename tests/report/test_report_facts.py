@@ -32,7 +32,7 @@ from counterpoise.balance.diagnostics import effective_sample_size
 from counterpoise.balance.functions import Functions
 from counterpoise.balance.population import Pairs
 from counterpoise.cli.main import main
-from counterpoise.evaluation.baselines import BASELINE_STEPS, baseline_of
+from counterpoise.evaluation.baselines import BASELINE_STEPS, baseline_of, baselines_for
 from counterpoise.evaluation.calibration import calibration_bins, calibration_error
 from counterpoise.evaluation.evaluate import (
     metrics_and_replicates,
@@ -42,7 +42,7 @@ from counterpoise.evaluation.evaluate import (
     verdict,
 )
 from counterpoise.evaluation.metrics import METRIC_NAMES
-from counterpoise.report.comparison import comparison_facts, differing
+from counterpoise.report.comparison import comparison_facts, comparison_page, differing
 from counterpoise.report.context import (
     ReportContext,
     is_uncorrected,
@@ -346,6 +346,7 @@ def test_ordinal_weight_is_reported(method: str, dataset: Dataset) -> None:
         found = gather(ReportContext(model, dataset=data))
         texts[name] = method_text(found)
         assert ("weight" in (found["model"]["ordinal"] or {})) == (name == "graded")
+        assert ("log odds of a rating at or above each level" in report_page(found)) == (name == "graded")
     weight = (
         make(method, dim=4, epochs=3, ordinal=OrdinalLoss())
         .fit(graded().train, graded().probe)
@@ -379,7 +380,38 @@ def test_run_without_its_log_reports_the_rest(hostile_run: Path, hostile_folder:
     assert found["model"]["evaluation"]["auc"] == pytest.approx(whole.manifest["evaluation"]["auc"])
     assert found["log"]["rows"] == len(whole.train)
     assert "heaviest" not in found["weights"]
+    page = report_page(found)
+    assert "The log is not available, so weights cannot be assigned to users and items." in page
+    assert "Metrics at the fit" in page
     assert all(row["smd_after"] is None for row in found["balance"]["features"])
+
+
+def test_run_that_names_no_data_reports_the_rest(weighted, fitted: DebiasedRecommender, tmp_path: Path) -> None:
+    weighted.save(tmp_path / "run")
+    context = load_context(tmp_path / "run")
+    assert context.notes == ("The run does not name its data: what needs the log is left out.",)
+    assert with_baseline(context) is context  # which needs the log too
+    assert with_baseline(context, fitted).baseline is fitted
+
+
+def test_best_baseline_is_not_compared_with_itself(dataset: Dataset, weighted: DebiasedRecommender) -> None:
+    method = {"method": baselines_for(dataset.train)[-1]}
+    context = ReportContext(weighted, "run", {"fit": method}, dataset)
+    assert with_baseline(context) is context
+
+
+def test_runs_without_a_test_are_compared_by_their_settings(weighted, fitted, tmp_path: Path) -> None:
+    for name, model in (("a", weighted), ("b", fitted)):
+        model.save(tmp_path / name)
+    facts = comparison_facts([tmp_path / "a", tmp_path / "b"])
+    assert facts["metrics"] == []
+    page = comparison_page(facts)
+    for sentence in (
+        "a has no test that could be read, so the runs are not evaluated",
+        "There is no common test.",
+        "No common test: cannot tell which run is better.",
+    ):
+        assert sentence in page
 
 
 def test_single_user_has_a_report_without_intervals() -> None:

@@ -156,6 +156,12 @@ def test_report_of_a_model_and_its_dataset(dataset: Dataset, fitted: DebiasedRec
     facts = cp.write_report(fitted, dataset, out=tmp_path / "deep" / "page.html")
     assert facts["log"]["rows"] == len(dataset.train)
     assert json.loads((tmp_path / "deep" / "page.json").read_text()) == facts
+    given = cp.write_report(fitted, test=dataset.test, out=tmp_path / "given.html")
+    assert given["model"]["metrics"] == cp.write_report(fitted, dataset, out=tmp_path / "own.html")["model"]["metrics"]
+    assert given["model"]["test"]["name"] == "the given test"
+    fitted.save(tmp_path / "run")
+    with pytest.raises(cp.ConfigError, match="`test` must be a file or the name of a dataset for a saved run"):
+        cp.write_report(tmp_path / "run", test=dataset.test)
     alone = cp.write_report(fitted, out=tmp_path / "alone.html")
     assert alone["model"]["metrics"] == []
     assert 'give some with <span class="option">--test FILE</span>' in (tmp_path / "alone.html").read_text()
@@ -166,6 +172,7 @@ def test_scales_and_ticks() -> None:
     assert linear(2.5) == 125
     assert logarithmic(10) == pytest.approx(25)
     assert linear.ticks() == [0, 2, 4, 6, 8, 10]
+    assert Scale(3, 3, 0, 1).ticks() == [3]
     assert logarithmic.ticks() == [1, 2, 5, 10, 20, 50, 100]
     assert [short(value) for value in (0.25, 1200, 20_000, 3e6)] == ["0.25", "1,200", "20k", "3M"]
 
@@ -288,6 +295,7 @@ def test_comparison_page_has_all_sections(hostile_run: Path, tmp_path: Path, cap
         (["--compare", "{run}", "{run}", "--baseline", "{run}"], "goes with the report of one run"),
         (["{run}", "--baseline", "{run}"], "must be a run without correction"),
         (["{run}", "--baseline", "{empty}"], "is not a saved run"),
+        (["{run}", "--test-kind", "uniform"], "`--test-kind` says how a test was collected, and none is given"),
     ],
 )
 def test_errors_are_one_line(hostile_run: Path, tmp_path: Path, capsys, arguments, words) -> None:

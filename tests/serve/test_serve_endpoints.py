@@ -150,6 +150,8 @@ def test_unknown_users_are_an_error_or_get_popular_items(ask, run: ServedRun, fi
         assert (facts["user_id"], facts["known"]) == ("new", False)
         expected = fitted.recommend(["new"], k=4, unknown_users="popular")["item_id"].to_list()
         assert [row["item_id"] for row in facts["items"]] == expected
+        page = open_to_all.get("/", params={"user": "new", "k": 4}).text
+        assert "This user is unknown: the items with the best rates of positive labels." in page
         mixed = open_to_all.post("/recommend", json={"users": [1, 10**30, "caf\u00e9"], "k": 2}).json()["users"]
         assert [(one["user_id"], one["known"]) for one in mixed] == [(1, True), (10**30, False), ("caf\u00e9", False)]
 
@@ -319,6 +321,10 @@ def test_page_escapes_ids_and_users(hostile_run: Path) -> None:
             assert "<script" not in text
             assert "<img" not in text
         assert ask.get("/", params={"user": "nobody"}).status_code == 404
+
+
+def test_run_without_a_report_says_how_to_write_one(ask) -> None:
+    refused(ask.get("/report"), 404, "this run has no report. Write it: counterpoise report RUN")
 
 
 def test_page_names_wrong_k(ask) -> None:

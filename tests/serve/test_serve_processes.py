@@ -14,6 +14,8 @@ from serving_process import Server
 import counterpoise as cp
 from counterpoise import Dataset, DebiasedRecommender
 from counterpoise.cli.main import main
+from counterpoise.errors import DataError
+from counterpoise.serve.connections import open_socket
 
 pytest.importorskip("uvicorn", reason="serving is not installed: pip install -e '.[serve]'")
 pytest.importorskip("fastapi", reason="serving is not installed: pip install -e '.[serve]'")
@@ -45,6 +47,20 @@ def test_number_of_processes_and_port_are_checked(run: Path, capsys) -> None:
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             assert "in use" in refused(capsys, run, "--port", taken.getsockname()[1])
+
+
+def test_a_system_without_shared_ports_has_one_process(run: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.delattr(socket, "SO_REUSEPORT")
+    assert "`processes` must be 1 on this system" in refused(capsys, run, "--port", 0)
+
+
+def test_sockets_that_share_a_port_listen_together() -> None:
+    with open_socket("127.0.0.1", 0, shared=True) as first:
+        place = first.getsockname()
+        with open_socket(*place, shared=True) as second:
+            assert second.getsockname() == place
+        with pytest.raises(DataError, match="in use"):
+            open_socket(*place)
 
 
 def children(process: int) -> list[int]:

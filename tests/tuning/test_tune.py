@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
 import sys
 import tomllib
@@ -238,6 +239,9 @@ def test_more_trials_need_a_larger_gain_to_be_significant() -> None:
     assert "more than noise" in tuning(21, 0.04).summary()
     twice = replace(tuning(2, 0.02), trials=tuning(2, 0.02).trials * 3)  # the same settings, proposed again
     assert twice.noise == tuning(2, 0.02).noise
+    without = replace(tuning(2, 0.02), default_risk=None, gain=None)
+    assert math.isnan(without.noise)
+    assert without.summary().endswith("The defaults failed, so there is no gain to report.")
 
 
 def test_optuna_verbosity_is_restored(dataset: cp.Dataset) -> None:

@@ -485,6 +485,8 @@ def _json_names(file: Path) -> list[str]:
     names: dict[str, None] = {}
     for record in map(_record, _head(file)):
         names |= dict.fromkeys(record or ())
+    if not names and not _lines(file).is_not_null().any():
+        raise DataError(f"{file}: the file is empty.")
     return list(names)
 
 
@@ -503,8 +505,6 @@ def _broken_json(text: _Text, error: BaseException) -> DataError:
         lines = _lines(text.content)
     except FAILURES as again:
         return DataError(f"{text.file}: cannot be read ({_first_line(again)}). Is the file whole?")
-    if not lines.is_not_null().any():
-        return DataError(f"{text.file}: the file is empty.")
     for row, line in enumerate(lines):
         if line is not None and "\ufffd" in line:
             return DataError(f"{text.located(row)}{NOT_UTF8}")
