@@ -171,6 +171,10 @@ def in_place_of_a_shard(place: Path) -> Callable[[], object]:
     return lambda: log.shards.whole("users")
 
 
+def as_log_of_shards(place: Path) -> Callable[[], object]:
+    return lambda: shard_log(pipe(place / "train.csv"), cache=place / "cache")
+
+
 def in_place_of_a_result(place: Path) -> Callable[[], object]:
     job, store = Job("coat-like", "mf", 0), Store(place / "results")
     store.open()
@@ -203,7 +207,7 @@ def as_table(place: Path) -> Callable[[], object]:
 PIPES = (in_place_of_a_shard, in_place_of_a_result, in_place_of_ids, in_place_of_a_manifest)
 
 
-@pytest.mark.parametrize("hostile", [*PIPES, as_configuration, as_token, as_table])
+@pytest.mark.parametrize("hostile", [*PIPES, as_configuration, as_token, as_table, as_log_of_shards])
 def test_no_pipe_is_waited_for(hostile: Callable[[Path], Callable[[], object]], place: Path) -> None:
     read, started = hostile(place), time.monotonic()
     with pytest.raises((DataError, ConfigError), match="is not a regular file"):
@@ -221,6 +225,10 @@ def test_large_file_is_no_list_of_ids(place: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("counterpoise.storage.MAX_TEXT_FILE", 1 << 20)
     (place / "ids.txt").write_bytes(b"1\n" * (1 << 20))
     refused("recommend", place / "run", "--users-file", place / "ids.txt", reason="has more than 1 MiB")
+
+
+def test_report_of_a_file_says_what_a_run_is(place: Path) -> None:
+    refused("report", place / "train.csv", reason="is not a saved run")
 
 
 def test_file_that_becomes_a_pipe_while_it_is_opened_is_refused(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,6 +334,15 @@ def test_small_files_of_huge_content_take_little(place: Path) -> None:
         assert seconds < 10, file
     assert grown < MEBIBYTES
     assert found.stderr == ""
+
+
+def test_first_row_of_millions_of_fields_takes_no_time(place: Path) -> None:
+    for number, first in enumerate(("", '"a\n"')):  # in the first line, and in the second one of the first row
+        (place / f"{number}.csv").write_text(f"user_id,item_id,rating{first}{',' * 2_000_000}\n")
+        started = time.process_time()
+        for words in (("fit",), ("recommend", place / "run", "--ratings"), ("fit", place / "train.csv", "--users")):
+            refused(*words, place / f"{number}.csv", reason="columns, and at most 10,000 are read")
+        assert time.process_time() - started < 5
 
 
 def test_stored_ids_are_bounded_as_files_are(place: Path) -> None:
@@ -672,6 +689,24 @@ def test_file_that_is_no_database_is_refused(tuned: Path) -> None:
     refused(*search(tuned), reason="is not a database of a search")
 
 
+def test_database_of_another_program_is_not_touched(tuned: Path) -> None:
+    mine = tuned / "mine.db"
+    with sqlite3.connect(mine) as database:
+        database.execute("create table mine (x)")
+    database.close()
+    before = mine.read_bytes()
+    (tuned / "tuned" / "study.db").unlink()
+    (tuned / "tuned" / "study.db").hardlink_to(mine)
+    refused(*search(tuned), reason="is a database of another program")
+    assert mine.read_bytes() == before
+
+
+def test_lock_that_is_a_link_is_one_line(tuned: Path) -> None:
+    (tuned / "tuned" / ".at-work.lock").symlink_to(tuned / "nothing")
+    refused(*search(tuned), reason="Remove it, or choose another folder.")
+    assert not (tuned / "nothing").exists()
+
+
 def npy(values: Any) -> bytes:
     buffer = io.BytesIO()
     np.save(buffer, values, allow_pickle=True)
@@ -870,6 +905,8 @@ def test_closed_standard_output_is_silent(place: Path) -> None:
     line = f"{sys.executable} -m counterpoise methods >&-"
     closed = subprocess.run(["/bin/sh", "-c", line], capture_output=True, check=False)
     assert (closed.returncode, closed.stderr) == (0, b"")
+    line = f"{sys.executable} -m counterpoise recommend {place / 'run'} --json <&- >&- 2>&-"
+    assert subprocess.run(["/bin/sh", "-c", line], check=False, timeout=60).returncode == 0
 
 
 def test_ctrl_c_waits_for_the_end_of_an_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,12 +8,22 @@ import sys
 from pathlib import Path
 
 
+def open_standard_streams() -> None:
+    """Open the descriptors 0 to 2 where they are closed: else the next file that is opened gets their number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+
+
 def main() -> int:
     """Run the command line; the exit code."""
     from counterpoise.cli.interrupts import hold_while_importing
 
     try:
         hold_while_importing()
+        open_standard_streams()
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             if stream is None:  # closed by who started the process

@@ -474,6 +474,9 @@ def exclusive_use(folder: Path) -> Iterator[None]:
     except Timeout:
         way_out = "Wait until it has finished, or choose another folder."
         raise DataError(f"{folder} is used by another process. {way_out}") from None
+    except OSError as error:
+        reason = error.strerror or error
+        raise DataError(f"{lock.lock_file} cannot be written: {reason}. Remove it, or choose another folder.") from None
     try:
         yield
     finally:

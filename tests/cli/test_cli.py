@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -719,6 +719,15 @@ def test_balance_keeps_lists_and_dates_of_a_parquet_file(tmp_path: Path) -> None
     command = ["balance", str(tmp_path / "o.parquet"), str(tmp_path / "p.csv"), "--features", "age", "--moments", "1"]
     assert main([*command, "--quiet", "--out", str(tmp_path / "w.parquet")]) == 0
     assert pl.read_parquet(tmp_path / "w.parquet").drop("weight").to_dict(as_series=False) == columns
+
+
+@pytest.mark.parametrize("values", [[[1], [2], [3]], [timedelta(1), timedelta(2), timedelta(3)], [b"a", b"b", b"c"]])
+def test_balance_names_column_of_two_types(values: list[Any], tmp_path: Path, capsys: Any) -> None:
+    pl.DataFrame({"age": [1, 3, 2], "odd": values}).write_parquet(tmp_path / "o.parquet")
+    (tmp_path / "p.csv").write_text("age,odd\n2,1\n2.5,2\n")
+    command = ["balance", str(tmp_path / "o.parquet"), str(tmp_path / "p.csv"), "--out", str(tmp_path / "w.parquet")]
+    assert main(command) == 2
+    assert "error: column 'odd': is " in capsys.readouterr().err
 
 
 def test_smd_of_constant_feature_is_dash_and_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from pathlib import Path
 
 import polars as pl
@@ -42,6 +43,29 @@ def test_recommend_prints_and_writes_names(fitted: Path) -> None:
     assert names.items() <= ({10 * i: f"{NAME} {i}" for i in range(19)} | {190: "190"}).items()
     assert run("recommend", fitted, "--out", fitted.parent / "lists.csv", "--quiet")[0] == 0
     assert pl.read_csv(fitted.parent / "lists.csv").columns[:5] == ["user_id", "item_id", "item_name", "score", "rank"]
+
+
+def test_names_do_not_steer_the_terminal(files: Path) -> None:
+    """Colours, titles of the window, links, C1 controls, overwriting, and text that runs from right to left."""
+    odd = [
+        "\x1b[31mred",
+        "\x1b]0;title\x07",
+        "\x1b]8;;http://evil\x1b\\link",
+        "\x9b31m",
+        "over\rwritten",
+        "\u202etxt",
+        "a\x08b",
+    ]
+    names = pl.DataFrame({"what": [10 * i for i in range(20)], "title": [f"{odd[i % 7]} {i}" for i in range(20)]})
+    names.write_parquet(files / "odd.parquet")
+    code, said, _ = fit(files, "--item-names", files / "odd.parquet", out="odd")
+    _, listed, _ = run("recommend", files / "odd", "--k", 20)
+    assert code == 0
+    assert "\\x1b[31mred 0" in listed
+    assert "\\u202etxt 5" in listed
+    assert set(map(unicodedata.category, (said + listed).replace("\n", ""))).isdisjoint({"Cc", "Cf"})
+    _, listed, err = run("recommend", files / "odd\x1b[31m")
+    assert err.startswith(f"error: {files}/odd\\x1b[31m is not a saved run")
 
 
 def test_the_report_shows_names_as_text(fitted: Path) -> None:

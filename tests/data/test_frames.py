@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import narwhals as nw
@@ -159,12 +160,47 @@ def test_tune_and_fit_many_take_frames() -> None:
         (lambda frame: frame.head(0), "`log`: a log needs at least one row"),
         (lambda frame: frame.to_dict(), "`log` must be a FeedbackLog or a frame .*, got dict"),
         (lambda frame: frame["who"], "got Series"),
+        (lambda frame: pd.concat([frame, frame], axis=1), "a frame cannot be read: Expected unique column names"),
+        (lambda frame: frame.assign(who=frame["who"].map(lambda who: {who})), "'who', row 0: expected an id, .* got {"),
+        (lambda frame: frame.assign(who=frame["who"].map(lambda who: np.array([who]))), "expected an id, .* got array"),
+        (
+            lambda frame: pl.DataFrame(frame.to_dict("list")).with_columns(who=pl.struct("who")),
+            "expected an id, .* {'who",
+        ),
+        (
+            lambda frame: frame.assign(who=pd.Series("\ud800", frame.index, object)),
+            r"'\\ud800' cannot be written in UTF-8",
+        ),
+        (lambda frame: frame.assign(stars=frame["stars"] * 1j), "column 'stars' of complex128 cannot be read"),
+        (lambda frame: of_arrow(frame, pa.decimal256(50, 0)), r"a column of decimal256\(50, 0\) cannot be read"),
     ],
 )
 def test_a_wrong_frame_is_an_error_in_one_line(change: Callable[[pd.DataFrame], Any], words: str) -> None:
     with pytest.raises(DataError, match=words) as error:
         small().fit(change(frames()[0]), threshold=4, **NAMES)
     assert "\n" not in str(error.value)
+
+
+def of_arrow(frame: pd.DataFrame, kind: pa.DataType) -> pa.Table:
+    """The frame in pyarrow, its users in a type."""
+    table = pa.table(frame.to_dict("list"))
+    return table.set_column(table.column_names.index("who"), "who", table["who"].cast(kind))
+
+
+@pytest.mark.parametrize("role", ["user", "item"])
+def test_ids_without_a_column_are_an_error(role: str) -> None:
+    with pytest.raises(ConfigError, match=f"`{role}_col` must be the name of a column, got None"):
+        small().fit(frames()[0], threshold=4, **NAMES | {f"{role}_col": None})
+
+
+@pytest.mark.parametrize("kind", [pl.Binary, pl.Duration("us")])
+def test_ids_that_cannot_be_loaded_are_not_saved(kind: Any, tmp_path: Path) -> None:
+    frame = pl.DataFrame(frames()[0].to_dict("list"))
+    who = pl.col("who").cast(pl.String).cast(kind) if kind == pl.Binary else pl.col("who").cast(kind)
+    model = small().fit(frame.with_columns(who), threshold=4, **NAMES)
+    with pytest.raises(DataError, match=r"only numbers, text and dates can be saved as ids, got (Binary|Duration)\."):
+        model.save(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_columns_may_have_numbers_as_names() -> None:

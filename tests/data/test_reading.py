@@ -393,6 +393,7 @@ def test_json_lines_are_read_plain_and_compressed(tmp_path: Path) -> None:
         file = write(tmp_path, gzip.compress(content) if name.endswith("gz") else content, name)
         assert rows(read_log(file)) == ROWS
         assert rows(read_log(file, timestamp_col="timestamp")) == RAW_ROWS
+    assert rows(read_log(write(tmp_path, b"\xef\xbb\xbf" + text.encode(), "bom.jsonl"))) == ROWS
 
 
 def test_json_of_other_layout_or_ending_is_one_clear_line(tmp_path: Path) -> None:
@@ -422,11 +423,17 @@ def test_ids_of_json_lines_may_be_text_and_numbers(tmp_path: Path) -> None:
         ('{"item_id": 2, "rating": 20}', "column 'user_id', row 2: the id is missing"),
         ('{"user_id": 2, "item_id": 20, "rating": [1]}', "column 'rating', row 2: expected a finite number, got '[1]'"),
         ('{"user_id": 2, "item_id": 20, "rating": NaN}', "row 2: expected a record such as"),
+        ('{"user_id": 2, "item_id": 20, "rating": 1e999}', "row 2: expected a record such as"),
     ],
 )
 def test_wrong_record_is_named_by_its_row(tmp_path: Path, line: str, words: str) -> None:
     file = write(tmp_path, f'{{"user_id": 1, "item_id": 10, "rating": 4}}\n{line}\n', "a.jsonl")
     assert failure(file).startswith(words)
+
+
+def test_records_without_names_are_one_line(tmp_path: Path) -> None:
+    words = "there is no column 'user_id', and no other. Is it the right file?"
+    assert failure(write(tmp_path, "{}\n{}\n", "a.jsonl")) == words
 
 
 def test_column_in_other_case_is_suggested(tmp_path: Path) -> None:

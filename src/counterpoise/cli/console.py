@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from counterpoise.errors import HIDING, ReadingWarning
 if TYPE_CHECKING:
     from counterpoise.balance.covariate_balance import Imbalance
 
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_ERROR_LENGTH = 600  # characters; the middle of a longer error is left out
 MAX_LOVE_ROWS = 8  # features shown in a love plot
 MIN_SCALE_WIDTH = 12  # characters; a narrower scale is left out
@@ -21,14 +23,22 @@ CIRCLES = {"before": "○", "after": "●", "both": "◉", "line": "─"}
 ASCII = {"before": "o", "after": "x", "both": "8", "line": "-"}
 
 
+def printable(text: str) -> str:
+    """Text of files without what would steer a terminal: control characters and turned directions as Python's escapes.
+
+    Also bytes of file names that are no text, which cannot be printed.
+    """
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def print_line(text: str) -> None:
     """Print text on standard output."""
-    print(text)
+    print(printable(text))
 
 
 def print_error(text: str) -> None:
     """Print one line on standard error; of a long one the beginning and the end, where the advice stands."""
-    line, half = " ".join(text.split()), (MAX_ERROR_LENGTH - 5) // 2
+    line, half = printable(" ".join(text.split())), (MAX_ERROR_LENGTH - 5) // 2
     print(line if len(line) <= MAX_ERROR_LENGTH else f"{line[:half]} ... {line[-half:]}", file=sys.stderr)
 
 
@@ -73,9 +83,10 @@ def show_table(columns: list[str], rows: list[list[Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(*columns)
+    table = Table(*map(printable, columns))
     for row in rows:
-        table.add_row(*(f"{value:.3f}" if isinstance(value, float) else str(value) for value in row), style=None)
+        cells = (f"{value:.3f}" if isinstance(value, float) else printable(str(value)) for value in row)
+        table.add_row(*cells, style=None)
     Console(width=None if sys.stdout.isatty() else 160, markup=False).print(table, markup=False)
 
 
@@ -105,7 +116,7 @@ def show_picture(lines: list[str]) -> None:
     colours = Theme({"before": "yellow", "after": "bold cyan", "line": "dim"})
     console = Console(theme=colours, highlighter=Circles(), markup=False)
     for line in lines:
-        console.print(line, soft_wrap=True)
+        console.print(printable(line), soft_wrap=True)
 
 
 def show_frame(frame: Any) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from counterpoise.config import Feedback
 from counterpoise.data.frames import as_frame, column_of, is_frame
-from counterpoise.data.ids import as_column, from_native
+from counterpoise.data.ids import as_column, from_native, series, type_name
 from counterpoise.errors import DataError, RowError, short_repr
 
 CORRECT = "Correct or drop the row."
@@ -126,21 +126,33 @@ def observed_entries(ratings: Any, mask: Any) -> tuple[NDArray[Any], NDArray[Any
 def whole_ids(values: Any, name: str) -> Any:
     """A column of ids; an error that names the first row without one."""
     column = as_column(values)
-    nulls = (
-        column.is_null() | (column.is_nan() if column.dtype.is_float() else False)
-        if isinstance(column, pl.Series)
-        else pl.Series([value is None or value != value for value in column], dtype=pl.Boolean)
-    )
+    if isinstance(column, pl.Series):
+        nulls = column.is_null() | (column.is_nan() if column.dtype.is_float() else False)
+    else:
+        odd = next((row for row, value in enumerate(column) if not _is_hashable(value)), None)
+        if odd is not None:
+            came = short_repr(column[odd])
+            raise RowError(name, odd, f"expected an id, such as a number or a text, got {came}. Convert it to text.")
+        nulls = pl.Series([value is None or value != value for value in column], dtype=pl.Boolean)
     if nulls.any():
         raise RowError(name, int(nulls.arg_max() or 0), "the id is missing. Fill it in or drop the row.")
     return column
+
+
+def _is_hashable(value: Any) -> bool:
+    """Whether it can be looked up: no dict, no set, no array, and no tuple of these."""
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def finite_numbers(values: Any, name: str) -> NDArray[np.float64]:
     """A column as finite floats; an error that names the first row without one."""
     column = _numeric(values, name)
     if column.dtype.is_temporal():
-        raise DataError(f"column {name!r}: expected numbers, got {column.dtype}. Convert or name another.")
+        raise DataError(f"column {name!r}: expected numbers, got {type_name(column.dtype)}. Convert or name another.")
     numbers = column.cast(pl.Float64, strict=False)
     bad = numbers.is_null() | ~numbers.is_finite().fill_null(False)
     if bad.any():
@@ -195,11 +207,13 @@ def _numeric(values: Any, name: str) -> pl.Series:
     if not hasattr(values, "__iter__"):
         came = short_repr(values)
         raise DataError(f"column {name!r}: expected a column of numbers, got {came}. Wrap a single one in a list.")
-    column = values if isinstance(values, pl.Series) else pl.Series(name, values, strict=False)
+    column = values if isinstance(values, pl.Series) else series(values, name, strict=False)
     if column.dtype == pl.Object:  # a numpy array of mixed objects
-        column = pl.Series(name, list(values), strict=False)
+        column = series(list(values), name, strict=False)
     if column.dtype in (pl.Categorical, pl.Enum):
         return column.cast(pl.String)
     if column.dtype.is_nested() or column.dtype in (pl.Object, pl.Binary):
-        raise DataError(f"column {name!r}: expected one number in each row, got {column.dtype}. Name another.")
+        raise DataError(
+            f"column {name!r}: expected one number in each row, got {type_name(column.dtype)}. Name another."
+        )
     return column

@@ -23,12 +23,14 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import mmap
 import re
 import shutil
 import tempfile
 import warnings
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ from typing import IO, Any, Literal
 
 import polars as pl
 
+from counterpoise.data.ids import type_name
 from counterpoise.data.parquet import (
     MAX_COLUMNS,
     check_amount,
@@ -458,7 +461,7 @@ def check_plain_types(file: Path, columns: Mapping[str, str], schema: Mapping[st
     """Raise `DataError` for a column of lists, structures, bytes or lengths of time."""
     for name in columns.values():
         if schema[name].is_nested() or schema[name] in (pl.Binary, pl.Duration, pl.Object):
-            raise DataError(f"{file}: column {name!r}: expected numbers, text or dates, got {schema[name]}.")
+            raise DataError(f"{file}: column {name!r}: expected numbers, text or dates, got {type_name(schema[name])}.")
 
 
 def broken_parquet(file: Path, error: BaseException) -> DataError:
@@ -471,6 +474,7 @@ def _read_json_lines(text: _Text, columns: Mapping[str, str]) -> pl.DataFrame:
     names = dict.fromkeys(columns.values())
     try:
         with text.opened() as stream:  # its name would be taken for a pattern
+            _skip_byte_order_mark(stream)
             frame = pl.scan_ndjson(stream, schema=dict.fromkeys(names, pl.String)).collect()
     except FAILURES as error:
         raise _broken_json(text, error) from None
@@ -478,6 +482,12 @@ def _read_json_lines(text: _Text, columns: Mapping[str, str]) -> pl.DataFrame:
         found = [name for name in names if frame[name].count()]
         check_columns(text.file, columns, list(dict.fromkeys([*_json_names(text.file), *found])))
     return frame.select(pl.col(name).alias(role) for role, name in columns.items())
+
+
+def _skip_byte_order_mark(stream: IO[bytes]) -> None:
+    """Go to where the text begins."""
+    if stream.read(len(BOM_UTF8)) != BOM_UTF8:
+        stream.seek(0)
 
 
 def _json_names(file: Path) -> list[str]:
@@ -493,10 +503,17 @@ def _json_names(file: Path) -> list[str]:
 def _record(line: str | None) -> dict[str, Any] | None:
     """The record in a line, empty in a blank one; None where the line is no record."""
     try:
-        record = {} if line is None else json.loads(line, parse_constant=int)  # NaN is no JSON
+        record = {} if line is None else json.loads(line, parse_constant=int, parse_float=_finite)  # NaN is no JSON
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def _finite(number: str) -> float:
+    """A number of JSON; `ValueError` for one that no float holds."""
+    if math.isinf(value := float(number)):
+        raise ValueError(number)
+    return value
 
 
 def _broken_json(text: _Text, error: BaseException) -> DataError:
@@ -654,6 +671,7 @@ def _read_text(text: _Text, columns: Mapping[str, str], layout: Layout) -> pl.Da
     if len(separator.encode()) > 1:
         return _read_split_text(text, columns, layout)
     try:
+        _check_number_of_columns(text, separator)
         scan = _scan_text(text, separator, header)
         present = scan.collect_schema().names()
         check_columns(file, columns, present)
@@ -678,6 +696,21 @@ def _read_text(text: _Text, columns: Mapping[str, str], layout: Layout) -> pl.Da
         if wrong is not None:
             raise DataError(text.located(wrong[0]) + wrong[1])
     return frame.drop(BLANK, SHORT, BREAKS)
+
+
+def _check_number_of_columns(text: _Text, separator: str) -> None:
+    """Raise `DataError` for a first row of very many fields, each of which takes polars a kilobyte."""
+    fields, quotes = 1, 0
+    for line in _lines(text.content, HEAD_ROWS).drop_nulls():
+        fields, quotes = fields + line.count(separator), quotes + line.count('"')
+        if quotes % 2 == 0:  # the row ends with this line
+            break
+    _check_count(text.file, fields)
+
+
+def _check_count(file: Path, columns: int) -> None:
+    if columns > MAX_COLUMNS:
+        raise DataError(f"{file}: has {columns:,} columns, and at most {MAX_COLUMNS:,} are read. Leave some out.")
 
 
 def _scan_text(text: _Text, separator: str, header: Sequence[str] | None) -> pl.LazyFrame:
@@ -742,14 +775,15 @@ def _may_hold_quotes(text: _Text) -> bool:
 
 def check_columns(file: Path, columns: Mapping[str, str], present: Sequence[str]) -> None:
     """Raise `DataError` for the first column that is not there, or there twice."""
-    if len(present) > MAX_COLUMNS:
-        raise DataError(f"{file}: has {len(present):,} columns, and at most {MAX_COLUMNS:,} are read. Leave some out.")
+    _check_count(file, len(present))
     if any(mark in name for name in present for mark in "\0\ufffd"):
         raise DataError(f"{file}: row 1: {NOT_UTF8}")
     for role, name in columns.items():
         if f"{name}_duplicated_0" in present or list(present).count(name) > 1:
             raise DataError(f"{file}: column {name!r}, row 1: the header has this name twice. Rename one.")
         if name not in present:
+            if not present:
+                raise DataError(f"{file}: there is no column {name!r}, and no other. Is it the right file?")
             listed = ", ".join(map(short_repr, present[:20])) + (", ..." if len(present) > 20 else "")
             way_out = f"Name yours with `{role}_col` (--{role}-col)." if role in ROLES else "Name columns that it has."
             if role == "rating":

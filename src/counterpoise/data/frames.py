@@ -14,7 +14,15 @@ POLARS = "polars"  # the kind of frames where nothing says otherwise
 
 def is_frame(value: Any) -> bool:
     """Whether it is a frame; polars may be lazy."""
-    return isinstance(nw.from_native(value, pass_through=True), nw.DataFrame | nw.LazyFrame)
+    return isinstance(_narwhals(value), nw.DataFrame | nw.LazyFrame)
+
+
+def _narwhals(value: Any) -> Any:
+    """The narwhals frame or column of a frame or a column; anything else as it came."""
+    try:
+        return nw.from_native(value, pass_through=True, allow_series=True)
+    except nw.exceptions.NarwhalsError as error:
+        raise DataError(f"a frame cannot be read: {' '.join(str(error).split())}. Rename its columns.") from None
 
 
 def as_frame(value: Any, name: str) -> Any:
@@ -29,7 +37,7 @@ def as_frame(value: Any, name: str) -> Any:
 
 def kind_of_frame(value: Any) -> str | None:
     """The library of a frame or a column, such as "pandas"; None for anything else."""
-    native = nw.from_native(value, pass_through=True, allow_series=True)
+    native = _narwhals(value)
     if isinstance(native, nw.LazyFrame) and native.implementation.is_polars():
         return POLARS
     if isinstance(native, nw.DataFrame | nw.Series):

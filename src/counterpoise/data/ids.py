@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 from collections.abc import Hashable
 from datetime import date
 from functools import cached_property
@@ -24,7 +25,9 @@ from counterpoise.errors import ConfigError, DataError, short_repr
 Codes = NDArray[np.int32]
 Column = pl.Series | list[Hashable]
 PLAIN = (bool, int, float, str, bytes, date)
+SAVED_IDS = "only numbers, text and dates can be saved as ids"
 STARTED_IN: list[int] = []  # the process in which polars has started its threads, which do not survive a fork
+UNKNOWN_TYPES = (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError)  # values that polars does not know
 TABLE_TYPES = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
 
 
@@ -118,7 +121,9 @@ class Vocabulary:
         """The ids as a frame `id` that can be written."""
         if not isinstance(self.column, pl.Series):
             kinds = ", ".join(sorted({type(value).__name__ for value in self.column}))
-            raise DataError(f"only numbers, text and dates can be saved as ids, got {kinds}. Convert them to text.")
+            raise DataError(f"{SAVED_IDS}, got {kinds}. Convert them to text.")
+        if not _is_stored(self.dtype):
+            raise DataError(f"{SAVED_IDS}, got {type_name(self.dtype)}. Convert them to text.")
         return self.column.alias("id").to_frame()
 
     def to_parquet(self) -> bytes:
@@ -206,7 +211,7 @@ def distinct_values(column: pl.Series) -> pl.Series:
 def from_native(values: Any) -> Any:
     """A pandas or pyarrow column as numpy, or as a list with None for nulls; anything else as it came."""
     if hasattr(values, "to_pylist"):  # pyarrow
-        return pl.Series(values)
+        return series(values)
     if isinstance(values, pl.Series) or not nw.dependencies.is_into_series(values):
         return values
     column = nw.from_native(values, series_only=True)
@@ -225,13 +230,39 @@ def read_stored(content: bytes, what: str) -> pl.DataFrame:
         raise DataError(f"{what} cannot be read: {error}.") from None
 
 
+def series(values: Any, name: str = "", strict: bool = True) -> pl.Series:
+    """A column of polars; `DataError` where it has no type for the values."""
+    try:
+        if isinstance(values, np.ndarray) and values.dtype.kind == "c":
+            raise TypeError("they are complex")  # polars would drop their imaginary part
+        with hidden_panics():
+            return pl.Series(name, values, strict=strict)
+    except UnicodeEncodeError as error:
+        raise DataError(f"{short_repr(error.object)} cannot be written in UTF-8. Correct the text.") from None
+    except (*UNKNOWN_TYPES, pl.exceptions.PanicException) as error:
+        kind = getattr(values, "type", None) or getattr(values, "dtype", None) or type(values).__name__
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        what = f"column {name!r}" if name else "a column"
+        raise DataError(f"{what} of {kind} cannot be read ({reason}). Convert it to numbers, text or dates.") from None
+
+
+def type_name(dtype: Any) -> str:
+    """The type of a column in a message: Int64, List(String), Duration without its unit."""
+    return re.sub(r"\(time_unit=[^)]*\)", "", str(dtype))
+
+
+def _is_stored(dtype: pl.DataType) -> bool:
+    """Whether ids of this type can be saved and loaded."""
+    return not dtype.is_nested() and dtype not in (pl.Binary, pl.Duration, pl.Object, pl.Null)
+
+
 def stored_ids(frame: pl.DataFrame, name: str, what: str) -> pl.Series:
     """The column of ids of a stored frame: numbers, text or dates, none missing."""
     if name not in frame.columns:
         raise DataError(f"{what} must be in a column {name!r}.")
     column = frame.get_column(name)
-    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Duration, pl.Object, pl.Null):
-        raise DataError(f"{what} must be numbers, text or dates, got {column.dtype}.")
+    if not _is_stored(column.dtype):
+        raise DataError(f"{what} must be numbers, text or dates, got {type_name(column.dtype)}.")
     if column.has_nulls() or (column.dtype.is_float() and column.is_nan().any()):
         raise DataError(f"{what} must all be there, and some are missing.")
     return column
@@ -287,7 +318,7 @@ def as_column(values: Any) -> Column:
     if isinstance(values, pl.Series):
         column = values
     elif isinstance(values, np.ndarray) and values.dtype != object:
-        column = pl.Series(values)
+        column = series(values)
     else:
         if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
             raise DataError(f"expected a list or column of ids, got {short_repr(values)}. Wrap a single id in a list.")
@@ -300,6 +331,8 @@ def as_column(values: Any) -> Column:
             column = pl.Series(listed)
         except (OverflowError, TypeError):  # integers past 64 bits
             return listed
+        except UnicodeEncodeError:
+            column = series(listed)  # says what is wrong
     if column.dtype.is_nested() or column.dtype == pl.Object:
         return [tuple(value) if isinstance(value, list) else value for value in column.to_list()]
     if column.dtype.is_integer():

@@ -202,6 +202,9 @@ class FeedbackLog:
             columns["rating"] = rating_column(as_frame(frame, "frame").columns, given.get("feedback"))
         if "rating_col" not in options and _has_clicks_alone(as_frame(frame, "frame").columns, columns, given):
             columns["rating"] = None
+        for role in ("user", "item"):
+            if columns[role] is None:
+                raise ConfigError(f"`{role}_col` must be the name of a column, got None. Leave it out for {role}_id.")
         names = {role: column for role, column in columns.items() if column is not None}
         found = frame_columns(frame, names)
         given |= {"timestamps": found.get("timestamp"), "propensities": found.get("propensity"), "names": names}

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from counterpoise.config import Configurable, MissingValues
 from counterpoise.data.columns import whole_ids
-from counterpoise.data.ids import Vocabulary, as_text, cast_or_keep, from_native
+from counterpoise.data.ids import Vocabulary, as_text, cast_or_keep, from_native, series, type_name
 from counterpoise.errors import (
     ConfigError,
     DataError,
@@ -439,6 +439,10 @@ def as_polars(table: Any) -> pl.DataFrame:
 def stacked(first: pl.Series, second: pl.Series) -> pl.Series:
     """One column above the other, of one name, in a type that holds both."""
     if first.dtype != second.dtype:
+        for column in (first, second):
+            if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Duration, pl.Object):
+                kinds = f"{type_name(first.dtype)} in one table and {type_name(second.dtype)} in the other"
+                raise DataError(f"column {first.name!r}: is {kinds}. Convert one of them.")
         plain = all(column.dtype.is_numeric() or column.dtype == pl.Boolean for column in (first, second))
         first, second = (c.cast(pl.Float64) if plain else as_levels(c) for c in (first, second))
     return pl.concat([first, second])
@@ -484,7 +488,7 @@ def as_years(column: pl.Series, pattern: str) -> NDArray[np.float64]:
     elif column.dtype.is_temporal() and column.dtype not in (pl.Time, pl.Duration):
         dates = column.cast(pl.Datetime("us"))
     else:
-        raise DataError(f"column {column.name!r}: expected dates, got {column.dtype}.")
+        raise DataError(f"column {column.name!r}: expected dates, got {type_name(column.dtype)}.")
     microseconds = dates.dt.epoch("us").cast(pl.Float64)
     years = 1970 + microseconds / (86_400e6 * DAYS_A_YEAR)
     return years.fill_null(math.nan).to_numpy().copy()
@@ -645,8 +649,8 @@ def as_series(name: str, values: Any) -> pl.Series:
     if isinstance(values, np.ndarray) and values.dtype.kind == "M":
         values = values.astype("datetime64[us]")
     if isinstance(values, np.ndarray) and values.dtype != object:
-        return pl.Series(name, values)
-    return pl.Series(name, [_plain(value) for value in values], strict=False)
+        return series(values, name)
+    return series([_plain(value) for value in values], name, strict=False)
 
 
 def _plain(value: Any) -> Any:

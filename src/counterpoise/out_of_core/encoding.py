@@ -62,7 +62,7 @@ from counterpoise.out_of_core.shards import (
     as_bytes,
     write_array,
 )
-from counterpoise.storage import expanded, open_file, read_file, sweep
+from counterpoise.storage import check_file, expanded, open_file, read_file, sweep
 
 PARQUET_PART_ROWS = 2**20  # rows of a Parquet file that are read together
 WORKER_MEMORY = 2**28  # bytes that a thread takes at most while it encodes a shard (measured, with ids of text)
@@ -98,6 +98,8 @@ def shard_log(
     names = {"user": user_col, "item": item_col} | ({} if rating_col is None else {"rating": rating_col})
     files, budget = files_of(path), as_bytes(memory)
     others = [file for place in beside for file in files_of(place)]
+    for file in files + others:
+        check_file(file)
     given = {role: ids for role, ids in (("user", user_ids), ("item", item_ids)) if ids is not None}
     hashes = {role: hashlib.sha256(ids.to_parquet()).hexdigest() for role, ids in given.items()}
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "counterpoise" / "shards"

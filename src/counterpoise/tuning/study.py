@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import os
+import sqlite3
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -135,8 +136,9 @@ class Study:
     def repeat(self, candidate: Candidate) -> None:
         """Give a trial the result of the earlier one with the same settings, in 0 seconds."""
         earlier = self._earlier(candidate)
-        for fold, risk in earlier.intermediate_values.items():
-            candidate.handle.report(risk, fold)
+        with _quiet():
+            for fold, risk in earlier.intermediate_values.items():
+                candidate.handle.report(risk, fold)
         candidate.state, candidate.reason = earlier.user_attrs["state"], earlier.user_attrs["reason"]
         self.finish(candidate, _risk(earlier), 0.0)
 
@@ -170,6 +172,13 @@ def _check_database(storage: str | None) -> None:
         with open_file(file, links=False) as stream:
             if stream.read(len(SQLITE)) != SQLITE:
                 raise DataError(f"{file}: is not a database of a search. {ANEW}")
+        with (
+            suppress(sqlite3.Error),
+            closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as found,
+        ):
+            tables = {name for (name,) in found.execute("select name from sqlite_master where type = 'table'")}
+            if tables and "studies" not in tables:
+                raise DataError(f"{file}: is a database of another program. {ANEW}")
 
 
 @contextmanager
