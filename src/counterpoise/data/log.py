@@ -46,7 +46,7 @@ class ColumnOptions(TypedDict, total=False):
 
 
 class LogOptions(ColumnOptions, total=False):
-    """How a frame becomes a log: the names of its columns, and the options of `FeedbackLog.from_arrays`."""
+    """The options with which a frame is read: the names of its columns, and those of `FeedbackLog.from_arrays`."""
 
     feedback: Feedback | None
     threshold: float | None
@@ -247,18 +247,18 @@ class FeedbackLog:
 
     @property
     def feature_columns(self) -> tuple[int, int]:
-        """How many side features users and items have."""
+        """(number of side features of users, of items)."""
         users, items = self.user_features, self.item_features
         return 0 if users is None else users.shape[1], 0 if items is None else items.shape[1]
 
     @property
     def user_feature_names(self) -> list[str]:
-        """What the columns of `user_features` are called."""
+        """The names of the columns of `user_features`."""
         return _feature_names(self.user_encoder, self.feature_columns[0])
 
     @property
     def item_feature_names(self) -> list[str]:
-        """What the columns of `item_features` are called."""
+        """The names of the columns of `item_features`."""
         return _feature_names(self.item_encoder, self.feature_columns[1])
 
     @cached_property
