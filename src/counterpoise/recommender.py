@@ -1025,19 +1025,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         model.check_settings()
         model.log_facts_, model.history_ = _check_log_facts(manifest["log"]), _check_history(manifest["history"])
         shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
-        with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
-            scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
-            members = {name.split(".")[2] for name in tensors if name.startswith("scorer.members.")}
-            if members:
-                if model.ensemble is None or len(members) > 2:
-                    raise DataError(f"{folder} holds {len(members)} predictors, and its configuration has one.")
-                scorer = model.ensemble.empty_scorer(scorer, len(members))
-        state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
-        for name, expected in scorer.state_dict().items():
-            if name in state:  # else the next line says so
-                _check_numbers(name, state[name], tuple(expected.shape), (expected.dtype,))
-        scorer.load_state_dict(state, assign=True)
-        model.scorer_ = scorer.requires_grad_(False).to(place)
+        model.scorer_ = _saved_scorer(folder, model, tensors, n_columns).to(place)
         model.item_rates_ = _check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
         ratio = tensors["ratio"]
         model.ratio_ = _check_numbers("ratio", ratio, (len(ratio),), (torch.float32, torch.float64)).numpy()
@@ -1048,7 +1036,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         kept = _check_numbers("seen.ratio", tensors["seen.ratio"], (len(model.seen_.items),))
         model.seen_ = replace(model.seen_, ratio=kept)
         model.row_losses_ = [RowLoss.from_dict(facts) for facts in manifest["row_losses"]]
-        if len(model.row_losses_) != max(1, len(members)):
+        if len(model.row_losses_) != len(model._members(model.scorer_)):
             raise DataError(f"{folder} must hold a loss of rows for each of its predictors.")
         model.probed_ = _check_seen("probed", tensors["probed.starts"], tensors["probed.items"], shape)
         model.side_encoders_ = _side_encoders(manifest["side_encoders"], n_columns)
@@ -1057,6 +1045,25 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{folder} cannot be loaded, its parts do not fit together: {reason}") from error
     return model
+
+
+def _saved_scorer(
+    folder: str | Path, model: DebiasedRecommender, tensors: Mapping[str, Tensor], n_columns: tuple[Any, ...]
+) -> Scorer:
+    """The scorer of a model with the saved tensors, whose shapes and types are those that it must have."""
+    with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
+        scorer = as_backbone(model.backbone).empty(len(model.user_ids_), len(model.item_ids_), n_columns=n_columns)
+        members = {name.split(".")[2] for name in tensors if name.startswith("scorer.members.")}
+        if members:
+            if model.ensemble is None or len(members) > 2:
+                raise DataError(f"{folder} holds {len(members)} predictors, and its configuration has one.")
+            scorer = model.ensemble.empty_scorer(scorer, len(members))
+    state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
+    for name, expected in scorer.state_dict().items():
+        if name in state:  # else the next line raises
+            _check_numbers(name, state[name], tuple(expected.shape), (expected.dtype,))
+    scorer.load_state_dict(state, assign=True)
+    return scorer.requires_grad_(False)
 
 
 def _check_size_of(configuration: Any) -> None:
