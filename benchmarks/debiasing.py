@@ -69,7 +69,7 @@ def measure(simulated: cp.SimulatedData, row: Row, seed: int, settings: dict[str
 
 
 def predictions(simulated: cp.SimulatedData, model: cp.DebiasedRecommender) -> NDArray[np.float64]:
-    """Of all pairs. (users, items)"""
+    """The predictions for all pairs. (users, items)"""
     users, items = (codes.ravel() for codes in np.indices(simulated.preference.shape))
     return model.predict(users, items).astype(np.float64).reshape(simulated.preference.shape)
 

@@ -153,7 +153,7 @@ class Found(NamedTuple):
 
 
 def one_log(kind: Any, size: dict[str, Any], seed: int) -> list[Found]:
-    """Of each model."""
+    """The estimates of each model, by each way to weight the hold-out of one log."""
     data = cp.simulate(seed=seed, selection=kind, **size)
     train, holdout, _ = cp.split(data.dataset.train, 0.2, seed=seed)
     chance = data.propensity[holdout.users, holdout.items]

@@ -205,7 +205,7 @@ def texts(labels: Iterable[str], column: str, file: Path, preset: str, metrics: 
 
 
 def of_page(page: str, out: Path) -> dict[str, tuple[Text, Text]]:
-    """By heading, the printed cells and the measured ones of the tables of docs/results.md with a row a method."""
+    """{heading: printed and measured cells} of the tables of docs/results.md with a row a method."""
     every, beside = table_of(page, EVERY), table_of(page, BESIDE)
     own, published = out / "coat.csv", out / "published.csv"
     rows, others = dict.fromkeys(row for row, _ in every), dict.fromkeys(row for row, _ in beside)

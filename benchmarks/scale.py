@@ -118,7 +118,7 @@ class Metered:
 
 
 def processor_time(source: object, shard: object) -> tuple[int, float]:
-    """Of the process that works on a shard."""
+    """(id, CPU time) of the process that works on a shard."""
     return os.getpid(), time.process_time()
 
 

@@ -164,7 +164,7 @@ def how_many(seeds: range, jobs: int) -> None:
 
 
 def _by_default(name: str, seed: int) -> tuple[float, list[float], list[int]]:
-    """Of one log: the error without weights, and by rule, with its defaults, the error and the number of functions."""
+    """The error of one log without weights, and by rule, with its defaults, the error and the number of functions."""
     world = design(seed, **({"main_effects": 1.0} | WORLDS[name]))
     errors, counts = [], []
     for rule, count in COUNTS:

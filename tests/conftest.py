@@ -58,7 +58,7 @@ def screenshots(tmp_path: Path) -> Callable[[Any, str], Path]:
 
 @pytest.fixture(autouse=True)
 def _without_gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a test marked `cpu`: it compares tensors with arrays, or a fit with what is loaded, to the last digit."""
+    """A test marked `cpu` compares tensors with arrays, or a fit with what is loaded, to the last digit."""
     if request.node.get_closest_marker("cpu"):
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
 

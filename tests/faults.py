@@ -65,9 +65,9 @@ class Steps:
         self.notes = os.open(notes, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        sys.addaudithook(self.hear)
+        sys.addaudithook(self.on_event)
 
-    def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
+    def on_event(self, event: str, arguments: tuple[Any, ...]) -> None:
         """An audit event."""
         if event in CHANGES and not isinstance(arguments[0], int):
             relative = arguments[-1] != -1 and event in ("os.remove", "os.rmdir")  # to a folder: `rmtree` alone does so

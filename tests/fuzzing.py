@@ -98,7 +98,7 @@ class Seeds:
 
 
 def cases(seeds: Seeds) -> dict[str, tuple[int, Case]]:
-    """By name: (how often among 100 inputs, the case)."""
+    """{name: (how often among 100 inputs, the case)}."""
 
     def table(rng: random.Random, separator: bytes = b",") -> bytes:
         content = seeds.csv.replace(b",", separator)

@@ -175,7 +175,7 @@ def test_the_click_model_is_the_likelihood_of_clicks() -> None:
 
 
 def test_the_gradient_of_the_click_model_is_that_of_posterior_targets() -> None:
-    """Of an unclicked pair: P(relevant | not clicked) = gamma (1 - mu) / (1 - gamma mu), as in ReCRec."""
+    """An unclicked pair has P(relevant | not clicked) = gamma (1 - mu) / (1 - gamma mu), as in ReCRec."""
     world = World(6)
     logits = torch.from_numpy(world.logits).requires_grad_()
     mu, gamma = torch.from_numpy(world.theta), torch.sigmoid(logits).detach()

@@ -57,7 +57,7 @@ class Tracker(ModuleType):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that the pages speak of."""
+    """A folder with the files that the pages name."""
     for name, rows in {"ratings.csv": ROWS[:40], "uniform.csv": ROWS[40:], "pairs.csv": ROWS[:5]}.items():
         (tmp_path / name).write_text("user_id,item_id,rating\n" + "".join(rows))
     for name, shift in (("sample.csv", 1), ("population.csv", 0)):

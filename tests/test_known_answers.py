@@ -164,7 +164,7 @@ def simulated(strength: float, seed: int) -> cp.SimulatedData:
 
 @cache
 def squared_error(row: str, strength: float = 1.0) -> float:
-    """Of the predicted preference, the mean over all pairs and over seeds."""
+    """The squared error of the predicted preference, the mean over all pairs and over seeds."""
     return float(np.mean([_squared_error(row, simulated(strength, seed)) for seed in SEEDS]))
 
 

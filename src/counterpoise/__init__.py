@@ -170,7 +170,7 @@ __all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
+    """Import a public name when it is first used."""
     if name in _PACKAGES:
         return import_module(f"{__name__}.{name}")
     if name not in _HOME_OF:

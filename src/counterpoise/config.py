@@ -80,7 +80,7 @@ def from_config(config: Mapping[str, Any]) -> Configurable:
 
 
 def _rich(value: Any) -> Any:
-    """What `_plain` came from, up to lists, which become tuples."""
+    """The inverse of `_plain`, up to lists, which become tuples."""
     if isinstance(value, Mapping):
         return from_config(value)
     return tuple(map(_rich, value)) if isinstance(value, list | tuple) else value
@@ -122,7 +122,7 @@ KEYWORD = inspect.Parameter.KEYWORD_ONLY
 
 
 def takes_options(options: type, defaults: Mapping[str, Any], *, more: bool = False) -> Callable[[Function], Function]:
-    """For a function with **options that are those of a `TypedDict`: help, editors and notebooks show each of them.
+    """A decorator of functions with **options of a `TypedDict`: help, editors and notebooks show each of them.
 
     A name that is no parameter is a `ConfigError` that suggests the nearest one, unless the function takes `more`.
     """

@@ -62,7 +62,7 @@ class ConvergenceWarning(UserWarning):
 
 
 class ReadingWarning(UserWarning):
-    """What was guessed about a file or a table: its separator, the names of its columns, which of them are used."""
+    """A guess about a file or a table: its separator, the names of its columns, which of them are used."""
 
 
 def short_repr(value: Any) -> str:

@@ -114,7 +114,7 @@ class Method:
 
     @property
     def year(self) -> int:
-        """Of the first work cited."""
+        """The year of the first work cited."""
         return int(re.findall(r"\b(?:19|20)\d\d\b", self.citation)[0])
 
     def to_dict(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class Seen:
 
     @classmethod
     def of_pairs(cls, users: NDArray[Any], items: NDArray[Any], size: int, ratio: NDArray[Any] | None = None) -> Seen:
-        """From columns of codes, for users 0 to `size` - 1."""
+        """The pairs of two columns of codes, for users 0 to `size` - 1."""
         order = np.argsort(users, kind="stable")
         starts = torch.from_numpy(np.r_[0, np.cumsum(np.bincount(users, minlength=size))])
         kept = None if ratio is None else torch.from_numpy(ratio[order].astype(np.float32))
@@ -57,7 +57,7 @@ class Seen:
         return torch.arange(len(counts)).repeat_interleave(counts)
 
     def item_counts(self, n_items: int) -> Tensor:
-        """How many of these pairs each item has. (|I|,)"""
+        """The number of these pairs of each item. (|I|,)"""
         return torch.bincount(self.items, minlength=n_items)
 
     def contains(self, users: NDArray[Any], items: NDArray[Any]) -> NDArray[np.bool_]:

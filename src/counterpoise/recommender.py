@@ -193,7 +193,7 @@ class DebiasedRecommender(Configurable):
         return replace(context, wrap=with_cuda_graphs)
 
     def _learner(self, context: FitContext, weights: Weights | None = None) -> Learner | EnsembleLearner:
-        """What the loop trains; `weights` take the place of the model's."""
+        """The learner that the loop trains; `weights` take the place of the model's."""
         parts = (weights or self.weights, self.risk, self.imputation, self.ordinal, self.probe_labels)
         if self.closed_form is not None:
             return self.closed_form.init(context, *parts[:3])
@@ -255,7 +255,7 @@ class DebiasedRecommender(Configurable):
         return notebook_html("DebiasedRecommender, fitted", self.summary(), facts, settings)
 
     def summary(self) -> str:
-        """What the fit corrected and what it did not, in a plain paragraph."""
+        """A paragraph on what the fit corrected and what it did not."""
         self._check_fitted()
         return " ".join(correction_sentences(self.facts_, len(self.ratio_)))
 
@@ -409,7 +409,7 @@ class DebiasedRecommender(Configurable):
         return scores
 
     def cold_rows(self, log: FeedbackLog) -> ColdRows:
-        """For each row of a log: whether its user, and its item, is unknown or has no row in the training log."""
+        """Masks of the rows of a log whose user, and whose item, is unknown or has no row in the training log."""
         self._check_fitted()
         counts = np.diff(self.seen_.starts.numpy()), np.bincount(self.seen_.items, minlength=len(self.item_ids_))
         codes = self.user_ids_.encode(log.user_ids.column), self.item_ids_.encode(log.item_ids.column)
@@ -424,7 +424,7 @@ class DebiasedRecommender(Configurable):
         return logits
 
     def has_seen(self, log: FeedbackLog) -> NDArray[np.bool_]:
-        """For each row of a log: whether its pair stood in the training log or in the probe."""
+        """A mask of the rows of a log whose pair was in the training log or in the probe."""
         self._check_fitted()
         users = self.user_ids_.encode(log.user_ids.column)[log.users]
         items = self.item_ids_.encode(log.item_ids.column)[log.items]
@@ -579,7 +579,7 @@ class DebiasedRecommender(Configurable):
         )
 
     def _scored_by(self, of_users: Tensor, items: Tensor) -> Tensor:
-        """What the scores of some pairs rest on, from what is known of their users."""
+        """The basis of each pair's score (positions in SCORED_BY), from what is known of its user."""
         new = items >= len(self.item_ids_)
         if self.scorer_.feature_columns("item"):
             counts = self.seen_.item_counts(len(self.item_ids_))
@@ -844,7 +844,7 @@ class DebiasedRecommender(Configurable):
         self.user_ids_, self.item_ids_ = ids
 
     def embeddings(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """What was learned of each user and each item, in the order of their codes: features for balancing."""
+        """The embeddings of users and of items, in the order of their codes: features for balancing."""
         self._check_fitted()
         users, items = self.scorer_.embeddings()
         return users.cpu().numpy(), items.cpu().numpy()
@@ -919,12 +919,12 @@ class DebiasedRecommender(Configurable):
         return tables[0].cpu(), tables[1].cpu()
 
     def _tables(self, new_users: NewRows, new_items: NewRows) -> tuple[Tensor, Tensor]:
-        """The same with new users and new items behind."""
+        """The tables of `_vectors`, with new users and new items behind."""
         users, items = self._vectors()
         return torch.cat([users, new_users.vectors]), torch.cat([items, new_items.vectors])
 
     def _new_rows(self, side: str, given: Any) -> NewRows:
-        """The ids of the log and those whose features are given, with the vectors that their features say."""
+        """The ids of the log and those whose features are given, with the vectors that follow from these."""
         self._check_fitted()
         own = self.user_ids_ if side == "user" else self.item_ids_
         if given is None:
@@ -1025,19 +1025,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         model.check_settings()
         model.log_facts_, model.history_ = _check_log_facts(manifest["log"]), _check_history(manifest["history"])
         shape, n_columns = (len(model.user_ids_), len(model.item_ids_)), tuple(model.log_facts_["feature_columns"])
-        with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
-            scorer = as_backbone(model.backbone).empty(*shape, n_columns=n_columns)
-            members = {name.split(".")[2] for name in tensors if name.startswith("scorer.members.")}
-            if members:
-                if model.ensemble is None or len(members) > 2:
-                    raise DataError(f"{folder} holds {len(members)} predictors, and its configuration has one.")
-                scorer = model.ensemble.empty_scorer(scorer, len(members))
-        state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
-        for name, expected in scorer.state_dict().items():
-            if name in state:  # else the next line says so
-                _check_numbers(name, state[name], tuple(expected.shape), (expected.dtype,))
-        scorer.load_state_dict(state, assign=True)
-        model.scorer_ = scorer.requires_grad_(False).to(place)
+        model.scorer_ = _saved_scorer(folder, model, tensors, n_columns).to(place)
         model.item_rates_ = _check_numbers("item_rates", tensors["item_rates"], shape[1:]).to(place)
         ratio = tensors["ratio"]
         model.ratio_ = _check_numbers("ratio", ratio, (len(ratio),), (torch.float32, torch.float64)).numpy()
@@ -1048,7 +1036,7 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         kept = _check_numbers("seen.ratio", tensors["seen.ratio"], (len(model.seen_.items),))
         model.seen_ = replace(model.seen_, ratio=kept)
         model.row_losses_ = [RowLoss.from_dict(facts) for facts in manifest["row_losses"]]
-        if len(model.row_losses_) != max(1, len(members)):
+        if len(model.row_losses_) != len(model._members(model.scorer_)):
             raise DataError(f"{folder} must hold a loss of rows for each of its predictors.")
         model.probed_ = _check_seen("probed", tensors["probed.starts"], tensors["probed.items"], shape)
         model.side_encoders_ = _side_encoders(manifest["side_encoders"], n_columns)
@@ -1057,6 +1045,25 @@ def load_model(folder: str | Path, device: str = "cpu") -> DebiasedRecommender:
         reason = " ".join(str(error).split())[:300]
         raise DataError(f"{folder} cannot be loaded, its parts do not fit together: {reason}") from error
     return model
+
+
+def _saved_scorer(
+    folder: str | Path, model: DebiasedRecommender, tensors: Mapping[str, Tensor], n_columns: tuple[Any, ...]
+) -> Scorer:
+    """The scorer of a model with the saved tensors, whose shapes and types are those that it must have."""
+    with torch.device("meta"):  # no memory until the saved tensors are seen to have the right shapes
+        scorer = as_backbone(model.backbone).empty(len(model.user_ids_), len(model.item_ids_), n_columns=n_columns)
+        members = {name.split(".")[2] for name in tensors if name.startswith("scorer.members.")}
+        if members:
+            if model.ensemble is None or len(members) > 2:
+                raise DataError(f"{folder} holds {len(members)} predictors, and its configuration has one.")
+            scorer = model.ensemble.empty_scorer(scorer, len(members))
+    state = {name.removeprefix("scorer."): t for name, t in tensors.items() if name.startswith("scorer.")}
+    for name, expected in scorer.state_dict().items():
+        if name in state:  # else the next line raises
+            _check_numbers(name, state[name], tuple(expected.shape), (expected.dtype,))
+    scorer.load_state_dict(state, assign=True)
+    return scorer.requires_grad_(False)
 
 
 def _check_size_of(configuration: Any) -> None:
@@ -1094,7 +1101,7 @@ def _check_seen(name: str, starts: Tensor, items: Tensor, shape: tuple[int, int]
 
 
 def _side_encoders(facts: Mapping[str, Any], n_columns: tuple[int, int]) -> dict[str, TableEncoder | None]:
-    """What made features of the tables of users and items; None where there was no table."""
+    """The encoders of the tables of users and items; None where there was no table."""
     found = {side: facts[side] and TableEncoder.from_dict(facts[side]) for side in ("user", "item")}
     for encoder, columns in zip(found.values(), n_columns, strict=True):
         if encoder is not None and len(encoder.feature_names_) != columns:
@@ -1126,7 +1133,7 @@ def _log_facts(log: FeedbackLog) -> dict[str, Any]:
 
 
 def _check_log_facts(facts: dict[str, Any]) -> dict[str, Any]:
-    """What later steps ask of the log: its threshold, its rows, the columns of its features."""
+    """The facts of the log that later steps need, checked: its threshold, its rows, the columns of its features."""
     threshold, rows, columns = facts["threshold"], facts["rows"], facts["feature_columns"]
     if not isinstance(threshold, float | int | None) or not isinstance(rows, int):
         raise DataError("'log' must hold the threshold and the rows as numbers.")

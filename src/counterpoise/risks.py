@@ -107,7 +107,7 @@ def negative_log_complement(logits: Tensor, share: Tensor | float) -> Tensor:
 
 
 class _NegativeLogComplement(torch.autograd.Function):
-    """With its gradient written out: every step over all of D takes it, and autograd alone takes twice as long."""
+    """`negative_log_complement` with its gradient: autograd alone takes twice as long, at each step over D."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, share: Tensor | float) -> Tensor:

@@ -218,7 +218,7 @@ class Fitted:
     truth: dict[str, float] | None = None  # of simulated data, where propensities and labels are known
 
     def imbalances(self) -> list[Imbalance]:
-        """How the log differs from all pairs before and after weighting; empty for logs over `MAX_BALANCE_ROWS`.
+        """Imbalance of the log against all pairs before and after weighting; empty for logs over `MAX_BALANCE_ROWS`.
 
         Only before weighting where early stopping held rows out, which have no weight.
         """
@@ -384,7 +384,7 @@ def _save_stopped(model: DebiasedRecommender, configuration: FitConfig, folder: 
 
 
 def stopped_folder(folder: Path) -> Path:
-    """Where what a stopped fit learned is kept: beside the folder of the whole run, which may be `.`."""
+    """The folder that keeps what a stopped fit learned: beside that of the whole run, which may be `.`."""
     named = folder if folder.name.strip(".") else folder.resolve()
     return named.parent / f"{named.name}{STOPPED_SUFFIX}"
 
@@ -539,7 +539,7 @@ def evaluate_run(
 
 
 def _not_used(model: DebiasedRecommender) -> list[str]:
-    """What a run was fitted with that weights of its test could be learned from, and that it does not keep."""
+    """The inputs of the fit from which weights of a test could be learned, and which a run does not keep."""
     known = {"its probe's labels": len(model.probed_.items), "side features": sum(model.log_facts_["feature_columns"])}
     return [name for name, count in known.items() if count]
 
@@ -579,12 +579,12 @@ def read_test(model: DebiasedRecommender, fitted: Mapping[str, Any], data: Evalu
 
 
 def counted(count: int, kind: str) -> str:
-    """How many there are, in words: "1 user", "2 users"."""
+    """A count in words: "1 user", "2 users"."""
     return f"{count:,} {kind}{'' if count == 1 else 's'}"
 
 
 def cold_sentences(facts: Mapping[str, Any]) -> list[str]:
-    """How many users and items of a test have no rows in the training log, and what became of their rows."""
+    """Sentences on the cold users and items of a test, and on what became of their rows."""
     if not facts.get("cold_rows"):
         return []
     kinds = [(facts["cold_users"], "user"), (facts["cold_items"], "item")]

@@ -1,4 +1,4 @@
-"""How many threads torch and the linear algebra of numpy and scipy may use."""
+"""Limits on the threads of torch and of the linear algebra of numpy and scipy."""
 
 from __future__ import annotations
 

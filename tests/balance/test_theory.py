@@ -156,7 +156,7 @@ def test_logits_may_be_a_table_or_a_function():
 
 
 def test_unexplained_predictor_leaves_a_residual():
-    pairs = Pairs(torch.zeros(6, 1), torch.tensor([[0.0], [1.0]]))  # users cannot be told apart
+    pairs = Pairs(torch.zeros(6, 1), torch.tensor([[0.0], [1.0]]))  # users have the same features
     logits = np.repeat([[1.0], [-1.0]], 3, axis=0) * np.ones(2)
     found = predictor_norm(logits, pairs, Gaussian(1.0), observed=pairs.at(torch.tensor([0, 5]), torch.tensor([0, 1])))
     assert found.norm == pytest.approx(0, abs=1e-6)

@@ -239,10 +239,10 @@ def test_too_few_seeds_have_no_mark_and_the_table_says_so():
         for n in (4, 5)
     )
     note = "With fewer than 5 seeds a difference is not tested and has no mark."
-    for rows, mark, told in ((few, "", True), (enough, "*†", False)):
+    for rows, mark, noted in ((few, "", True), (enough, "*†", False)):
         (means, differences), latex = as_terminal(summarise(rows, metrics=["auc"])), as_latex(summarise(rows))
         assert means.rows[1][3].lstrip("0123456789. ±") == mark
-        assert (note in means.notes, "p -" in differences.rows[0][2], note in latex) == (told, told, told)
+        assert (note in means.notes, "p -" in differences.rows[0][2], note in latex) == (noted, noted, noted)
 
 
 def test_worse_has_a_mark_of_its_own_and_lower_error_is_better():

@@ -1,4 +1,4 @@
-"""Kinds of feedback: told by the data or given, and what becomes of clicks."""
+"""Kinds of feedback: inferred from the data or given, and what becomes of clicks."""
 
 from __future__ import annotations
 

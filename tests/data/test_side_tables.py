@@ -136,9 +136,9 @@ def test_raw_files_fit_in_one_command(tmp_path: Path, capsys: pytest.CaptureFixt
     files = {name: str(tmp_path / f"u.{name}") for name in ("data", "user", "item")}
     words = ["fit", files["data"], "--threshold", "4", "--users", files["user"], "--items", files["item"]]
     assert main([*words, "--epochs", "2", "--report", "--out", str(tmp_path / "run")]) == 0
-    told = capsys.readouterr().err
-    assert "column_5 (most values occur once). 2 of 62 ids have no row" in told
-    assert "not UTF-8, read as Windows-1252): 5 columns as 7 features. Left out: column_2, column_5" in told
+    warned = capsys.readouterr().err
+    assert "column_5 (most values occur once). 2 of 62 ids have no row" in warned
+    assert "not UTF-8, read as Windows-1252): 5 columns as 7 features. Left out: column_2, column_5" in warned
     model = cp.load_model(tmp_path / "run")
     users, items = model.side_encoders_["user"], model.side_encoders_["item"]
     assert users is not None

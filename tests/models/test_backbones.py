@@ -257,7 +257,7 @@ def test_the_factors_of_a_fit_are_those_of_its_predictions(dataset: Dataset) -> 
 
 
 def test_more_rows_are_not_worse() -> None:
-    """Of main effects alone: factors have nothing to learn, and their prior keeps them from it."""
+    """Labels of main effects alone: factors have nothing to learn, and their prior keeps them from it."""
     losses = []
     for density in (0.1, 0.4, 0.8):
         data = graded(n_users=200, n_items=150, density=density)

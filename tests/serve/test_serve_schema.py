@@ -30,7 +30,7 @@ TOO_LARGE = "413"  # an answer to a request of any kind: what is generated may b
 
 @pytest.fixture(scope="module")
 def api(dataset: cp.Dataset, tmp_path_factory: pytest.TempPathFactory):
-    """Of a log with a threshold, with which every number is a rating."""
+    """A run of a log with a threshold, with which every number is a rating."""
     folder: Path = tmp_path_factory.mktemp("api") / "run"
     cp.make("mf", dim=4, epochs=20, device="cpu").fit(replace(dataset.train, threshold=0.5)).save(folder)
     run = ServedRun.load(folder, unknown_users="popular")

@@ -169,7 +169,7 @@ def test_the_density_is_calibrated_though_it_says_nothing() -> None:
 
 
 def scored(seed: int = 0, users: int = 30, each: int = 60) -> tuple[Scored, torch.Tensor]:
-    """Users of two kinds, told apart by their vector, whose logits are wrong in two ways."""
+    """Users of two kinds, which their vectors separate, whose logits are wrong in two ways."""
     rng = np.random.default_rng(seed)
     kind = np.arange(users) % 2
     who = np.repeat(np.arange(users), each)

@@ -70,7 +70,7 @@ def indicator(log: FeedbackLog) -> np.ndarray:
 
 
 def propensities(fitted_weights: FittedWeights, log: FeedbackLog) -> np.ndarray:
-    """Of all pairs, from the ratios."""
+    """The propensities of all pairs, from the ratios."""
     return log.density / fitted_weights.at(None, None).double().numpy().reshape(log.shape)
 
 

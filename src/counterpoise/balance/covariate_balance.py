@@ -87,7 +87,7 @@ def feature_balance(
 
 
 def known_mean_balance(name: str, observed: Vector, before: Vector, after: Vector, target: float) -> FeatureBalance:
-    """The same where only the population's mean is known: differences are in observed standard deviations."""
+    """The balance of a feature of which only the population's mean is known, in observed standard deviations."""
     (mean_before, deviation), (mean_after, _) = _moments(observed, before), _moments(observed, after)
     differences = [standardised_difference(value, target, deviation) for value in (mean_before, mean_after)]
     return FeatureBalance(name, target, None, mean_before, mean_after, *differences)
@@ -158,7 +158,7 @@ def imbalances(source: Any, log: FeedbackLog | None = None, names: Sequence[str]
 
 
 def log_balance(log: FeedbackLog, weights: ArrayLike | None = None) -> list[FeatureBalance]:
-    """How the pairs of a log differ from all pairs, before and after weighting (None: equal weights).
+    """The balance table of a log against all pairs, before and after weighting (None: equal weights).
 
     Features: log(1 + ratings) of the user and of the item, and the side features that vary.
     """

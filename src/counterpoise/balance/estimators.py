@@ -52,7 +52,7 @@ class Standardised:
 
     @classmethod
     def of(cls, observed: Tensor, population: Tensor, weights: Tensor | None = None) -> Standardised:
-        """By the (weighted) moments of the population; a constant column becomes 0."""
+        """Both tables, standardised by the (weighted) moments of the population; a constant column becomes 0."""
         for table in (observed, population):
             large = (table.abs().amax(0) > MAX_FEATURE).nonzero()
             if len(large):
@@ -342,7 +342,7 @@ class _Balancer(BaseEstimator):  # type: ignore[misc]
         base_weights: Any,
         target_means: Any = None,
     ) -> Self:
-        """The same for tables that are numbers already."""
+        """The fit itself, to tables that are numbers already."""
         scaled = Standardised.of(observed, population, weights)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         fitted = scaled.choose(self._recipe(), base_weights, seed)
@@ -578,7 +578,7 @@ class TreatmentBalancer(BaseEstimator):  # type: ignore[misc]
         ]
 
     def summary(self) -> str:
-        """What became of each group, in a line."""
+        """A line for each group: effective sample size, and imbalance before and after."""
         lines = []
         for group, found in self.balancers_.items():
             result, size = found.result_, effective_sample_size(found.weights_)
@@ -688,7 +688,7 @@ class FrontierPoint:
 
 
 def balance_frontier(balancer: Any, tolerances: Iterable[float] = TOLERANCES) -> list[FrontierPoint]:
-    """What balance costs: the same rows and functions balanced again at each tolerance, in ascending order.
+    """Effective sample size and imbalance at each tolerance, ascending: the same rows and functions balanced again.
 
     `balancer`: a fitted KernelBalancer or MomentBalancer, whose `units` the tolerances have; it is left as it is.
     """

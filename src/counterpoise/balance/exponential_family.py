@@ -397,7 +397,7 @@ def _column_squares(values: Tensor) -> Tensor:
 
 
 def mean_and_deviation(moments_around: Callable[[Tensor | None], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """From sums around 0, and again around the mean where the variance around 0 has lost its digits."""
+    """(mean, standard deviation) of every function, from sums around 0, or around the mean where those lose digits."""
     mean, second = moments_around(None)
     variance = second - mean.square()
     if bool((variance < MIN_VARIANCE_SHARE * second).any()):

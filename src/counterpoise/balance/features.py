@@ -19,7 +19,7 @@ Table = NDArray[np.float64]
 
 
 class ConstantFeatures(DataError):
-    """There is nothing to balance: no feature varies."""
+    """The error of a table of features in which none varies, so that there is nothing to balance."""
 
 
 def standardised(table: Any) -> Table:
@@ -42,7 +42,7 @@ def activity(log: FeedbackLog) -> tuple[Table, Table]:
 
 
 def popularity(log: FeedbackLog) -> tuple[Table, Table]:
-    """The same of the items alone: functions of it are the same for all users."""
+    """As `activity`, for items alone: functions of it are the same for all users."""
     return np.zeros((log.shape[0], 0)), activity(log)[1]
 
 

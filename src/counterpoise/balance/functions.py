@@ -53,7 +53,7 @@ class FittedFunctions:
 
     @property
     def sd(self) -> Tensor:
-        """What the imbalance of each is measured in: its standard deviation, or 1 where it is constant."""
+        """The unit of each function's imbalance: its standard deviation, or 1 where it is constant."""
         return torch.where(self.scale > 1e-12, self.scale, 1.0)
 
     def values(self, x: Tensor) -> Tensor:
@@ -346,7 +346,7 @@ class FittedKernels(FittedFunctions):
         return values if self.mixing is None else values @ self.mixing.to(values)
 
     def rows(self, points: Points) -> Rows:
-        """By two tables and a gather, where the points are pairs and the kernel is Gaussian."""
+        """The kernel functions at points; of pairs, with a Gaussian kernel, from two tables and a gather."""
         return kernel_rows(self.kernel, self.centres, points, self.mixing)
 
 

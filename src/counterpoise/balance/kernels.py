@@ -189,7 +189,7 @@ def pair_moments(
 def _complement_moments(
     table: Tensor, centres: Tensor, bandwidths: Tensor, shares: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """For 1 - k of Gaussian kernels at each centre: the means over rows (M, bandwidths), and those of products."""
+    """Means over rows of 1 - k for Gaussian kernels at each centre (M, bandwidths), and means of products."""
     size = len(centres), len(bandwidths)
     first, second = (torch.zeros(*size, *more, dtype=torch.float64, device=centres.device) for more in ((), size[1:]))
     for block, share in _shared_blocks(table, shares, math.prod(size)):

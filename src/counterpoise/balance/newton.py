@@ -23,7 +23,7 @@ DAMPING = (0.0, 1e-10, 1e-7, 1e-4)  # shares of the mean variance, tried in turn
 
 @dataclass
 class Solution:
-    """Where the iteration stopped, and why."""
+    """The point at which the iteration stopped, its gap and its status."""
 
     point: FamilyPoint
     dual: Vector  # in the problem's coordinates

@@ -33,7 +33,7 @@ class Penalty(Protocol):
         """The penalty at `dual`."""
 
     def slope(self, dual: Vector, change: Vector) -> float:
-        """Its derivative at `dual` when arriving there along `change`."""
+        """The penalty's derivative at `dual`, one-sided, for a step that arrives along `change`."""
 
     def minimise(self, hessian: Vector, imbalance: Vector, dual: Vector) -> Vector:
         """The argmin over l of penalty(l) - imbalance'(l - dual) + (l - dual)' hessian (l - dual) / 2."""
@@ -140,7 +140,7 @@ class Quadratic(Penalty):
         return after > MAX_GAP_RISE * before
 
     def path(self, dual: Vector, imbalance: Vector) -> Sequence[Penalty]:
-        """The same with strengths that grow up to this one, from 1 / |v|^2 + |l| / (2 |v|) on: first steps are short.
+        """Penalties of growing strengths up to this one, from 1 / |v|^2 + |l| / (2 |v|) on: first steps are short.
 
         There the gap is less than 1 + |l| |v| - l'v: that is 1 at l = 0, and at l = 2 strength v nothing is on the way.
         """

@@ -149,7 +149,7 @@ def draw_rows(rows: Rows, weights: Tensor | None, count: int, generator: torch.G
 
 
 def _uncorrelated(direction: Tensor, mixing: Tensor, mean: Tensor, covariance: Tensor) -> Tensor | None:
-    """What earlier mixtures do not explain of this one, with variance 1; None where that is only rounding."""
+    """The residual of a mixture on earlier ones, with variance 1; None where that is only rounding."""
     square = direction @ covariance @ direction + (direction @ mean) ** 2
     for _ in range(2):  # the second time removes the rounding of the first
         direction = direction - mixing @ (mixing.T @ (covariance @ direction))

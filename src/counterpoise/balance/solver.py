@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from counterpoise.balance.exponential_family import ExponentialFamily, FunctionRows, matrix_rows
-from counterpoise.balance.newton import DualProblem, change_coordinates
+from counterpoise.balance.newton import DualProblem, Solution, change_coordinates
 from counterpoise.balance.penalties import Hinge, Penalty, Quadratic, Vector, whitening
 from counterpoise.balance.population import as_float64, as_matrix, base_shares
 from counterpoise.data.notebook import notebook_html
@@ -244,12 +244,7 @@ def _balance(
     check_number("accuracy", accuracy, above=0)
     check_number("max_passes", max_passes, at_least=1, integer=True)
     given_scale = None if scale is None else _finite("scale", scale, family.rows.n_functions, positive=True)
-    mean, spread = (moment.numpy() for moment in family.base_moments())
-    if not np.isfinite([mean, spread]).all():
-        found = family.rows.invalid_value()
-        if found is None:
-            raise DataError("`H` holds values too large to average. Scale its columns.")
-        raise DataError(f"`H` must be finite, got {found[2]} in row {found[0]}, function {found[1]}.")
+    mean, spread = _finite_moments(family)
     before = mean - family.targets.numpy()
     unit = np.where(spread > CONSTANT_SHARE * (1e-300 + abs(mean)), spread, 1.0)
     rounding = CONSTANT_SHARE * abs(mean)
@@ -262,14 +257,8 @@ def _balance(
     else:
         penalty, transform = quadratic
     with one_blas_thread():
-        if start is None:
-            begin, covariance = _warm_start(family, penalty, transform)
-        else:
-            begin, covariance = _in_coordinates(_finite("start", start, len(before)), penalty, transform), None
-        well_conditioned = covariance is not None and np.linalg.cond(covariance) < MAX_FLOAT32_CONDITION
-        float32 = family.float32_covariance and well_conditioned
-        problem = DualProblem(family, penalty, transform, passes=1, float32=float32)
-        solution = problem.solve(begin, accuracy, max_passes, covariance)
+        begin = None if start is None else _in_coordinates(_finite("start", start, len(before)), penalty, transform)
+        solution = _solve(family, penalty, transform, begin, accuracy, max_passes)
     point = solution.point
     weights, imbalance = point.final_weights, point.imbalance.numpy()
     divergence = -point.smooth - float(point.dual.numpy() @ imbalance)
@@ -303,6 +292,33 @@ def _balance(
     )
     _warn(result, accuracy)
     return result
+
+
+def _finite_moments(family: ExponentialFamily) -> tuple[Vector, Vector]:
+    """(mean, standard deviation) of every function under the base weights; an error names what is not finite."""
+    mean, spread = (moment.numpy() for moment in family.base_moments())
+    if not np.isfinite([mean, spread]).all():
+        found = family.rows.invalid_value()
+        if found is None:
+            raise DataError("`H` holds values too large to average. Scale its columns.")
+        raise DataError(f"`H` must be finite, got {found[2]} in row {found[0]}, function {found[1]}.")
+    return mean, spread
+
+
+def _solve(
+    family: ExponentialFamily,
+    penalty: Penalty,
+    transform: Vector,
+    start: Vector | None,
+    accuracy: float,
+    max_passes: int,
+) -> Solution:
+    """The solution of the dual problem, from `start` or from that of a sample of the rows."""
+    start, covariance = _warm_start(family, penalty, transform) if start is None else (start, None)
+    well_conditioned = covariance is not None and np.linalg.cond(covariance) < MAX_FLOAT32_CONDITION
+    float32 = family.float32_covariance and well_conditioned
+    problem = DualProblem(family, penalty, transform, passes=1, float32=float32)
+    return problem.solve(start, accuracy, max_passes, covariance)
 
 
 def _in_coordinates(dual: Vector, penalty: Penalty, transform: Vector) -> Vector:

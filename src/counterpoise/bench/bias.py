@@ -193,7 +193,7 @@ class KnownSelection:
 
     @property
     def truth(self) -> Floats:
-        """What a predicted matrix is to be near: every label, or every rating."""
+        """The target of a predicted matrix: every label, or every rating."""
         return self.ratings.astype(np.float64) if self.labels is None else self.labels
 
     def predictions(self, matrix: str, rng: np.random.Generator) -> Floats:
@@ -334,7 +334,7 @@ class RatingBayes(Weights):
     """`NaiveBayes` with a class for each rating: ratio = P(rating) / P(rating | observed), from probe and log."""
 
     def init(self, context: FitContext) -> FittedWeights:
-        """For every rating that occurs, the weight of naive Bayes for that rating against all others."""
+        """Naive Bayes weights of each rating that occurs, against all others."""
         probe = context.need_probe("naive Bayes weights", "Or leave them out.")
         ratio = torch.ones(len(context.log))
         for rating in np.unique(context.log.ratings):
@@ -430,7 +430,7 @@ class ImputedRatings(NamedTuple):
 def imputed_ratings(
     imputation: str, draw: Draw, rng: np.random.Generator, importance: Tensor | None = None
 ) -> ImputedRatings:
-    """The same rating for all, or learned by matrix factorisation of those observed.
+    """Imputed ratings of all pairs: one rating for all, or those of matrix factorisation of the observed ones.
 
     "constant": their mean. "learned": one model, which has seen the rows that it imputes. "cross-fitted": one for each
     half of the log, fitted to the other half. `importance`: how much each row counts in this, by default all alike.
@@ -646,7 +646,7 @@ def measure_fit(method: str, seed: int, **simulation: Any) -> list[Row]:
 
 
 def summary(rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """For every matrix and estimator, over repeats: `mean` and `std` of |deviation|, `bias` and `spread` of deviation.
+    """Rows by matrix and estimator, over repeats: `mean` and `std` of |deviation|, `bias` and `spread` of deviation.
 
     `bias` is its mean and `spread` its standard deviation; standard deviations are None for a single repeat.
     """

@@ -80,7 +80,7 @@ class BenchDataset:
             raise ConfigError(f"{self.name!r} is simulated, and its protocol is 'honest', got {protocol!r}.")
 
     def missing(self) -> str | None:
-        """How to get the dataset, if it is not found; else None."""
+        """Instructions to get the dataset, if it is not found; else None."""
         source = SOURCES.get(self.name)
         if source is None or not source.readers or any(map(source.find, search_folders(self.name))):
             return None

@@ -57,7 +57,7 @@ class Job:
 
     @cached_property
     def kind(self) -> Feedback:
-        """What the rows of its log are."""
+        """The kind of feedback of its log."""
         feedback = self.feedback or find_protocol(self.protocol).feedback
         if feedback is not None or self.dataset in BENCH_DATASETS:
             return feedback or "ratings"

@@ -101,7 +101,7 @@ def _with_kernels(name: str) -> list[BenchMethod]:
 
 
 def estimator(method: Method) -> str:
-    """What a method is beside in a table: "ips" without imputed errors, "dr" with them; or what it is by its family."""
+    """The block of a method in a table: "ips" without imputed errors, "dr" with them; or by its family."""
     if method.family in OTHER_FAMILIES:
         return OTHER_FAMILIES[method.family]
     imputes = method.build().imputation.imputes_errors and method.name not in IN_BLOCK_OF_IPS

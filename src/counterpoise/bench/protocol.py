@@ -29,7 +29,7 @@ PUBLISHED_NOTE = (
 
 
 def protocol_sheets(names: Sequence[str]) -> list[Sheet]:
-    """What is known of the protocols of these names and their published numbers; of none, a list of all protocols."""
+    """Sheets of the named protocols with their published numbers; without names, a list of all protocols."""
     chosen = [find_protocol(name) for name in names] or list(PROTOCOLS.values())
     notes = [f"{one.name}: {one.citation}." + (f" Note: {one.note}." if one.note and names else "") for one in chosen]
     notes += [] if names else [MORE]

@@ -1,4 +1,4 @@
-"""From fits to the facts of a table: means over seeds, intervals over users, comparisons with the best baseline.
+"""The facts of a table of fits: means over seeds, intervals over users, comparisons with the best baseline.
 
 As in the paper's Table 1, methods stand in two blocks, IPS-based (MF included) and DR-based. The best two methods and
 the best baseline of a block are marked, and every method that is no baseline is tested against the latter. Methods of
@@ -65,7 +65,7 @@ class Fit:
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Fit:
-        """From a row of results; one without `metrics` and without `failed` is not yet run."""
+        """The fit of a row of results; one without `metrics` and without `failed` is not yet run."""
         absent = [name for name in REQUIRED if row.get(name) is None]
         if absent:
             shown = short_repr({name: row[name] for name in REQUIRED if name in row})
@@ -187,7 +187,7 @@ class Table:
     baseline: str | None = None  # the title of what all others are tested against; None: the best of each block
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in types that JSON has; None for nan."""
+        """All fields in types that JSON has; None for nan."""
         facts = json.dumps(asdict(self))
         return dict(json.loads(facts, parse_constant=lambda nan: None))
 
@@ -247,7 +247,7 @@ def check_metrics(metrics: Sequence[str]) -> list[str]:
 
 
 def line_order(line: Line | Fit) -> tuple[int, int, int, str, str]:
-    """By block, baselines first, then as in the paper's table, then by title."""
+    """The sort key of a line: by block, baselines first, then as in the paper's table, then by title."""
     block = get_args(Block).index(line.block)
     group = GROUPS.index(line.group) if line.group in GROUPS else len(GROUPS)
     return block, group, places().get(line.title, len(places())), line.title, line.method

@@ -24,7 +24,7 @@ ADAPTIVE = "mf,ips,akb-ips-gau,akb-ips-exp,skb-ips-gau,dr-jl,akb-dr-gau,akb-dr-e
 
 @dataclass(frozen=True)
 class FigureDefaults:
-    """What is drawn of a setting unless the command says otherwise; the paper's values where it has some."""
+    """The defaults of a figure of one setting; the paper's values where it has some."""
 
     axis: str
     values: tuple[float, ...]

@@ -291,7 +291,7 @@ def _latex_body(table: Table, sections: Sequence[Section]) -> list[str]:
 
 
 def _latex_cell(cell: Cell) -> str:
-    r"""As the paper: \textbf{mean}$^{*}_{\pm deviation}$."""
+    r"""A cell as in the paper: \textbf{mean}$^{*}_{\pm deviation}$."""
     if not cell.seeds:
         return LATEX_NOTHING
     raised = "".join(LATEX_SIGNS[star] for star in _stars(cell.comparison))
@@ -363,7 +363,7 @@ def _number(value: float, form: str = ".3f") -> str:
 
 
 def _signed(value: float) -> str:
-    """With its sign, unless it is printed as 0."""
+    """A number with its sign, unless it is printed as 0."""
     shown = _number(value, "+.3f")
     return "0.000" if shown in ("-0.000", "+0.000") else shown
 
@@ -385,7 +385,7 @@ def _title(section: Section) -> str:
 
 
 def _rule_notes(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
-    """How users without a positive label count, for the metrics that depend on it."""
+    """Notes on users without a positive label, for the metrics that depend on them."""
     notes = []
     for concerned, rule in (
         ((*LIST_METRICS, *CLICK_METRIC_NAMES), EMPTY_USERS),
@@ -397,7 +397,7 @@ def _rule_notes(metrics: Sequence[str], ks: Sequence[int]) -> list[str]:
 
 
 def _click_notes(metrics: Sequence[str], section: Section) -> list[str]:
-    """What methods for clicks learn from, and the formulas of the metrics that only they have."""
+    """Notes on what methods for clicks learn from, and the formulas of their metrics."""
     if section.feedback != "clicks":
         return []
     names = {metric: metric_name(metric, section.k) for metric in metrics}
@@ -416,7 +416,7 @@ def _probe_notes(section: Section) -> list[str]:
 
 
 def _meanings(table: Table) -> dict[str, str]:
-    """What each mark means, with what methods are tested against."""
+    """The meaning of each mark, and the methods that others are tested against."""
     return {star: meaning.format(table.baseline or BEST_BASELINE) for star, meaning in STARS.items()}
 
 
@@ -452,14 +452,14 @@ def _baseline_notes(table: Table, section: Section) -> list[str]:
 
 
 def _test_notes(sections: Iterable[Section]) -> list[str]:
-    """That a difference was not tested, if there is one over too few seeds."""
+    """A note where a difference over too few seeds was not tested."""
     cells = [cell for section in sections for line in section.lines for cell in line.cells.values()]
     untested = any(cell.comparison and cell.comparison.seeds < MIN_SEEDS for cell in cells)
     return [UNTESTED] if untested else []
 
 
 def _block_notes(table: Table, sections: Iterable[Section]) -> list[str]:
-    """What methods outside of the paper's two blocks are compared with, if there are any."""
+    """A note on the comparison of methods outside of the paper's two blocks, if there are any."""
     if table.baseline is not None:
         return []
     return [OTHERS] if any(line.block == "other" for section in sections for line in section.lines) else []
@@ -471,7 +471,7 @@ def _status_notes(section: Section) -> list[str]:
 
 
 def _status(line: Line, section: Section) -> str:
-    """How many seeds are done, which failed and why, and how many are pending."""
+    """The number of seeds that are done, those that failed and why, and the number pending."""
     by_message = defaultdict(list)
     for seed, message in line.failed.items():
         by_message[_plain(message).rstrip(".")].append(str(seed))
@@ -506,7 +506,7 @@ def _latex(text: str) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """How text is escaped and numbers are marked."""
+    """The functions that escape text and mark numbers in one format."""
 
     text: Callable[[str], str]
     bold: Callable[[str], str] = str
@@ -559,7 +559,7 @@ class Sheet:
         return "\n\n".join([f"### {_markdown(self.title)}", _markdown_table(columns, rows), *self.notes]) + "\n"
 
     def to_csv(self) -> str:
-        """With all digits; blank for None."""
+        """The sheet as CSV, with all digits; blank for None."""
         return _csv(tuple(self.facts[0]), self.facts) if self.facts else _csv(self.columns, self.rows)
 
     def to_dict(self) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class TuningJob:
 
     @property
     def space(self) -> Space:
-        """What is searched: the paper's grids under its preset."""
+        """The search space: the paper's grids under its preset."""
         return "paper" if self.job.preset == "paper" else "default"
 
     @cached_property
@@ -73,7 +73,7 @@ class TuningJob:
 
     @cached_property
     def dimensions(self) -> list[Dimension]:
-        """What is searched; nothing where all settings of the method are fixed."""
+        """The dimensions of the search; none where all settings of the method are fixed."""
         return search_space(self.job.method, self.fixed, 1, self.space, build=self.build)
 
     @cached_property
@@ -133,14 +133,14 @@ def tuning_jobs(jobs: Sequence[Job], trials: int, studies: Path | None) -> list[
 
 
 def tuned_jobs(jobs: Sequence[Job], rows: Sequence[Mapping[str, Any]]) -> list[Job]:
-    """The same jobs with the settings that were found for them; unchanged where none were."""
+    """Jobs with the settings that were found for them; unchanged where none were."""
     found = {(row["dataset"], row["method"], row["preset"], row["protocol"]): row["settings"] for row in rows}
     keys = [(job.dataset, job.method, job.preset, job.protocol) for job in jobs]
     return [replace(job, settings={**job.settings, **found.get(key, {})}) for job, key in zip(jobs, keys, strict=True)]
 
 
 def table_note(trials: int, file: str, jobs: Sequence[Job]) -> str:
-    """What a table of tuned methods says about it."""
+    """The note on tuning below a table of tuned methods."""
     judges = {"DCG@10 of held-out clicks" if job.kind == "clicks" else "AUC of held-out rows" for job in jobs}
     return (
         f"Tuned: every method with the same budget of {trials} trials, by the weighted {' or '.join(sorted(judges))} "
@@ -156,7 +156,7 @@ def failed_searches(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def settings_sheets(rows: Sequence[Mapping[str, Any]]) -> list[Sheet]:
-    """What was found for each method, a table for each dataset, preset and protocol; tidy in CSV and JSON."""
+    """Sheets of the settings found for each method, by dataset, preset and protocol; tidy in CSV and JSON."""
     sheets = []
     for where in dict.fromkeys((row["dataset"], row["preset"], row["protocol"]) for row in rows):
         here = [row for row in rows if (row["dataset"], row["preset"], row["protocol"]) == where]

@@ -33,7 +33,7 @@ def rating_column(there: Collection[str], feedback: Feedback | None) -> str:
 
 
 def names_in(columns: Collection[str], own: Mapping[str, str], roles: Sequence[str]) -> dict[str, str]:
-    """What some columns are called: {role: as in the log, or as usual where the columns have that name alone}."""
+    """The names of columns: {role: as in the log, or as usual where the columns have that name alone}."""
     names = {role: (own.get(role, DEFAULT_NAMES[role]), DEFAULT_NAMES[role]) for role in roles}
     return {role: usual if name not in columns and usual in columns else name for role, (name, usual) in names.items()}
 

@@ -43,7 +43,7 @@ from counterpoise.storage import check_file, expanded, read_file
 
 
 class Logs(NamedTuple):
-    """What a reader finds in the files of a dataset."""
+    """The logs in the files of a dataset, as its reader returns them."""
 
     log: FeedbackLog  # to learn from
     uniform: FeedbackLog | None = None  # ratings of uniformly drawn pairs

@@ -1,4 +1,4 @@
-"""The kinds of feedback in words: what is said of clicks and impressions instead of "rating"."""
+"""The kinds of feedback in words: the terms for clicks and impressions in the place of "rating"."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEVEL_OF_CLICKS = (
 
 @dataclass(frozen=True)
 class Words:
-    """What is said of the logs of one kind of feedback."""
+    """The words for the rows of one kind of feedback."""
 
     row: str  # one row of the log
     done: str  # what happened to the pair of a row

@@ -83,7 +83,7 @@ class ItemNames:
 
     @classmethod
     def from_parquet(cls, content: bytes | None) -> ItemNames | None:
-        """What `to_parquet` wrote; None for None."""
+        """The names that `to_parquet` wrote; None for None."""
         if content is None:
             return None
         table = read_stored(content, "the names of items")
@@ -92,7 +92,7 @@ class ItemNames:
         return cls(Vocabulary(stored_ids(table, "item_id", "the items with names")), table["name"])
 
     def count(self, items: Vocabulary) -> int:
-        """How many of these items have a name; an error if none has, as where the ids are those of something else."""
+        """The number of these items with a name; an error if none has, as where the ids are those of something else."""
         named = int((self.ids.encode(items.column) >= 0).sum())
         if named == 0:
             raise DataError(

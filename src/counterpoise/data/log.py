@@ -46,7 +46,7 @@ class ColumnOptions(TypedDict, total=False):
 
 
 class LogOptions(ColumnOptions, total=False):
-    """How a frame becomes a log: the names of its columns, and the options of `FeedbackLog.from_arrays`."""
+    """The options with which a frame is read: the names of its columns, and those of `FeedbackLog.from_arrays`."""
 
     feedback: Feedback | None
     threshold: float | None
@@ -250,18 +250,18 @@ class FeedbackLog:
 
     @property
     def feature_columns(self) -> tuple[int, int]:
-        """How many side features users and items have."""
+        """(number of side features of users, of items)."""
         users, items = self.user_features, self.item_features
         return 0 if users is None else users.shape[1], 0 if items is None else items.shape[1]
 
     @property
     def user_feature_names(self) -> list[str]:
-        """What the columns of `user_features` are called."""
+        """The names of the columns of `user_features`."""
         return _feature_names(self.user_encoder, self.feature_columns[0])
 
     @property
     def item_feature_names(self) -> list[str]:
-        """What the columns of `item_features` are called."""
+        """The names of the columns of `item_features`."""
         return _feature_names(self.item_encoder, self.feature_columns[1])
 
     @cached_property
@@ -457,20 +457,28 @@ def as_logs(values: Mapping[str, Any], like: Any = None, **options: Unpack[LogOp
     elif len(frames) > 1:
         known |= _common_ids(frames, {**DEFAULTS, **known, **options})
     for number, (name, frame) in enumerate(frames.items()):
-        own: dict[str, Any] = {**known, **options}
-        for role in OPTIONAL_ROLES:
-            named = number == 0 and options.get(f"{role}_col") is not None
-            if not named and own.get(f"{role}_col") not in as_frame(frame, name).columns:
-                own.pop(f"{role}_col", None)
-        if "rating_col" not in options and own.get("rating_col") is None:
-            own.pop("rating_col", None)  # clicks were known without ratings; this frame may have some
-        if number > 0:
-            own.pop("sample", None)
+        own = _options_of(frame, name, known, options, first=number == 0)
         try:
             logs[name] = FeedbackLog.from_frame(frame, **own)
         except DataError as error:
             raise DataError(f"`{name}`: {error}") from None
     return [logs.get(name) for name in values]
+
+
+def _options_of(
+    frame: Any, name: str, known: Mapping[str, Any], options: Mapping[str, Any], *, first: bool
+) -> dict[str, Any]:
+    """The options of one frame: those that are given, else those that are known, of columns that it has."""
+    own = {**known, **options}
+    for role in OPTIONAL_ROLES:
+        named = first and options.get(f"{role}_col") is not None
+        if not named and own.get(f"{role}_col") not in as_frame(frame, name).columns:
+            own.pop(f"{role}_col", None)
+    if "rating_col" not in options and own.get("rating_col") is None:
+        own.pop("rating_col", None)  # clicks were known without ratings; this frame may have some
+    if not first:
+        own.pop("sample", None)
+    return own
 
 
 def _has_clicks_alone(there: Sequence[str], columns: Mapping[str, str | None], options: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""What objects look like in a notebook: a title, sentences and tables as HTML, escaped, without scripts.
+"""HTML of objects in a notebook: a title, sentences and tables, escaped, without scripts.
 
 No colours are set, so that the page's own are readable in light and in dark.
 """

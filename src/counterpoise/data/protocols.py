@@ -15,7 +15,7 @@ from counterpoise.errors import ConfigError, check_choice
 
 
 class Setting(NamedTuple):
-    """What a protocol fixes for one dataset. On whole stars, > 3 is >= 4."""
+    """The rules of a protocol for one dataset. On whole stars, > 3 is >= 4."""
 
     threshold: float  # ratings at or above it are positive
     k: int  # the length of the evaluated lists
@@ -39,7 +39,7 @@ class Protocol:
     note: str = ""
 
     def setting(self, dataset: str, feedback: Feedback | None = None) -> Setting | None:
-        """What it fixes for a dataset; raises where it is not of this dataset, or of another kind of feedback."""
+        """The rules for a dataset; raises where the protocol is not of this dataset, or of another kind of feedback."""
         if self.datasets and dataset not in self.datasets:
             raise ConfigError(
                 f"`protocol` {self.name!r} is of {', '.join(self.datasets)}, got {dataset!r}. Use 'honest' or 'paper'."

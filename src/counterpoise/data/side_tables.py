@@ -57,7 +57,7 @@ class NoFeatures(DataError):
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """How one column becomes features.
+    """The learned encoding of one column.
 
     A level is a text, or one of several in a list. `fill` is what stands for a value that is not known: the mean of
     each feature.
@@ -244,7 +244,7 @@ class TableEncoder(Configurable):
         return bool(self.left_out_ or self.without_row_)
 
     def summary(self) -> str:
-        """What became of the columns, in a plain paragraph."""
+        """A paragraph on the columns that are encoded, and on those that are left out."""
         columns = self._learned()
         words = [f"{self.source_}: {len(columns)} columns as {len(self.feature_names_)} features"]
         words += [f"Left out: {'; '.join(self.notes())}"] if self.left_out_ else []
@@ -278,7 +278,7 @@ class TableEncoder(Configurable):
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Self:
-        """What `to_dict` described, checked."""
+        """The encoder that `to_dict` described, checked."""
         encoder = cls(**facts["settings"])
         encoder.id_col_, encoder.left_out_ = facts["id_col"], dict(facts["left_out"])
         encoder.without_row_, encoder.rows_ = int(facts["without_row"]), int(facts["rows"])
@@ -373,7 +373,7 @@ class SideTable:
         return encoder, matrix
 
     def _located(self, step: Callable[[], T]) -> T:
-        """What `step` returns; its errors name the table."""
+        """The result of `step`; its errors name the table."""
         name = self.source.split(" (")[0]
         try:
             return step()
@@ -515,7 +515,7 @@ def as_lists(column: pl.Series, separator: str) -> pl.Series:
 
 
 def _recognised(column: pl.Series, categorical: bool, named: bool) -> EncodedColumn | str:
-    """What a column is, without levels; or why it is left out."""
+    """The kind of a column, without levels; or why it is left out."""
     name, dtype = column.name, column.dtype
     known = column.filter(~_missing(column))
     if known.is_empty():
@@ -538,7 +538,7 @@ def _recognised(column: pl.Series, categorical: bool, named: bool) -> EncodedCol
 
 
 def _recognised_text(name: str, text: pl.Series, named: bool) -> EncodedColumn | str:
-    """The same for text without missing values."""
+    """The kind of a column of text without missing values; or why it is left out."""
     if _as_boolean(text) is not None:
         return EncodedColumn(name, "number")
     if not text.str.contains(LIKE_A_CODE).any() and cast_or_keep(text, pl.Float64).dtype == pl.Float64:
@@ -595,7 +595,7 @@ def _is_id(column: pl.Series) -> bool:
 
 
 def _date_pattern(text: pl.Series) -> str | None:
-    """How dates are written; empty for ISO 8601 with a time, None where the values are no dates."""
+    """The format of dates; empty for ISO 8601 with a time, None where the values are no dates."""
     fitting = [pattern for pattern in DATE_FORMATS if _parses(text, pattern)]
     fitting = fitting or [pattern for pattern in AMBIGUOUS_DATES if _parses(text, pattern)]
     if len(fitting) == 1:

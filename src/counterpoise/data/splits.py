@@ -71,7 +71,7 @@ def split(
 
 
 class ColdRows(NamedTuple):
-    """For each row of a test: whether its user, and whether its item, has no row in the training log."""
+    """Masks of the rows of a test whose user, and whose item, has no row in the training log."""
 
     users: Rows
     items: Rows
@@ -84,7 +84,7 @@ def cold_rows(train: FeedbackLog, test: FeedbackLog) -> ColdRows:
 
 
 def cold_counts(test: FeedbackLog, cold: ColdRows) -> dict[str, int]:
-    """How many users and items of a test are cold, and how many rows are of one of them."""
+    """The number of cold users and items of a test, and of rows of one of them."""
     users, items = (len(np.unique(codes[rows])) for codes, rows in zip(_codes(test), cold, strict=True))
     return {"cold_users": users, "cold_items": items, "cold_rows": int((cold.users | cold.items).sum())}
 
@@ -188,7 +188,7 @@ def apply_protocol(
 
 @dataclass
 class Split:
-    """What becomes of the ratings of a dataset: the settings, and the generator that draws probe and hold-out.
+    """The settings by which a dataset is split, and the generator that draws probe and hold-out.
 
     `test_kind`: how a test of the user's own was collected. `holdout`, `by`: rows of the log to evaluate on, as in
     `split`; none where both are None. `unknown_users`, `unknown_items`: what to do with rows of the test whose user or

@@ -108,5 +108,5 @@ def weighted_evaluations(
 def clicks_rankings(
     models: Mapping[str, DebiasedRecommender], test: FeedbackLog, k: int
 ) -> dict[str, RankingEvaluation]:
-    """Where the clicks of a test rank among all items by each model, weighted by 1 / P(exposed) and as they are."""
+    """The full-ranking evaluation of each model on clicks, weighted by 1 / P(exposed) and as they are."""
     return {name: evaluate_ranking(model, test, k) for name, model in models.items()}

@@ -61,7 +61,7 @@ class Comparison:
         return notebook_html(self._title, self._table(), *self._notes())
 
     def __str__(self) -> str:
-        """The same as text."""
+        """The table as text."""
         table = self._table()
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ["  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in table]
@@ -81,7 +81,7 @@ class Comparison:
         ]
 
     def _notes(self) -> list[str]:
-        """What the cells are, and what they rest on."""
+        """Notes on the cells and their assumptions."""
         marked = "* the interval of the paired difference from the first model excludes 0."
         assumption = next(iter(self.evaluations.values())).assumption
         return [marked] * bool(self.differences) + [assumption] * bool(assumption)

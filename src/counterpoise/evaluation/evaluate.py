@@ -77,7 +77,7 @@ class Evaluation:
         return {name: UNDEFINED[name] for name in METRIC_NAMES if math.isnan(getattr(self, name))}
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything in types that JSON has; None for nan."""
+        """All fields in types that JSON has; None for nan."""
         own = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in NOT_KEPT}
         facts = json.dumps(own | {"undefined": self.undefined})
         return dict(json.loads(facts, parse_constant=lambda nan: None))
@@ -424,7 +424,7 @@ class _Sample:
         return {name: np.concatenate([np.empty(0), *(block[name] for block in blocks)]) for name in ALL_NAMES}
 
     def _draw_counts(self, replicates: int, rng: np.random.Generator) -> Floats:
-        """How often each user is drawn (replicates, users): each row is multinomial and sums to the number of users."""
+        """Counts of each user's draws (replicates, users): each row is multinomial and sums to the number of users."""
         shape = replicates, self.n_users
         drawn = rng.integers(self.n_users, size=shape) + self.n_users * np.arange(replicates)[:, None]
         return np.bincount(drawn.ravel(), minlength=math.prod(shape)).reshape(shape).astype(np.float64)

@@ -46,13 +46,13 @@ RANKING_METRIC_NAMES = {f"ranking_{name}": f"{title}@{{k}} (all items)" for name
 
 
 class Places(NamedTuple):
-    """Where rows stand in the rankings of their users: behind `above` others, level with `tied` others."""
+    """The places of rows in the rankings of their users: `above` others rank higher, `tied` others are level."""
 
     above: Integers  # (rows,)
     tied: Integers  # (rows,)
 
     def worth(self, values: Floats) -> Floats:
-        """What each row's rank is worth, values[rank - 1] and 0 beyond: the mean over the ranks that ties leave it."""
+        """values[rank - 1] of each row, 0 beyond: the mean over the ranks that ties leave it."""
         sums = np.r_[0, np.cumsum(values)]
         first, last = (np.minimum(ends, len(values)) for ends in (self.above, self.above + self.tied + 1))
         return np.asarray((sums[last] - sums[first]) / (self.tied + 1))
@@ -245,7 +245,7 @@ def _list_ranks(frame: Any, holdout: Unseen, k: int) -> tuple[Places, NDArray[np
 
 
 def _places_in_lists(users: Integers, order: Floats) -> Places:
-    """Where each row of sorted lists stands: the rows of its user before it, and others at the same place."""
+    """The places of the rows of sorted lists: the rows of the user before each, and others at the same place."""
     if not len(users):
         return Places(np.zeros(0, np.int64), np.zeros(0, np.int64))
     start = np.flatnonzero(np.r_[True, (users[1:] != users[:-1]) | (order[1:] != order[:-1])])

@@ -7,6 +7,7 @@ other pairs, with chances that are not known.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Unpack
@@ -287,21 +288,24 @@ def balanced_weights(
         strength[-1] = strength[:-1].max()
     result = entropy_balance(h, np.zeros(width), tolerance, strength)
     balanced = ~result.relaxed
-    names = " and ".join({"exposure": "what users were exposed to", "side": "the side features"}[s] for s in sources)
-    cause = (
-        "Relevance that decides what is shown"
-        if {holdout.feedback, train.feedback} != {"ratings"}
-        else "A liking that makes people rate"
-    )
+    clicked = {holdout.feedback, train.feedback} != {"ratings"}
     return HoldoutWeights(
         result.weights,
         "balanced",
-        f"Unbiased if, among pairs alike in {names}, being observed does not depend on the label"
-        + (" beyond its own constant effect, which the probe shows." if label else f". {cause},")
-        + ("" if label else " and that these features do not show, would break it; a log cannot tell."),
+        _assumption(sources, label, clicked),
         h if balanced.all() else h[:, balanced],
         error if label and balanced[-1] else 0.0,
     )
+
+
+def _assumption(sources: Sequence[Source], label: bool, clicked: bool) -> str:
+    """What estimates under balanced weights assume, and what would break it; `label`: its mean is balanced too."""
+    names = " and ".join({"exposure": "what users were exposed to", "side": "the side features"}[s] for s in sources)
+    rule = f"Unbiased if, among pairs alike in {names}, being observed does not depend on the label"
+    if label:
+        return f"{rule} beyond its own constant effect, which the probe shows."
+    cause = "Relevance that decides what is shown" if clicked else "A liking that makes people rate"
+    return f"{rule}. {cause}, and that these features do not show, would break it; a log cannot tell."
 
 
 def exposure_features(train: FeedbackLog, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

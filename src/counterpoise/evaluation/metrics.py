@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 CLIP = 1e-7  # of probabilities in the log loss
 
-# By the name of the attribute of `Evaluation`, with the name that people read.
+# Attributes of `Evaluation` and the names that people read.
 METRIC_NAMES = {
     "auc": "AUC",
     "user_auc": "AUC per user",
@@ -37,7 +37,7 @@ EMPTY_USERS = "users without a positive in the test are left out"
 # Published numbers count these users; only beside such numbers, ours do too.
 PAPER_METRIC_NAMES = {"ndcg_one": "NDCG@{k} (paper)", "f1_one": "F1@{k} (paper)"}
 PAPER_EMPTY_USERS = "users without a positive in the test count with NDCG 1, precision 0 and recall 0, as in the paper"
-# Of tests of relevance, in tables of methods for clicks.
+# Metrics of tests of relevance, in tables of methods for clicks.
 CLICK_METRIC_NAMES = {"map": "MAP@{k}", "dcg": "DCG@{k}"}
 
 

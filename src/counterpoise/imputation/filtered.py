@@ -129,7 +129,7 @@ class FilteredErrors(FittedImputation):
         )
 
     def _variance(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of the logits of the rows, and of the pairs of D."""
+        """(variances of the logits of the rows, those of the pairs of D)."""
         users, items = dropout_variance(self.scorer, self.part.dropout)
         if batch.pair_users is None or batch.pair_items is None:
             everywhere = (users @ items.T).flatten()

@@ -62,7 +62,7 @@ class LogRegression(NamedTuple):
     def fit(
         cls, columns: Tensor, target: Tensor, weight: Tensor, ridge: float = 0.0, *, intercept: bool = False
     ) -> LogRegression:
-        """By all rows of the log; the intercept bears no ridge. `weight`: that of each row in the risk."""
+        """Fit to all rows of the log, without a ridge on the intercept. `weight`: of each row in the risk."""
         columns, target, weight = (values.detach().double() for values in (columns, target, weight))
         centre = columns.mean(0) if intercept else torch.zeros_like(columns[0])
         squares = (columns - centre).square().mean(0)

@@ -120,7 +120,7 @@ class Scorer(nn.Module):
         raise NotImplementedError
 
     def feature_columns(self, side: str) -> int:
-        """How many side features of a user (or an item) the logits depend on."""
+        """The number of side features of a user (or an item) that the logits depend on."""
         return 0
 
     def base(self) -> Scorer:
@@ -128,7 +128,7 @@ class Scorer(nn.Module):
         return self
 
     def exposure_logits(self, users: Tensor | None, items: Tensor | None) -> Tensor:
-        """What the exposure covariate adds to the logit of each pair, of all pairs of D where they are None."""
+        """The part of each pair's logit from the exposure covariate; of all pairs of D where they are None."""
         raise NotImplementedError
 
     def add_exposure(self, coefficients: Tensor) -> None:
@@ -136,7 +136,7 @@ class Scorer(nn.Module):
         raise NotImplementedError
 
     def exposure_evidence(self, information: float) -> float:
-        """How clearly labels depend on the exposure covariate, of a scorer that has one."""
+        """The statistic for the dependence of labels on the exposure covariate, of a scorer that has one."""
         raise NotImplementedError
 
     def at(self, users: Tensor | None, items: Tensor | None) -> Tensor:

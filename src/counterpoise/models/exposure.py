@@ -150,7 +150,7 @@ class _ExposureScorer(Scorer):
             now.copy_(1 / (squares + 1 / (self._information(users.sum()) + now)))
 
     def _information(self, total: Tensor) -> Tensor:
-        """On each coefficient, of rows with so much in total. (3,)
+        """The information on each coefficient, of rows with so much in total. (3,)
 
         A coefficient of a part of variance 1 has a variance of 1 / total; those of users and items also that of what
         users and items differ by besides.
@@ -175,7 +175,7 @@ class _ExposureScorer(Scorer):
         return {f"inner.{name}": columns for name, columns in self.inner.row_columns(side).items()}
 
     def unrated_vectors(self, side: str, count: int, features: Tensor | None = None) -> Tensor:
-        """As if they had the mean exposure: a few ratings say little about what somebody was shown."""
+        """Vectors of new rows at the mean exposure: a few ratings are little evidence of what somebody was shown."""
         own = self.inner.unrated_vectors(side, count, features)
         return torch.cat([own, self._columns(side, self._mean_exposure(side, count))], 1)
 

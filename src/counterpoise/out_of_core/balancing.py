@@ -54,7 +54,7 @@ MAX_TABLE_MEMORY_SHARE = 0.5  # of `memory`, for the two tables of kernel values
 
 @dataclass(eq=False)
 class ShardFunctions:
-    """What a worker keeps: two tables, one row for each user and each item.
+    """The functions at a worker: two tables, one row for each user and each item.
 
     They hold a Gaussian kernel at all centres, so that a pair's values are a product; or features, where that takes too
     much memory or the functions do not factorise. They are numpy arrays, which the workers of one machine share.
@@ -178,7 +178,7 @@ def balance_shards(
 
 
 def _user_shares(shards: Shards) -> Tensor:
-    """How often each user is in the log, as shares."""
+    """The share of the log's rows of each user."""
     counts = sum(np.bincount(shard.column("users"), minlength=shards.shape[0]) for shard in shards)
     return torch.from_numpy(np.asarray(counts, dtype=np.float64) / shards.n_rows)
 

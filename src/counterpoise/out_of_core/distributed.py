@@ -39,7 +39,7 @@ POLL_SECONDS = 0.2  # between two looks at the progress of the workers
 
 @dataclass(frozen=True, eq=False)
 class WorkerTask:
-    """What every worker gets."""
+    """The task of every worker."""
 
     learner: Learner | EnsembleLearner
     batches: StreamedBatches

@@ -176,7 +176,7 @@ class _Part:
 
     @property
     def place(self) -> Path:
-        """Where its rows are: the file, or what was unpacked from it."""
+        """The file of its rows: the file itself, or what was unpacked from it."""
         return self.file if self.text is None else self.text.place
 
 
@@ -200,7 +200,7 @@ def _parts(layouts: Mapping[Path, Layout], folder: Path) -> list[_Part]:
 
 @dataclass
 class _Reader:
-    """What a worker keeps: the columns to read, and the ids once they are known."""
+    """The reader at a worker: the columns to read, and the ids once they are known."""
 
     names: Mapping[Role, str]
     ids: dict[Role, Vocabulary]
@@ -243,7 +243,7 @@ def _read_ids(folder: Path, role: Role) -> Vocabulary:
 def _first_pass(
     each: Each, reader: _Reader, parts: Sequence[_Part], searched: Sequence[Role], log: set[Path]
 ) -> tuple[dict[int, int], Dtypes]:
-    """How many rows each part has, and the types of ids in Parquet files; the reader then has the ids."""
+    """(rows of each part, types of ids in Parquet files); the reader then has the ids."""
     rows = {part.number: part.n_rows for part in parts if part.text is None}
     units = parts if searched else [part for part in parts if part.text is not None and part.file in log]
     waiting = Counter(part.file for part in units)
@@ -269,7 +269,7 @@ def _first_pass(
 
 
 def _scan(reader: _Reader, part: _Part, roles: Sequence[Role]) -> tuple[int, dict[Role, pl.Series]]:
-    """How many rows a part has, and the distinct ids in it."""
+    """(number of rows, distinct ids) of a part."""
     frame = reader.frame(part, roles or ["user"], 0, None)
     return len(frame), {role: distinct_values(frame[role].drop_nulls()) for role in roles}
 
@@ -301,7 +301,7 @@ class _DistinctIds:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Where the rows of a log are: in its parts, which have so many, one after the other."""
+    """The places of a log's rows: in its parts, which have so many, one after the other."""
 
     parts: Sequence[_Part]
     counts: Sequence[int]

@@ -33,7 +33,7 @@ CALLS_IN_FLIGHT = 2  # of each worker, so that it need not wait for the driver
 
 
 class Unit(Protocol):
-    """What a worker works on at a time, such as a shard."""
+    """A unit of work, such as a shard."""
 
     @property
     def number(self) -> int:
@@ -131,7 +131,7 @@ class RayEngine:
         return self.address is not None or ("ray" in sys.modules and bool(import_ray().is_initialized()))
 
     def count(self, ray: Any) -> int:
-        """How many workers; Ray would wait forever for more than there are cores."""
+        """The number of workers; Ray would wait forever for more than there are cores."""
         cores = max(1, int(ray.cluster_resources().get("CPU", 1)))
         if self.workers is not None and self.workers > cores:
             raise ConfigError(f"`workers` must be at most {cores}, the cores of the Ray cluster, got {self.workers}.")
@@ -166,7 +166,7 @@ class RayEngine:
 
 
 def batches_of(units: Sequence[Unit], workers: int) -> list[list[UnitBatch]]:
-    """For each worker its calls: worker k of n has the units k, k + n, k + 2n, ..., in batches."""
+    """The calls of each worker: worker k of n has the units k, k + n, k + 2n, ..., in batches."""
     size = min(max(1, len(units) // (workers * MIN_CALLS_PER_WORKER)), MAX_SHARDS_PER_CALL)
     owned = [units[at::workers] for at in range(workers)]
     return [[own[start : start + size] for start in range(0, len(own), size)] for own in owned]

@@ -34,7 +34,7 @@ MAX_SAMPLE_ROWS = 2**18  # rows that are solved first, in memory; more would tak
 
 
 class Source(Protocol):
-    """What a worker keeps: the functions, for the rows of any shard."""
+    """The functions at a worker, for the rows of any shard."""
 
     def rows(self, shard: Shard) -> Rows:
         """The functions at the rows of a shard."""

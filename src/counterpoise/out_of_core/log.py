@@ -27,7 +27,7 @@ KEYS = 2**62  # of the order of an epoch
 
 
 class StreamedLog(FeedbackLog):
-    """The same log over shards: one column at a time is read where all of it is asked for, and none is kept.
+    """A log over shards: one column at a time is read where all of it is used, and none is kept.
 
     Training draws its batches from the shards, and balancing makes its passes over them, by `engine`.
     """
@@ -131,7 +131,7 @@ class StreamedLog(FeedbackLog):
 
 
 def way_out(engine: Engine | None) -> str:
-    """How to have the log in memory instead."""
+    """Advice on having the log in memory instead."""
     return "leave out --engine ray" if isinstance(engine, RayEngine) else "raise --memory"
 
 

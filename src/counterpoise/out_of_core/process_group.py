@@ -30,7 +30,7 @@ class ProcessGroup:
 
     @classmethod
     def of_this_process(cls) -> ProcessGroup:
-        """From torch's process group."""
+        """The rank and the size that torch's process group has here."""
         return cls(distributed.get_rank(), distributed.get_world_size())
 
     def cut(self, first: int, last: int) -> tuple[int, int]:

@@ -26,6 +26,6 @@ class ProgressActor:
         return self.error
 
     def news(self) -> list[FitEvent]:
-        """The epochs since this was asked last."""
+        """The epochs since the last call."""
         new, self.epochs = self.epochs, []
         return new

@@ -123,7 +123,7 @@ class Shard:
 
 
 def array_header(dtype: np.dtype[Any], rows: int) -> bytes:
-    """How numpy's file of so many values begins. Compared, not parsed: parsers of Python 3.11 may fail in threads."""
+    """The header of numpy's file of so many values; compared, not parsed: Python 3.11's parsers may fail in threads."""
     header = io.BytesIO()
     facts = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (rows,)}
     np.lib.format.write_array_header_1_0(header, facts)
@@ -131,7 +131,7 @@ def array_header(dtype: np.dtype[Any], rows: int) -> bytes:
 
 
 def write_array(path: Path, values: NDArray[Any]) -> None:
-    """What `numpy.save` writes. That loses errors of a full disk, and with them the end of the file."""
+    """Write an array as `numpy.save` does, which loses errors of a full disk, and with them the end of the file."""
     with path.open("wb") as stream:
         stream.write(array_header(values.dtype, len(values)))
         stream.write(np.ascontiguousarray(values).data)

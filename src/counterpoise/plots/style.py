@@ -37,12 +37,12 @@ class Picture(Figure):
     """A matplotlib Figure that keeps this style when it is saved. It belongs to no window."""
 
     def savefig(self, *arguments: Any, **options: Any) -> None:
-        """As matplotlib's, with text as text in PDF and SVG."""
+        """Save as matplotlib does, with text as text in PDF and SVG."""
         with rc_context(STYLE):
             super().savefig(*arguments, **options)
 
     def _repr_png_(self) -> bytes:
-        """What a notebook displays."""
+        """The picture that a notebook displays."""
         picture = io.BytesIO()
         self.savefig(picture, format="png", dpi=130, metadata={"Software": None})
         return picture.getvalue()

@@ -1,4 +1,4 @@
-"""What a report is made from: a fitted model, its data where they can still be read, and a baseline."""
+"""The context of a report: a fitted model, its data where they can still be read, and a baseline."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ReportContext:
 
     @property
     def feedback(self) -> Feedback:
-        """What the rows of the log are."""
+        """The kind of feedback of the log."""
         found: Feedback = self.model.log_facts_.get("feedback", "ratings")
         return found
 

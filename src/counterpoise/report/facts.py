@@ -62,7 +62,7 @@ PACKAGES = ("numpy", "scipy", "torch", "polars")
 
 
 def gather(context: ReportContext) -> dict[str, Any]:
-    """Everything that the report of one run shows."""
+    """The facts of the report of one run."""
     rows, fit, encoders = context.weighted_rows(), context.model.facts_, context.model.side_encoders_.values()
     gathered: dict[str, Any] = {
         "format": "counterpoise-report",
@@ -112,7 +112,7 @@ def _counts(users: NDArray[Any], items: NDArray[Any], shape: tuple[int, int]) ->
 
 
 def concentration(counts: ArrayLike) -> dict[str, Any]:
-    """How unequally ratings are spread over users or items: quantiles, top tenth, Gini, and the curve of shares."""
+    """The concentration of ratings on users or items: quantiles, top tenth, Gini, and the curve of shares."""
     values = np.asarray(counts)
     return {
         "min": int(values.min()),
@@ -406,7 +406,7 @@ def _on_test(context: ReportContext) -> dict[str, Any]:
 
 
 def _on_clicks(context: ReportContext, log: FeedbackLog) -> dict[str, Any]:
-    """Where the clicks of a test rank among all items."""
+    """The full-ranking evaluation of the clicks of a test."""
     test = {"name": context.test_name, "sample": log.sample, "rows": len(log), "users": len(np.unique(log.users))}
     test |= cold_counts(log, context.model.cold_rows(log))
     ranking = ranking_facts(_models(context), context, log, ["popularity"])
@@ -601,7 +601,7 @@ def method_name(model: DebiasedRecommender) -> str:
 
 
 def _choices(configuration: dict[str, Any]) -> dict[str, str]:
-    """The settings that are words, but for those of the training."""
+    """The settings whose values are texts, without those of the training."""
     found = flat(configuration).items()
     return {name: value for name, value in found if isinstance(value, str) and not name.startswith("training.")}
 

@@ -384,7 +384,7 @@ def model_section(facts: Facts) -> Section:
 
 
 def ranking_tables(ranking: Facts, test: Facts, words: Words) -> list[Block]:
-    """Where held-out clicks rank among all items, weighted by exposure and as they are; that of the first by thirds."""
+    """Tables of the ranks of held-out clicks among all items, weighted by exposure and not; the first by thirds too."""
     if ranking["reason"] is not None:
         return [f"The clicks of the test could not be ranked: {ranking['reason']}."]
     first, run = next(iter(ranking["models"].items()))
@@ -442,7 +442,7 @@ def _beside_table(caption: str, found: Facts, titles: Facts, terms: tuple[str, s
 
 
 def _label(which: str, words: Words) -> str:
-    """What a model is called, by its key in the facts; a run by its name."""
+    """The name of a model, by its key in the facts; of a run, its own."""
     return words(MODELS[which]) if which in MODELS else which
 
 
@@ -598,7 +598,7 @@ def _exposure(coefficients: Facts, title: str) -> Figure:
 
 
 def _truth(model: Facts) -> list[Block]:
-    """What is known in a simulation only."""
+    """The table of what is known in a simulation only."""
     blocks: list[Block] = []
     if truth := model["truth"]:
         columns = (

@@ -33,7 +33,7 @@ WEIGHTS = {
 
 
 def biased_test(words: Words) -> str:
-    """What metrics of a biased test are."""
+    """A sentence on what metrics of a biased test are."""
     return (
         f"These {words.tested} are of pairs {words.selected}, so the metrics are those of such pairs, not of all pairs."
     )
@@ -135,7 +135,7 @@ def headline(facts: Facts) -> list[dict[str, str]]:
 
 
 def _ranked(ranking: Facts | None) -> list[dict[str, str]]:
-    """Where held-out clicks rank, for the top of the page."""
+    """The headline metrics of held-out clicks, for the top of the page."""
     run = (ranking or {}).get("models", {}).get("run")
     if run is None:
         return []
@@ -159,7 +159,7 @@ def headline_metric(row: Facts, value: float, note: str) -> dict[str, str]:
 
 
 def stopped_note(run: str, stopped: Mapping[str, int]) -> str:
-    """That a fit was stopped before its last epoch."""
+    """A note where a fit was stopped before its last epoch."""
     epochs = f"epoch {stopped['epoch']:,} of {stopped['epochs']:,}"
     return f"{run} was stopped after {epochs}: the model is not trained fully."
 
@@ -256,7 +256,7 @@ def _outcome(facts: Facts) -> list[str]:
 
 
 def _corrections(model: Facts) -> list[str]:
-    """What was done about selection and what was not, and ordinal ratings."""
+    """Sentences on what was done about selection and what was not, and on ordinal ratings."""
     inactive, sentences = model["inactive"], list(model["corrections"])
     if model["factors"]:
         sentences.append(factor_sentence(model["factors"]))
@@ -290,7 +290,7 @@ def _results(model: Facts, words: Words) -> list[str]:
 
 
 def _ranking(ranking: Facts, test: Facts, words: Words) -> list[str]:
-    """Where held-out clicks rank by the run, and by the baselines."""
+    """Sentences on the ranks of held-out clicks, by the run and by the baselines."""
     if ranking["reason"] is not None:
         return [f"The clicks of the test could not be ranked: {ranking['reason']}."]
     run = ranking["models"]["run"]
@@ -327,7 +327,7 @@ def _weighted(weighted: Facts | None) -> list[str]:
 
 
 def compare_sentence(verdicts: Mapping[str, str], than: str) -> str:
-    """In which metrics (name -> verdict) a model is better and worse than another, as a sentence."""
+    """A sentence on the metrics (name -> verdict) in which a model is better and worse than another."""
     named = {
         verdict: listed([name for name, found in verdicts.items() if found == verdict])
         for verdict in ("better", "worse", "not clear")

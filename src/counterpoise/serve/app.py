@@ -63,7 +63,7 @@ class Endpoint(APIRoute):
     """An endpoint without a body is called with the request; FastAPI's way to its parameters is longer than ranking."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """What answers a request."""
+        """The function that answers a request."""
         return super().get_route_handler() if self.body_field else self.endpoint
 
 

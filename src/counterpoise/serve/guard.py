@@ -1,4 +1,4 @@
-"""What is checked before a request is parsed: token, host name, and the size of its body."""
+"""Checks before a request is parsed: token, host name, and the size of its body."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Lists:
 
     @property
     def work(self) -> float:
-        """How many multiplications a list takes; infinity where the backbone is not a factorisation."""
+        """The number of multiplications of a list; infinity where the backbone is not a factorisation."""
         return math.inf if self.items is None else self.items.size
 
     def recommend(
@@ -142,7 +142,7 @@ class Lists:
         return chosen, similarities[chosen]
 
     def scored_by(self, user: int | None, items: Items) -> list[str]:
-        """What the scores of a user's items rest on, as in `recommend`."""
+        """The basis of the scores of a user's items, as in `recommend`."""
         own = MODEL
         if user is None or self.seen_starts[user] == self.seen_starts[user + 1]:
             own = POPULARITY if user is None or not self.feature_columns[0] else FEATURES

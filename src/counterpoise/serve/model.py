@@ -54,12 +54,12 @@ class ServedRun:
 
     @property
     def method(self) -> str:
-        """The name of the method, "recommendations" where the run does not tell it."""
+        """The name of the method, "recommendations" where the run does not have it."""
         return str((self.facts.get("fit") or {}).get("method", "recommendations"))
 
     @property
     def feedback(self) -> str:
-        """What the rows of its log are: ratings, clicks or impressions."""
+        """The kind of feedback of its log: ratings, clicks or impressions."""
         log = self.facts.get("log")
         return str(log.get("feedback", "ratings")) if isinstance(log, dict) else "ratings"
 

@@ -162,7 +162,7 @@ def work(
 
 
 def received(receiving: Connection) -> str:
-    """What a process reports."""
+    """The reports of a process."""
     with receiving:
         try:
             return str(receiving.recv())

@@ -65,7 +65,7 @@ class RunHolder:
 
 
 def in_background(load: Load) -> asyncio.Future[ServedRun]:
-    """What `load` returns or raises, from a thread that the end of the process does not wait for."""
+    """The result of `load` or its exception, from a thread that the end of the process does not wait for."""
     loaded: Future[ServedRun] = Future()
     loaded.set_running_or_notify_cancel()
 

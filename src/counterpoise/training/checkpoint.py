@@ -34,7 +34,7 @@ class Checkpoint:
     every: float | None = None  # seconds between two of them, by default `SECONDS_BETWEEN`
 
     def of(self, learner: Learner) -> Resumable:
-        """The same learner, saved now and then, and brought to where it was."""
+        """The learner, saved now and then, and resumed where it was."""
         return Resumable(learner, self)
 
     def write(self, learner: Learner, losses: Sequence[Tensor]) -> None:

@@ -79,7 +79,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """What one side is solved for: sum over D of w_a w_b (1 - y) <a, b>^2 and sums over clicks, for given tables b."""
+    """The objective of one side: sum over D of w_a w_b (1 - y) <a, b>^2 and sums over clicks, for given tables b."""
 
     rows: Rows
     targets: Tensor  # (rows,) t, in the order of the log
@@ -200,7 +200,7 @@ class Directions(NamedTuple):
 
     @classmethod
     def of(cls, users: Tensor, items: Tensor, exposure: Tensor) -> Directions:
-        """Those of all users; directions that nobody differs in are 0."""
+        """The directions of all users; those that nobody differs in are 0."""
         mean = users.mean(0)
         own = (users - mean).double()
         spread, basis = torch.linalg.eigh(own.T @ own)
@@ -223,7 +223,7 @@ class Directions(NamedTuple):
 
 @dataclass
 class ClosedForm(Configurable):
-    """What minimises a risk in closed form. The configuration of a learner whose steps are sweeps."""
+    """A minimiser of a risk in closed form: the configuration of a learner whose steps are sweeps."""
 
     risks: ClassVar[tuple[str, ...]] = ("dr",)  # that it can minimise
 
@@ -316,7 +316,7 @@ class ClosedFormLearner(Learner):
         return self.sweep() / len(self.weights.ratio)
 
     def objective(self) -> Tensor:
-        """What sweeps minimise, up to a constant."""
+        """The objective of the sweeps, up to a constant."""
         raise NotImplementedError
 
     def sweep(self) -> Tensor:
@@ -429,7 +429,7 @@ class _LeastSquares(ClosedFormLearner):
 
     @torch.no_grad()
     def finish(self) -> dict[str, Any]:
-        """With the directions of taste shrunk."""
+        """The end of a fit: the directions of taste are shrunk."""
         if self.held is None:
             return super().finish()
         users, items = self.tables()
@@ -457,7 +457,7 @@ class _LeastSquares(ClosedFormLearner):
         return torch.ones_like(self.weights.ratio) if self.risk_name == "exposed" else super().targets
 
     def objective(self) -> Tensor:
-        """What the sweeps minimise, up to a constant: the sum over D is tr(A'A B'B), with items counted by exposure."""
+        """The objective of sweeps, up to a constant: the sum over D is tr(A'A B'B), items counted by exposure."""
         users, items = self.tables()
         scores, targets = self.scores(), self.targets[self.by_user.order]
         rows = (1 + self.part.confidence) * (targets - scores).square() - scores.square()
@@ -571,7 +571,7 @@ class _ExposureEM(ClosedFormLearner):
         return [*super().state(), self.mu]
 
     def facts(self, log: Any) -> dict[str, Any]:
-        """With the prior chance of exposure of the items."""
+        """The facts of the parts, and the prior chance of exposure of the items."""
         facts = super().facts(log)
         facts["imputation"] = facts["imputation"] | {
             "exposure": {"mean": float(self.mu.mean()), "largest": float(self.mu.max())}

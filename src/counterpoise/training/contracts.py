@@ -52,7 +52,7 @@ class FitContext:
 
     @property
     def unit(self) -> float:
-        """What a mean over D is divided by: the density for clicks, so that a loss is one for each click, else 1.
+        """The divisor of a mean over D: the density for clicks, so that a loss is one for each click, else 1.
 
         Information on a rare label is that of its positives. Without it the prior would grow with the unclicked pairs.
         """
@@ -72,15 +72,15 @@ class FitContext:
         return Adam.of(models, self.training.learning_rate, len(self.log))
 
     def on(self, log: FeedbackLog) -> FitContext:
-        """The same fit on other rows."""
+        """The context of the same fit on other rows."""
         return replace(self, log=log)
 
     def with_default_training(self) -> FitContext:
-        """The same fit with the default training, for models that do not follow the predictor's."""
+        """The context of the same fit with the default training, for models that do not follow the predictor's."""
         return replace(self, training=Training(graph=self.training.graph))
 
     def k_fold(self, folds: int) -> Iterator[tuple[Tensor, FitContext]]:
-        """For cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each of so many folds.
+        """The folds of cross-fitting: (positions of the rows of a fold, the fit on all other rows) for each.
 
         With one fold, or fewer rows than folds, all rows and the fit on all rows. Pairs are drawn, not positions: the
         order of the log's rows does not matter. First models of a large log's folds are trained as those of the log, in
@@ -101,7 +101,7 @@ class FitContext:
             yield chosen.to(self.device), of_folds.on(self.log.take(others))
 
     def need_probe(self, who: str, otherwise: str) -> FeedbackLog:
-        """The probe, or an error that says who needs it and what to do without one."""
+        """The probe, or an error with the part that needs it and the way out."""
         if self.probe is None or len(self.probe) == 0:
             uniform = 'a small uniformly collected sample, or a part of a test that is one (test_kind="uniform")'
             raise ConfigError(f"`probe` must be given for {who}: {uniform}. {otherwise}")
@@ -118,7 +118,7 @@ class FitContext:
         return scorer.requires_grad_(False)
 
     def short(self, steps: int = 0) -> FitContext:
-        """The same fit with fewer epochs, for first models; of `steps` where those of the predictor are counted."""
+        """The context of a fit with fewer epochs, for first models; of `steps` where the predictor's are counted."""
         batches = math.ceil(len(self.log) / self.training.rows_per_step(len(self.log)))
         steps = steps if self.training.counts_steps(len(self.log)) else PRETRAINING_STEPS
         epochs = min(max(MIN_PRETRAINING_EPOCHS, math.ceil(steps / batches)), self.training.epochs)
@@ -140,7 +140,7 @@ class FitContext:
 
 
 def mean_error(scorer: Scorer, batch: Batch) -> Tensor:
-    """What plain matrix factorisation minimises: the mean over observed rows of the error."""
+    """The mean error over observed rows, which plain matrix factorisation minimises."""
     return error(batch.labels, scorer(batch.users, batch.items)).mean()
 
 
@@ -168,7 +168,7 @@ class _ScorerLearner:
 
 
 class StepInputs(NamedTuple):
-    """What a part may look at in a step: all of it detached, so that no part moves another."""
+    """The inputs of a part's step, detached, so that no part moves another."""
 
     batch: Batch
     logits: Tensor  # (rows,) of the predictor on the batch's rows
@@ -186,7 +186,7 @@ class LogErrors(NamedTuple):
 
 @dataclass(frozen=True)
 class InterceptShift:
-    """How far an intercept is moved, in log odds, and the standard error of the distance before it was shrunken."""
+    """The shift of an intercept, in log odds, and the standard error of the distance before it was shrunken."""
 
     shift: float
     standard_error: float
@@ -206,7 +206,7 @@ class FittedWeights:
         """Meet the predictor before its first step, for weights that look at more of it than its logits."""
 
     def refresh(self, epoch: int, residuals: Callable[[], Tensor]) -> bool:
-        """At the start of an epoch, counted from 1; whether the ratios changed.
+        """Update the ratios at the start of an epoch, counted from 1; returns whether they changed.
 
         `residuals()`: error - imputed error of every row of the log.
         """
@@ -216,7 +216,7 @@ class FittedWeights:
         """Learn from a batch, at `rate` times the learning rate; imputed errors of its rows and of its pairs of D."""
 
     def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
-        """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone."""
+        """The loss of the predictor besides the risk, or None; gradients reach the predictor alone."""
         return None
 
     def at(self, users: Tensor | None, items: Tensor | None, labels: Tensor | None = None) -> Tensor:
@@ -266,7 +266,7 @@ class FittedImputation:
     )
 
     def refresh(self, on_log: Callable[[], LogErrors]) -> None:
-        """At the start of an epoch, after the weights; `on_log()`: the predictor on the whole log."""
+        """Update it at the start of an epoch, after the weights; `on_log()`: the predictor on the whole log."""
 
     def step(self, inputs: StepInputs, ratio: Tensor, rate: Rate, shift: Tensor | float = 0.0) -> None:
         """Learn from a batch whose rows count by `ratio`, at `rate` times the learning rate.
@@ -286,7 +286,7 @@ class FittedImputation:
         return batch.labels
 
     def extra_loss(self, batch: Batch, logits: Tensor, pair_logits: Tensor) -> Tensor | None:
-        """What the predictor minimises besides the risk, if anything; gradients reach the predictor alone.
+        """The loss of the predictor besides the risk, or None; gradients reach the predictor alone.
 
         From the logits of its base scorer (without an exposure covariate) on rows and on pairs of D.
         """

@@ -247,7 +247,7 @@ class EnsembleLearner:
         return torch.stack([member.risk(batch) for member in reversed(self.learning)]).mean()
 
     def state(self) -> list[Tensor]:
-        """Everything that is learned batch by batch."""
+        """The tensors that are learned batch by batch."""
         return [tensor for member in reversed(self.members) for tensor in member.state()]
 
     def facts(self, log: Iterable[Batch]) -> dict[str, Any]:
@@ -255,7 +255,7 @@ class EnsembleLearner:
         return self.main.facts(log)
 
     def finish(self) -> dict[str, Any]:
-        """After training: what the probe says; without one, the intercept that the weights say."""
+        """After training: calibrate on the probe; without one, shift the intercept by the weights."""
         context = self.context
         if context is None or context.probe is None or len(context.probe) == 0:
             found = self.main.finish()
@@ -273,7 +273,7 @@ class EnsembleLearner:
             raise
 
     def _judge_and_learn(self, probe: FittedProbe, context: FitContext) -> dict[str, Any]:
-        """What the probe says of the members, then its labels, then its level."""
+        """Weight the members by the probe, then learn its labels, then fit slope and intercept to it."""
         combination = self._combine(probe)
         facts: dict[str, Any] = {}
         if self.labels[-1] is not None:
@@ -347,7 +347,7 @@ class _SharedWeights(FittedWeights):
 
 
 class Combination(NamedTuple):
-    """How far predictors are trusted: see `combine`."""
+    """The weights of the predictors in the average: see `combine`."""
 
     weight: float  # of the predictor with the imputation
     exposure: float  # factor of the exposure part of the predictor without imputation; more or less of it is added

@@ -1,4 +1,4 @@
-"""What a fit tells while it runs: its settings, the loss of each epoch, and what is known at the end."""
+"""The events of a fit: its settings, the loss of each epoch, and the facts at the end."""
 
 from __future__ import annotations
 

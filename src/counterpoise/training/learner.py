@@ -51,7 +51,7 @@ class Logits(NamedTuple):
 
 @dataclass(eq=False)
 class Learner:
-    """What the loop trains: a scorer on a risk made of weights and imputation, plus its prior."""
+    """The predictor in training: a scorer on a risk made of weights and imputation, plus its prior."""
 
     scorer: Scorer
     weights: FittedWeights
@@ -81,7 +81,7 @@ class Learner:
         ordinal: OrdinalLoss | None = None,
         probe_labels: ProbeLabels | None = None,
     ) -> Self:
-        """Everything that is learned before the first step, and fresh models for the rest."""
+        """A learner whose parts have learned what is learned before the first step, with fresh models for the rest."""
         scorer = context.build(context.backbone)  # first, so that all methods start from the same draw
         fitted_weights = weights.init(context)
         fitted_imputation = imputation.init(context, fitted_weights)
@@ -106,7 +106,7 @@ class Learner:
         ordinal: FittedOrdinal | None,
         probe: FittedProbe | None,
     ) -> Self:
-        """From parts that are there, with a fresh optimiser."""
+        """A learner of given parts, with a fresh optimiser."""
         optimizer = context.optimizer(*(model for model in (scorer, ordinal, probe) if model is not None))
         labels_alone = risk not in risks.LOOK_AT_PAIRS and not imputation.needs_pairs  # a likelihood of labels
         rows = len(context.log)
@@ -115,7 +115,7 @@ class Learner:
         return cls(*parts, ordinal, probe, epochs, centres=context.training.counts_steps(rows))
 
     def rebuilt(self, context: FitContext, probe: FittedProbe | None) -> Learner:
-        """The same parts with other labels of a probe, or none, and a fresh optimiser."""
+        """A learner of the same parts with other labels of a probe, or none, and a fresh optimiser."""
         parts = self.scorer, self.weights, self.imputation, self.risk_name, self.ordinal
         return Learner.of(context, *parts, probe)
 
@@ -125,7 +125,7 @@ class Learner:
         return self.scores_pairs or self.weights.needs_pairs or self.imputation.needs_pairs
 
     def batches(self, context: FitContext) -> Batches:
-        """What it learns from: batches of the log, and the pairs of D that it looks at."""
+        """The batches of the log, with the pairs of D that it looks at."""
         return context.batches(self.uses_pairs, own_users=self.risk_name == "pairwise")
 
     @property
@@ -277,7 +277,7 @@ class Learner:
         return self._risk(batch, logits, errors, ratio, ratio[batch.rows], *self._imputed(batch, logits, errors))
 
     def state(self) -> list[Tensor]:
-        """Everything that is learned batch by batch."""
+        """The tensors that are learned batch by batch."""
         own = [parameter.data for parameter in self.optimizer.parameters]
         precisions = list(self.scorer.estimates.values()) if self.prior_epochs or self.follows else []
         precisions += [] if self.probe is None or not self.probe.shift.requires_grad else [self.probe.precision]
@@ -326,7 +326,7 @@ class Learner:
         return {"intercept_shift": asdict(found)}
 
     def user_squares(self) -> dict[str, Any] | None:
-        """Where a user's row has a closed form: its numbers, for `rows.UserSquares`."""
+        """The numbers of a user's row with a closed form, for `rows.UserSquares`; None for others."""
         return None
 
     def _logits(self, batch: Batch) -> Logits:
@@ -416,7 +416,7 @@ def prior_epochs(epochs: int) -> range:
 
 
 def _blocks(codes: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
-    """The same codes in blocks that lie in cache on a CPU."""
+    """Codes in blocks that lie in cache on a CPU."""
     for users, items in codes:
         size = BLOCK_ROWS if users.device.type == "cpu" else max(1, len(users))
         yield from zip(torch.split(users, size), torch.split(items, size), strict=True)

@@ -47,7 +47,7 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class Training(Configurable):
-    """How a model is trained.
+    """The settings of training: epochs, batches, learning rate, early stopping, device, seed.
 
     `batch_size`: rows a step, "full" for the whole log, or "auto": full up to 262,144 rows, beyond
     that five batches an epoch, or more of 524,288 rows.
@@ -141,7 +141,7 @@ class Training(Configurable):
 
 
 class Learner(Protocol):
-    """What the loop trains."""
+    """The contract of what the loop trains."""
 
     def start_epoch(self, epoch: int) -> None:
         """Before the batches of an epoch, counted from 1."""

@@ -16,7 +16,7 @@ Gradients = Callable[[Tensor, Sequence[Tensor]], Sequence[Tensor]]
 
 
 class Model(Protocol):
-    """What `Adam` trains."""
+    """The contract of what `Adam` trains."""
 
     def parameters(self) -> Iterator[Tensor]:
         """Its parameters."""
@@ -74,7 +74,7 @@ class Adam:
 
     @classmethod
     def of(cls, models: Sequence[Model], learning_rate: float, rows: int) -> Self:
-        """For models whose loss is a mean over so many rows: the prior counts as one of their sums."""
+        """An optimiser of models whose loss is a mean over so many rows: the prior counts as one of their sums."""
         parameters = [parameter for model in models for parameter in model.parameters()]
         precisions = [precision / rows for model in models for precision in model.precisions()]
         return cls(parameters, learning_rate, precisions)
@@ -101,7 +101,7 @@ class Adam:
         return total
 
     def _move(self, gradients: Sequence[Tensor], rate: Rate) -> None:
-        """By torch's fused kernel, one pass over each parameter; it needs contiguous gradients."""
+        """One step by torch's fused kernel, one pass over each parameter; it needs contiguous gradients."""
         self.steps += 1
         count, device = self.steps, gradients[0].device
         steps = count.float() if isinstance(count, Tensor) else torch.full((), float(count), device=device)

@@ -1,4 +1,4 @@
-"""Ordinal ratings: what a rating says beyond the side of the threshold that it is on.
+"""Ordinal ratings: the information of a rating beyond the side of the threshold that it is on.
 
 A rating is a label (at or above the threshold) and a level. By proportional odds (McCullagh 1980, Regression Models for
 Ordinal Data)
@@ -168,7 +168,7 @@ def _sigmoid(values: Numbers) -> Numbers:
 
 
 def leave_one_out_log_odds(codes: NDArray[Any], labels: Numbers, rows: NDArray[np.int64]) -> Numbers:
-    """For some rows, the log odds of a positive label among the other rows of the same code, shrunken to the mean."""
+    """The log odds of a positive label among the other rows of each row's code, shrunken to the mean."""
     counts, sums, rate = np.bincount(codes), np.bincount(codes, weights=labels), labels.mean()
     code = codes[rows]
     p = (sums[code] - labels[rows] + PRIOR_ROWS * rate) / (counts[code] - 1 + PRIOR_ROWS)
@@ -265,7 +265,7 @@ class FittedOrdinal:
         return [0.0]
 
     def copy(self) -> Self:
-        """The same with cutpoints of its own, for another predictor."""
+        """A copy with cutpoints of its own, for another predictor."""
         return replace(self, cutpoints=deepcopy(self.cutpoints))
 
     def facts(self) -> dict[str, Any]:

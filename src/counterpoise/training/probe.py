@@ -74,7 +74,7 @@ class FittedProbe:
 
     @classmethod
     def of(cls, part: ProbeLabels, log: FeedbackLog, shift: Tensor, ordinal: FittedOrdinal | None) -> Self:
-        """From a log of uniform pairs, with a fixed shift."""
+        """The labels of a log of uniform pairs, with a fixed shift."""
         users, items, labels = (
             torch.from_numpy(np.ascontiguousarray(column)).to(shift.device)
             for column in (log.users, log.items, log.labels)
@@ -104,7 +104,7 @@ class FittedProbe:
             yield self.shift
 
     def precisions(self) -> list[float]:
-        """That of the shift is estimated, see `estimate_precision`."""
+        """The prior precision of the shift is estimated, see `estimate_precision`."""
         return [FIRST_PRECISION] * self.shift.requires_grad
 
     def estimate_precision(self, information: Tensor) -> None:

@@ -61,7 +61,7 @@ class UserSquares:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Self:
-        """What `asdict` gave, checked to be numbers."""
+        """The numbers that `asdict` gave, checked."""
         tables = {name: [[float(value) for value in row] for row in facts[name]] for name in ("system", "taste")}
         numbers = {name: float(facts[name]) for name in ("confidence", "target", "slope")}
         return cls(mean=[float(value) for value in facts["mean"]], **tables, **numbers)  # type: ignore[arg-type]
@@ -69,7 +69,7 @@ class UserSquares:
 
 @dataclass(frozen=True)
 class RowLoss:
-    """What the rows of a fitted model were learned by, as JSON-able numbers."""
+    """The loss and prior of the rows of a fitted model, as JSON-able numbers."""
 
     offset: float  # log odds of the labels of ratings, against those of all pairs
     precisions: dict[str, float]  # of the priors on the rows of users and items, by parameter
@@ -79,7 +79,7 @@ class RowLoss:
 
     @classmethod
     def of(cls, learner: Learner, ratios: tuple[float, float]) -> Self:
-        """That of a learner when training has ended."""
+        """The loss of rows of a learner when training has ended."""
         scorer = learner.scorer
         precisions = {name: scorer.precision(name) for name, _ in scorer.named_parameters() if scorer.side(name)}
         estimates = {name: float(scorer.estimates[name].mean()) for name in precisions if name in scorer.estimates}
@@ -101,7 +101,7 @@ class RowLoss:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Self:
-        """What `to_dict` gave, checked to be numbers."""
+        """The numbers that `to_dict` gave, checked."""
         ordinal: dict[str, Any] | None = None
         if facts["ordinal"] is not None:
             given = facts["ordinal"]
@@ -122,7 +122,7 @@ class RowLoss:
         return FittedOrdinal(torch.empty(0), levels, found["weight"], found["centre"], gaps)
 
     def ratios_of(self, labels: Tensor) -> Tensor:
-        """What ratings of these labels count."""
+        """The ratio of ratings with these labels."""
         negative, positive = self.ratios
         return negative + (positive - negative) * labels
 
@@ -137,21 +137,21 @@ class Ratings(NamedTuple):
 
     @classmethod
     def of(cls, owners: Any, others: Any, labels: Any, ratings: Any, loss: RowLoss) -> Self:
-        """From columns, sorted by owner."""
+        """The ratings of some columns, sorted by owner."""
         order, ordinal = np.argsort(owners, kind="stable"), loss.fitted_ordinal()
         levels = None if ordinal is None else torch.from_numpy(ordinal.rating_levels.of_ratings(ratings[order]))
         own, other = (torch.from_numpy(np.asarray(column, dtype=np.int64)[order]) for column in (owners, others))
         return cls(own, other, torch.from_numpy(np.asarray(labels, dtype=np.float64)[order]), levels)
 
     def within(self, first: int, last: int) -> Self:
-        """Those of the owners from `first` to before `last`, numbered from 0."""
+        """The ratings of the owners from `first` to before `last`, numbered from 0."""
         rows = _rows_of(self.owners, first, last)
         levels = None if self.levels is None else self.levels[rows]
         return type(self)(self.owners[rows] - first, self.others[rows], self.labels[rows], levels)
 
 
 class Earlier(NamedTuple):
-    """What a fitted model keeps of the ratings that it was trained on, by the same owners: no labels."""
+    """The training ratings that a fitted model keeps, by the same owners: no labels."""
 
     owners: Tensor  # sorted
     others: Tensor
@@ -281,7 +281,7 @@ def expected_information(ordinal: FittedOrdinal | None, logits: Tensor) -> Tenso
 
 
 def weighted_squares(columns: Tensor, weights: Tensor, owners: Tensor, size: int) -> Tensor:
-    """For each owner, the sum over its rows of weight x columns columns'. (size, p, p)"""
+    """Sums over the rows of each owner of weight x columns columns'. (size, p, p)"""
     width = columns.shape[1]
     total = columns.new_zeros(size, width * width)
     for rows in torch.split(torch.arange(len(columns)), max(1, MAX_NUMBERS // max(1, width) ** 2)):

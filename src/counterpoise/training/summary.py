@@ -1,4 +1,4 @@
-"""What a fit corrected, in plain sentences, from the facts of a fitted model."""
+"""Sentences on what a fit corrected, from the facts of a fitted model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_corrected(facts: Facts) -> bool:
 
 
 def correction_sentences(facts: Facts, rows: int) -> list[str]:
-    """What was done about selection, and what was not; `rows`: of the log."""
+    """Sentences on what was done about selection, and what was not; `rows`: of the log."""
     if facts.get("probe", {}).get("alone"):
         return [f"The model learned from the probe ({_rows(facts)}) alone."]
     if facts.get("feedback") == "clicks":
@@ -74,7 +74,7 @@ def _weights(facts: Facts, rows: int) -> str:
 
 
 def _clicked(facts: Facts) -> list[str]:
-    """How exposure, the chance that a pair was seen, was told from relevance."""
+    """Sentences on how exposure, the chance that a pair was seen, was separated from relevance."""
     if "exposure" in facts["weights"]:
         mean = facts["weights"]["exposure"]["mean"]
         return [
@@ -140,7 +140,7 @@ def _level(facts: Facts) -> str:
 
 
 def intercept_sentence(shift: Mapping[str, float]) -> str:
-    """How far the intercept was moved after training; from the facts of a fit."""
+    """A sentence on the shift of the intercept after training; from the facts of a fit."""
     return (
         f"All predictions were moved by {shift['shift']:+.2f} in log odds (standard error "
         f"{shift['standard_error']:.2f}), to the mean that exactly balanced weights give."

@@ -183,7 +183,7 @@ def _check_database(storage: str | None) -> None:
 
 @contextmanager
 def _undamaged(storage: str | None) -> Iterator[None]:
-    """Whatever a study that somebody has changed raises, as `DataError`."""
+    """A block in which whatever a damaged study raises becomes `DataError`."""
     try:
         yield
     except ConfigError:
@@ -206,7 +206,7 @@ def _check_trials(study: Any) -> None:
 
 @contextmanager
 def reporting_storage(storage: str) -> Iterator[None]:
-    """Errors of the study's database inside the block, in one line."""
+    """A block in which errors of the study's database become one line."""
     try:
         yield
     except Exception as error:
@@ -219,7 +219,7 @@ def reporting_storage(storage: str) -> Iterator[None]:
 
 
 def load_optuna() -> Any:
-    """The package, or an error that says how to install it."""
+    """The package, or an error with the command that installs it."""
     try:
         import optuna
     except ImportError:

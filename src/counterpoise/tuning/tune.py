@@ -196,7 +196,7 @@ class _Search:
         return [_result_or_error(partial(fit, candidate)) for candidate in candidates]
 
     def _map_folds(self, candidate: Candidate) -> Errors:
-        """The errors on the next fold; all folds are fitted when the first is asked for."""
+        """The errors on the next fold; all folds are fitted with the first."""
         if not candidate.mapped_errors:
             candidate.mapped_errors = list(self.validation.errors_by_fold(lambda: self.make(candidate.settings)))
         return candidate.mapped_errors[len(candidate.errors)]

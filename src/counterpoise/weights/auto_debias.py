@@ -60,11 +60,11 @@ class DebiasingParameters(NamedTuple):
         return cls(*(table.requires_grad_() for table in tables))
 
     def detached(self) -> Self:
-        """The same, as constants."""
+        """The parameters as constants."""
         return type(self)(*(values.detach() for values in self))
 
     def precisions(self, l2: float) -> list[float]:
-        """Those of the priors: on the biases of users and items alone."""
+        """The precisions of the priors: on the biases of users and items alone."""
         return [l2 if name.endswith(("user", "item")) else 0.0 for name in self._fields]
 
 

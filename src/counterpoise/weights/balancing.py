@@ -182,7 +182,7 @@ class BalancedWeights(FittedWeights):
 
     @torch.enable_grad()
     def intercept_shift(self, backbone: Backbone | None = None) -> InterceptShift | None:
-        """From the intercept c(w) under these weights to that under exact ones, by models of the other folds' labels.
+        """The shift from the intercept c(w) of these weights to that of exact ones, by models of other folds' labels.
 
         c(w) solves sum w (label - sigmoid(logit + c)) = 0. The distance is shrunken by its standard error.
         """
@@ -263,7 +263,7 @@ def path_facts(paths: list[Path], kept: float) -> dict[str, Any]:
 
 
 def shift_between(logits: Tensor, labels: Tensor, ratio: Tensor, exact: Tensor) -> InterceptShift:
-    """From c(`ratio`) to c(`exact`); the error is that of independent rows."""
+    """The shift from c(`ratio`) to c(`exact`); the error is that of independent rows."""
     found, influence = [], torch.zeros_like(logits)
     for weights, sign in ((ratio, -1.0), (exact, 1.0)):
         found.append(weighted_intercept(logits, labels, weights))

@@ -84,7 +84,7 @@ class Steps(NamedTuple):
     heights: Tensor
 
     def at(self, values: Tensor) -> Tensor:
-        """Its value at each place."""
+        """The value at each place."""
         place = torch.searchsorted(self.starts.to(values), values.contiguous(), right=True) - 1
         return self.heights.to(values)[place.clamp(min=0)]
 
@@ -127,7 +127,7 @@ class Experts:
 
     @classmethod
     def of(cls, count: int, folds: int, columns: int) -> Experts:
-        """Such that p = sigmoid(z)."""
+        """Experts at the identity: p = sigmoid(z)."""
         zeros = torch.zeros(folds, columns, count, dtype=torch.float64)
         return cls(zeros, zeros.new_ones(count), zeros.new_zeros(count))
 
@@ -333,7 +333,7 @@ class _CrossFitted:
         return propensity_of
 
     def vectors(self) -> Tensor:
-        """What tells users apart, for each fold: what its model learned of them, or their features. (folds, |U|, d)"""
+        """The vectors of users for each fold: embeddings of its model, or their features. (folds, |U|, d)"""
         learned = [part.user_vectors for part in self.fitted if part.user_vectors is not None]
         if learned:
             return torch.stack([with_ones(vectors) for vectors in learned])

@@ -67,6 +67,6 @@ class CappedWeights(TransformedWeights):
         return capped_ratio(ratio, self.density, self.part.cap, self.part.transform)
 
     def facts(self) -> dict[str, Any]:
-        """Those of the weights inside, and how many rows the cap holds back."""
+        """The facts of the weights inside, and the share of rows that the cap holds back."""
         free = capped_ratio(self.inner.ratio, self.density, math.inf, self.part.transform)
         return self.inner.facts() | {"capped_share": float((self.ratio < free).float().mean())}

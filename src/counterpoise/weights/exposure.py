@@ -1,4 +1,4 @@
-"""The chance that a pair was seen, of which a log of clicks tells only what comes with some being clicked more often.
+"""Exposure, the chance that a pair was seen. A log of clicks shows only that some items are clicked more often.
 
 A click is a pair that was exposed and is relevant: P(click) = theta x gamma. Weights w that balance the clicks against
 all pairs D, in whatever functions, undo all of P(click) that those functions explain. How much of it is exposure and
@@ -71,7 +71,7 @@ class _RelativeExposure(TransformedWeights):
         return relative_exposure(ratio, self.inner.ratio.min(), self.part.power, self.part.clip)
 
     def facts(self) -> dict[str, Any]:
-        """Those of the weights inside, and the exposure of the clicked pairs. What must not collapse is 1 / theta."""
+        """Facts of the weights inside, and the exposure of the clicked pairs. What must not collapse is 1 / theta."""
         theta = self._theta(self.inner.ratio)
         exposure = {
             "smallest": float(theta.min()),

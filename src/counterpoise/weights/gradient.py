@@ -127,7 +127,7 @@ class WeightModel(FittedWeights):
             self.ratio.index_copy_(0, batch.rows, rows * logits.softmax(0))
 
     def _tolerance(self, batch: Batch, log_mass: Tensor) -> float:
-        """That of the settings; by default what the imbalance of the batch is off by chance."""
+        """The tolerance of the settings; by default the standard error of a batch's imbalance."""
         if self.tolerance is not None:
             return self.tolerance
         pairs = None if batch.pair_users is None else len(batch.pair_users)
@@ -168,7 +168,7 @@ class WeightModel(FittedWeights):
 
 
 def _for_batches(functions: Functions, context: FitContext, pairs: Pairs) -> Functions:
-    """The same rule, its bandwidth fixed once for all batches, with as many candidates as a batch has rows."""
+    """The functions, their bandwidth fixed once for all batches, with as many candidates as a batch has rows."""
     if not isinstance(functions, KernelFunctions):
         return functions
     kernel = functions.kernel.with_bandwidth(pairs.draw(2 * BANDWIDTH_PAIRS, context.generator))

@@ -117,7 +117,7 @@ class _JointPropensity(FittedWeights):
 
     @torch.no_grad()
     def facts(self) -> dict[str, Any]:
-        """What the clip did, and what was left of the gap: its mean over the steps of the last epoch."""
+        """The facts of the clip, and the gap that was left: its mean over the steps of the last epoch."""
         propensity = torch.sigmoid(self.scorer(self.whole.users, self.whole.items))
         left = float(self._gap) / max(1, self._steps)
         return propensity_facts(propensity, self.density, self.clip) | {self.gap_name: left}
@@ -125,7 +125,7 @@ class _JointPropensity(FittedWeights):
 
 @dataclass
 class BalancedPropensity(Weights):
-    """A model of o that balances what the predictor says, trained together with it: with `ips` IPS-V2, with `dr` DR-V2.
+    """A model of o that balances the prediction, trained together with it: with `ips` IPS-V2, with `dr` DR-V2.
 
     The model minimises, with predictions r^ and propensities p,
 

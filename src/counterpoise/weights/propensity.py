@@ -111,7 +111,7 @@ class KnownPropensity(Weights):
         return {"part": "KnownPropensity", "propensity": None, "clip": self.clip}
 
     def __eq__(self, other: object) -> bool:
-        """The same clip, and the same function or arrays of equal values."""
+        """Equal if the clip is, and the function is the same or the arrays have equal values."""
         if not isinstance(other, KnownPropensity) or self.clip != other.clip:
             return False
         functions = callable(self.propensity), callable(other.propensity)
@@ -303,7 +303,7 @@ def _grid_sums(pairs: Pairs, at: Tensor) -> Iterator[tuple[Tensor, Tensor, Tenso
 
 
 def _drawn_sums(pairs: Pairs, at: Tensor, drawn: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """The same sums over blocks of drawn pairs."""
+    """The sums of `_grid_sums` over blocks of drawn pairs."""
     for users, items in zip(*(torch.split(codes, BLOCK_PAIRS // 16) for codes in drawn), strict=True):
         x = torch.cat([torch.ones(len(users), 1).to(at), pairs.users[users], pairs.items[items]], 1)
         logits = x @ at
