@@ -19,7 +19,7 @@ from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.balance.population import Pairs, Sample
 from counterpoise.balance.selection import adaptive, ridge_coefficients, solve
 from counterpoise.balance.solver import entropy_balance, worst_case_balance
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, DataError
 
 SEEDS = 4  # benchmarks/selection.py has more
 RECIPES = [
@@ -128,6 +128,17 @@ def test_unknown_units_are_refused():
     pairs, _, observed, _ = world()
     with pytest.raises(ConfigError, match="`units` must be"):
         Moments().fit(pairs).balance(observed, units="percent")
+
+
+def test_custom_functions_must_give_a_matrix():
+    sample = Sample(torch.ones(5, 2))
+    with pytest.raises(DataError, match=r"`function` must give a matrix \(rows, functions\)"):
+        CustomFunctions(lambda x: x[:, 0]).fit(sample)
+
+
+def test_rows_are_drawn_by_their_weight():
+    population = Sample(torch.arange(6.0)[:, None], torch.tensor([0.0, 1.0, 2.0, 0.0, 3.0, 0.0]))
+    assert sorted(population.draw(5, torch.Generator().manual_seed(0)).flatten().tolist()) == [1, 2, 4]
 
 
 def test_ridge_coefficients_are_the_weighted_least_squares_solution():

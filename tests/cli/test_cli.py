@@ -710,6 +710,14 @@ def test_balance_compares_treated_and_controls_of_one_file(tmp_path: Path, capsy
     assert means == pytest.approx([float(np.average(sampled["a"], weights=sampled["w"]))] * 2, abs=1e-6)
     assert main([*command, "--json"]) == 0
     assert set(printed_json(capsys)["solver"]) == {"controls"}
+    moments = pl.read_csv(tmp_path / "out.csv")
+    assert main([word for word in command if word not in ("--moments", "1")]) == 0
+    kernels = pl.read_csv(tmp_path / "out.csv")
+    assert float(kernels.filter(pl.col("t") == 0)["weight"].sum()) == pytest.approx(1)
+    assert not np.allclose(kernels["weight"], moments["weight"])
+    command.insert(2, str(tmp_path / "t.csv"))
+    assert main(command) == 2
+    assert "--treatment compares rows of one file: leave out POPULATION" in capsys.readouterr().err
 
 
 def test_balance_keeps_lists_and_dates_of_a_parquet_file(tmp_path: Path) -> None:
