@@ -13,6 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from selection import balanced, design, relative_error
 
+from counterpoise.balance import exponential_family
 from counterpoise.balance.exponential_family import matrix_rows
 from counterpoise.balance.functions import CustomFunctions, FittedKernels, KernelFunctions, Moments
 from counterpoise.balance.kernels import Exponential, Gaussian
@@ -115,6 +116,19 @@ def test_raw_units_times_the_standard_deviation_are_sd_units():
         assert sd < 0.9
         assert np.allclose(raw.weights, scaled.weights, rtol=1e-9)
         assert not np.allclose(raw.weights, one.balance(observed, 0.001, 2.0).weights, rtol=1e-3)
+
+
+@pytest.mark.parametrize("most", [0, 2**28])
+def test_many_rows_are_balanced_in_float32_or_computed_again(most: int, monkeypatch: pytest.MonkeyPatch):
+    """Where their functions are too many to be kept in float64."""
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(n=6).fit(pairs)
+    expected = fitted.balance(observed, 0.001, 2.0).weights
+    monkeypatch.setattr(exponential_family, "MAX_KEPT_VALUES", 0)
+    monkeypatch.setattr(exponential_family, "MAX_KEPT_FLOAT32", most)
+    kept = fitted.rows(observed).kept()
+    assert (kept.take(slice(0, 1)).dtype == torch.float32) == (most > 0)
+    assert np.allclose(fitted.balance(observed, 0.001, 2.0).weights, expected, rtol=1e-4)
 
 
 def test_the_strength_of_the_worst_case_has_no_units():
