@@ -76,6 +76,14 @@ def test_one_part_that_is_not_replayable_is_enough(settings: dict[str, Any], dat
     assert not is_replayable(learner_of(model.set_params(**settings), dataset))
 
 
+@pytest.mark.parametrize(("method", "replayable"), [("popularity", True), ("wmf", False), ("expomf", False)])
+def test_what_takes_no_steps_is_not_recorded(method: str, replayable: bool) -> None:
+    """Items are counted in one step, whatever the device; least squares are solved on the host."""
+    clicks = cp.FeedbackLog.from_arrays([0, 1, 2, 2], [0, 1, 0, 1])
+    model = cp.make(method, feedback="clicks") if method == "popularity" else cp.make(method, dim=2)
+    assert is_replayable(model._learner(model._context(clicks, None))) == replayable
+
+
 def test_a_part_of_the_users_own_is_not_recorded(dataset: Dataset) -> None:
     class Own(ConstantWeights):
         """May do anything in a step."""

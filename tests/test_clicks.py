@@ -518,6 +518,8 @@ def test_settings_that_do_not_fit_clicks_are_refused() -> None:
         cp.make("wmf", error="log").fit(log)
     with pytest.raises(ConfigError, match="`weights` must be the same for all users for LeastSquares"):
         cp.make("eals", **{"weights__weights": cp.Popularity("both")}).fit(log)
+    with pytest.raises(ConfigError, match="`backbone` must be a MatrixFactorization of factors for LeastSquares"):
+        cp.make("wmf", dim=0).fit(log)
     with pytest.raises(ConfigError, match="must be ready before training"):
         cp.make("rel-mf", **{"weights__weights": cp.BalancedPropensity()}).fit(log)
 

@@ -179,6 +179,10 @@ def test_ratings_of_new_users_are_checked(fitted: DebiasedRecommender, dataset: 
         fitted.predict_for(two, [1, 2])
     with pytest.raises(DataError, match="unknown user 'c'"):
         fitted.predict_for(two, [1], ["c"])
+    with pytest.raises(DataError, match="`users` and `items` must have equal lengths, got 1 and 2"):
+        fitted.predict_for(two, [1, 2], ["a"])
+    with pytest.raises(DataError, match="`users` and `items` must have equal lengths, got 2 and 1"):
+        fitted.predict([0, 1], [2])
     network = cp.make("mf", backbone="ncf", **FAST).fit(dataset.train)
     for ask in (lambda: network.recommend_for(GIVEN), lambda: network.update(dataset.test)):
         with pytest.raises(ConfigError, match=r"needs a backbone whose log odds are inner products \(MatrixFact"):

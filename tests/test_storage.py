@@ -204,6 +204,15 @@ def test_run_needs_a_loss_of_rows_for_each_predictor(run: Path) -> None:
         cp.load_model(run)
 
 
+def test_folder_that_is_written_for_too_long_is_an_error(
+    run: Path, fitted: DebiasedRecommender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "LOCK_TIMEOUT", 0.0)
+    monkeypatch.setattr(store, "LOCK_RETRY", 0.001)
+    with store.write_lock(run), pytest.raises(DataError, match="is being written by another process for more than 0 s"):
+        fitted.save(run)
+
+
 def test_facts_are_kept_with_the_model(fitted: DebiasedRecommender, tmp_path: Path) -> None:
     fitted.save(tmp_path, evaluation={"auc": 0.7})
     assert store.read_manifest(tmp_path)["evaluation"] == {"auc": 0.7}

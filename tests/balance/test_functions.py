@@ -13,13 +13,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from selection import balanced, design, relative_error
 
+from counterpoise.balance import exponential_family
 from counterpoise.balance.exponential_family import matrix_rows
 from counterpoise.balance.functions import CustomFunctions, FittedKernels, KernelFunctions, Moments
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.balance.population import Pairs, Sample
 from counterpoise.balance.selection import adaptive, ridge_coefficients, solve
 from counterpoise.balance.solver import entropy_balance, worst_case_balance
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, DataError
 
 SEEDS = 4  # benchmarks/selection.py has more
 RECIPES = [
@@ -117,6 +118,19 @@ def test_raw_units_times_the_standard_deviation_are_sd_units():
         assert not np.allclose(raw.weights, one.balance(observed, 0.001, 2.0).weights, rtol=1e-3)
 
 
+@pytest.mark.parametrize("most", [0, 2**28])
+def test_many_rows_are_balanced_in_float32_or_computed_again(most: int, monkeypatch: pytest.MonkeyPatch):
+    """Where their functions are too many to be kept in float64."""
+    pairs, _, observed, _ = world()
+    fitted = KernelFunctions(n=6).fit(pairs)
+    expected = fitted.balance(observed, 0.001, 2.0).weights
+    monkeypatch.setattr(exponential_family, "MAX_KEPT_VALUES", 0)
+    monkeypatch.setattr(exponential_family, "MAX_KEPT_FLOAT32", most)
+    kept = fitted.rows(observed).kept()
+    assert (kept.take(slice(0, 1)).dtype == torch.float32) == (most > 0)
+    assert np.allclose(fitted.balance(observed, 0.001, 2.0).weights, expected, rtol=1e-4)
+
+
 def test_the_strength_of_the_worst_case_has_no_units():
     pairs, _, observed, _ = world()
     fitted = KernelFunctions(n=30, select="worst_case", candidates=30).fit(pairs)
@@ -128,6 +142,17 @@ def test_unknown_units_are_refused():
     pairs, _, observed, _ = world()
     with pytest.raises(ConfigError, match="`units` must be"):
         Moments().fit(pairs).balance(observed, units="percent")
+
+
+def test_custom_functions_must_give_a_matrix():
+    sample = Sample(torch.ones(5, 2))
+    with pytest.raises(DataError, match=r"`function` must give a matrix \(rows, functions\)"):
+        CustomFunctions(lambda x: x[:, 0]).fit(sample)
+
+
+def test_rows_are_drawn_by_their_weight():
+    population = Sample(torch.arange(6.0)[:, None], torch.tensor([0.0, 1.0, 2.0, 0.0, 3.0, 0.0]))
+    assert sorted(population.draw(5, torch.Generator().manual_seed(0)).flatten().tolist()) == [1, 2, 4]
 
 
 def test_ridge_coefficients_are_the_weighted_least_squares_solution():

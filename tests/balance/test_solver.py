@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 
 import numpy as np
@@ -343,6 +344,17 @@ def test_results_do_not_depend_on_threads():
     finally:
         torch.set_num_threads(threads)
     assert np.allclose(alone, together, rtol=1e-12)
+
+
+def test_few_rows_are_summed_in_this_thread():
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        rows = matrix_rows(torch.ones(3, 2))
+        assert rows.each_chunk(lambda _: threading.current_thread()) == [threading.main_thread()]
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_overwhelming_target_is_reached_by_one_row():

@@ -693,6 +693,19 @@ def test_balance_takes_text_and_gaps_and_says_what_is_left_out(
     assert "p.csv: column 'age', row 3: expected a finite number, got " in capsys.readouterr().err
 
 
+def test_fit_on_simulated_data_shows_the_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["fit", "simulated", "--method", "ips", "--epochs", "2", "--set", "dim=2", "--out", str(tmp_path / "run")]
+    assert main([*command, "--report"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    facts = json.loads((tmp_path / "run" / "report.json").read_text())["model"]["truth"]
+    log, weighted = (f"{facts[name]:+.1%}" for name in ("bias_of_the_log", "bias_of_the_weights"))
+    assert f"Truth: ideal loss {facts['ideal_loss']:.3f}. Bias of the log's mean error {log}, of the weig" in shown
+    assert f"of the weighted mean error {weighted} (relative to the expected error)." in shown
+    assert "bias of the weighted log" in (tmp_path / "run" / "report.html").read_text()
+    assert main([*command, "--set", "patience=2"]) == 0
+    assert "of the weighted mean error" not in capsys.readouterr().out  # rows that were held out have no weight
+
+
 def test_balance_compares_treated_and_controls_of_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(0)
     a = rng.normal(size=300)
@@ -710,6 +723,14 @@ def test_balance_compares_treated_and_controls_of_one_file(tmp_path: Path, capsy
     assert means == pytest.approx([float(np.average(sampled["a"], weights=sampled["w"]))] * 2, abs=1e-6)
     assert main([*command, "--json"]) == 0
     assert set(printed_json(capsys)["solver"]) == {"controls"}
+    moments = pl.read_csv(tmp_path / "out.csv")
+    assert main([word for word in command if word not in ("--moments", "1")]) == 0
+    kernels = pl.read_csv(tmp_path / "out.csv")
+    assert float(kernels.filter(pl.col("t") == 0)["weight"].sum()) == pytest.approx(1)
+    assert not np.allclose(kernels["weight"], moments["weight"])
+    command.insert(2, str(tmp_path / "t.csv"))
+    assert main(command) == 2
+    assert "--treatment compares rows of one file: leave out POPULATION" in capsys.readouterr().err
 
 
 def test_balance_keeps_lists_and_dates_of_a_parquet_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,25 @@ def test_methods_without_a_path_describe_none(method: str, settings: dict, datas
     assert "All predictions were moved" not in lines_of(model)
 
 
+@pytest.mark.parametrize(
+    ("method", "described"),
+    [
+        ("cdr", r"Filtered: \d+\.\d% of all pairs keep their imputed error\."),
+        ("dce-dr", r"Calibrated by \w+: mean error of propensities 0\.\d+ -> 0\.\d+\."),
+        ("d-ips", r"Capped: the weights of \d+\.\d% of the rows\."),
+    ],
+)
+def test_what_changes_errors_or_weights_is_described(method: str, described: str, dataset: Dataset) -> None:
+    assert re.search(described, lines_of(cp.make(method, **FAST).fit(dataset.train, probe=dataset.probe)))
+
+
+def test_balancing_that_stopped_early_says_how_far_it_came(dataset: Dataset) -> None:
+    facts = cp.make("skb-ips", **FAST).fit(dataset.train).facts_
+    assert "with a gap of" not in "\n".join(fit_lines(facts, 601))
+    stopped = facts | {"weights": facts["weights"] | {"status": "stalled", "gap": 0.0012}}
+    assert "(relaxed), stalled with a gap of 1.2e-03" in " ".join("\n".join(fit_lines(stopped, 601)).split())
+
+
 @pytest.mark.parametrize("noise", [False, True])
 def test_the_ordinal_loss_is_described(noise: bool) -> None:
     model = cp.make("mf", ordinal=cp.OrdinalLoss(), **FAST).fit(graded(2, noise=noise).train)
@@ -136,6 +156,9 @@ def test_weights_of_clicks_are_described_by_exposure() -> None:
     relative = lines_of(cp.make("rel-mf", epochs=3).fit(log))
     assert "Part of popularity is taken for exposure" in relative
     assert "Propensities from" not in relative  # those are chances of a click
+    together = cp.make("expomf", dim=2, epochs=3).fit(log)
+    mean = together.facts_["imputation"]["exposure"]["mean"]
+    assert f"Exposure, the chance of being seen, was learned together with relevance: {mean:.2f}" in lines_of(together)
     chances = data.propensity[log.users, log.items]
     known = cp.make("rel-mf", weights="known", epochs=3)
     model = known.fit(FeedbackLog.from_arrays(log.users, log.items, propensities=chances))

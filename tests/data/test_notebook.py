@@ -64,6 +64,16 @@ def test_reprs_say_what_matters(pages: dict[str, str]) -> None:
     assert "duality gap" in pages["balance"]
 
 
+def test_a_log_shows_its_features_and_may_be_empty() -> None:
+    log = cp.simulate(n_users=20, n_items=15, density=0.3).dataset.train
+    page = log._repr_html_()
+    assert "side features" in page
+    assert f"{log.labels.mean():.3f}" in page
+    empty = log.take([])._repr_html_()
+    assert "mean label" not in empty
+    assert "<thead>" not in empty
+
+
 def test_a_search_shows_its_trials() -> None:
     pytest.importorskip("optuna")
     log = cp.simulate(n_users=20, n_items=15, density=0.3).dataset.train

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from counterpoise.data.files import layout_of
 from counterpoise.data.ids import Vocabulary
 from counterpoise.data.log import FeedbackLog
+from counterpoise.data.parquet import hidden_panics
 from counterpoise.data.reading import read_columns, read_log, read_logs, read_pairs
 from counterpoise.errors import ConfigError, DataError, ReadingWarning
 
@@ -623,6 +624,18 @@ def test_truncated_or_foreign_file_is_an_error(tmp_path: Path) -> None:
     whole = (tmp_path / "whole.parquet").read_bytes()
     for content in (whole[:-20], whole[20:], b"PAR1", b"user_id,item_id,rating\n1,2,3\n"):
         assert failure(write(tmp_path, content, "a.parquet")).startswith("not a whole Parquet file (")
+
+
+def test_panics_stay_hidden_in_nested_blocks(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("counterpoise.data.parquet.HIDING", [True])
+    with hidden_panics():
+        with hidden_panics():
+            os.write(2, b"inner")
+        os.write(2, b"outer")
+    os.write(2, b"after")
+    assert capfd.readouterr().err == "after"
 
 
 def test_repeated_pair_is_located(tmp_path: Path) -> None:

@@ -34,6 +34,16 @@ def test_every_id_gets_its_own_row(files: Path) -> None:
     assert by_item == {1: 0.5, 2: 1.5, 3: 2.5}
 
 
+def test_tables_may_be_frames_and_have_the_separator_of_the_log(files: Path) -> None:
+    expected = cp.load_dataset(files / "log.csv", users=files / "users.csv").train.user_features
+    for file, separator in (("log.csv", ";"), ("users.csv", ";")):
+        (files / file).write_text((files / file).read_text().replace(",", separator))
+    frame = pl.read_csv(files / "users.csv", separator=";")
+    for users in (frame, files / "users.csv"):
+        found = cp.load_dataset(files / "log.csv", users=users, separator=";").train
+        assert np.array_equal(found.user_features, expected)
+
+
 def test_features_of_one_side_suffice(files: Path) -> None:
     log = cp.load_dataset(files / "log.csv", users=files / "users.csv").train
     assert log.user_features is not None

@@ -144,6 +144,14 @@ def test_bad_input_of_rankings_is_one_error(logs, model) -> None:
         evaluate_ranking(model, holdout, weights=1 - holdout.labels)
 
 
+def test_positives_in_no_list_are_not_found(logs) -> None:
+    train, holdout = logs
+    none = pl.DataFrame({"user_id": [1], "item_id": [2], "score": [0.5]}).clear()
+    found = evaluate_lists(none, holdout, weights=None, train=train)
+    assert (found.recall, found.n_unranked) == (0, found.n_positives)
+    assert f"{found.n_positives:,} of them are in no list: they count as not found." in str(found)
+
+
 def test_a_group_without_positives_is_undefined(logs, model) -> None:
     train, holdout = logs
     popular = np.argsort(np.bincount(train.items, minlength=train.shape[1]))[-5:]

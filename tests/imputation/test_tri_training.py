@@ -10,7 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from counterpoise import ConfigError, Dataset, DebiasedRecommender, MatrixFactorization, Training, Uniform
+from counterpoise import (
+    ConfigError,
+    Dataset,
+    DebiasedRecommender,
+    KnownPropensity,
+    MatrixFactorization,
+    Training,
+    Uniform,
+)
 from counterpoise.imputation.tri_training import TriTraining, _FittedTriTraining, agree
 from counterpoise.risks import direct, error
 from counterpoise.training.contracts import FitContext, FittedImputation
@@ -92,6 +100,8 @@ def test_models_that_agree_nowhere_are_an_error(dataset: Dataset) -> None:
         init(dataset, TriTraining(threshold=-1))
     with pytest.raises(ConfigError, match="`weights` must be a Weights part"):
         init(dataset, TriTraining(weights="uniform"))
+    with pytest.raises(ConfigError, match="`propensity` must not be an array by rows here"):
+        init(dataset, TriTraining(weights=KnownPropensity(np.ones(len(dataset.train)))))
 
 
 def test_the_same_model_twice_agrees_everywhere(dataset: Dataset) -> None:

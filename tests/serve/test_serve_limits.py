@@ -23,7 +23,7 @@ uvicorn = pytest.importorskip("uvicorn", reason="serving is not installed: pip i
 pytest.importorskip("fastapi", reason="serving is not installed: pip install -e '.[serve]'")
 
 from counterpoise.serve import app, connections, server  # noqa: E402
-from counterpoise.serve.connections import BoundedHTTP, open_socket  # noqa: E402
+from counterpoise.serve.connections import MAX_CONNECTIONS, SPARE_DESCRIPTORS, BoundedHTTP, open_socket  # noqa: E402
 from counterpoise.serve.guard import Guard  # noqa: E402
 from counterpoise.serve.model import ServedRun  # noqa: E402
 from counterpoise.serve.server import RunHolder, Server  # noqa: E402
@@ -100,6 +100,20 @@ def test_idle_connections_beyond_the_descriptors_leave_the_server_reachable(fold
         assert process.lines.empty()
         for connection in idle:
             connection.close()
+
+
+@pytest.mark.parametrize(
+    ("soft", "hard", "limit"),
+    [(-1, -1, MAX_CONNECTIONS), (100, SPARE_DESCRIPTORS + 200, 200), (SPARE_DESCRIPTORS + 200, 10**6, MAX_CONNECTIONS)],
+)
+def test_as_many_connections_are_open_as_there_may_be_files(soft: int, hard: int, limit: int, monkeypatch) -> None:
+    """-1 is no limit; a soft limit is raised as far as the hard one."""
+    resource = pytest.importorskip("resource", reason="these limits are those of POSIX")
+    asked = []
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    assert connections.connection_limit.__wrapped__() == limit
+    assert [new > soft for new, _ in asked] == [True] * (soft > 0)
 
 
 def test_one_connection_too_many_closes_the_idle_longest(address: Address, monkeypatch) -> None:

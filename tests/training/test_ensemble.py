@@ -247,6 +247,11 @@ def test_patience_uses_the_risk_of_both(dataset: Dataset) -> None:
     assert isinstance(model.scorer_, EnsembleScorer)
 
 
+def test_the_weight_of_an_ensemble_is_a_share(dataset: Dataset) -> None:
+    with pytest.raises(ConfigError, match=r"`weight` must be a number >= 0 and <= 1, got 2\. Or \"auto\""):
+        cp.make("counterpoise", ensemble=cp.Ensemble(weight=2)).fit(dataset.train, dataset.probe)
+
+
 def test_direct_risk_refuses_an_ensemble(dataset: Dataset) -> None:
     with pytest.raises(ConfigError, match="`ensemble` must be None for risk='direct'"):
         cp.make("mr", ensemble=cp.Ensemble()).fit(dataset.train)

@@ -286,7 +286,7 @@ def test_the_automatic_batch_is_full_for_small_logs() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"epochs": 0}, {"epochs": 2.5}, {"batch_size": 0}, {"batch_size": "half"}, {"learning_rate": 0},
+        {"epochs": 0}, {"epochs": 2.5}, {"steps": 0}, {"batch_size": 0}, {"batch_size": "half"}, {"learning_rate": 0},
         {"learning_rate": float("nan")}, {"patience": 0}, {"patience": 2, "validation": 0.9}, {"seed": -1},
         {"device": "quantum"}, {"risk": "best"},
     ],

@@ -22,7 +22,7 @@ from counterpoise.cli.main import main
 from counterpoise.evaluation.estimates import Errors, Estimate, Validation, debiased_risk
 from counterpoise.methods import METHODS, configure, make
 from counterpoise.runs import FitConfig, resolve, to_toml
-from counterpoise.training.loop import Training
+from counterpoise.training.loop import DivergenceError, Training
 from counterpoise.tuning.result import Trial, Tuning
 from counterpoise.tuning.search_space import DEFAULT_SPACE, PAPER_SPACE, Dimension, parse, parse_words, search_space
 from counterpoise.tuning.tune import is_behind
@@ -206,6 +206,19 @@ def test_any_exception_of_proposed_settings_is_a_failed_trial(
     tried = cp.tune(dataset, "mf", 3, space="own", search={"l2": [5.0, 6.0]}, build=breaking, **QUICK)
     assert [trial.state for trial in tried.trials] == ["complete", "failed", "failed"]
     assert "The last failure: ZeroDivisionError: by chance" in tried.summary()
+
+
+def test_defaults_that_fail_leave_no_gain(dataset: cp.Dataset) -> None:
+    def breaking(method: str, **settings: Any) -> cp.DebiasedRecommender:
+        if "seed" in settings and "l2" not in settings:
+            raise DivergenceError("by chance")
+        return make(method, **settings)
+
+    tried = cp.tune(dataset, "mf", 3, space="own", search={"l2": [5.0, 6.0]}, build=breaking, **QUICK)
+    assert [trial.state for trial in tried.trials] == ["failed", "complete", "complete"]
+    assert (tried.default_risk, tried.gain) == (None, None)
+    assert tried.best_risk.value == min(trial.risk for trial in tried.trials if trial.risk is not None)
+    assert "The defaults failed, so there is no gain to report." in tried.summary()
 
 
 def test_trial_far_behind_best_is_pruned(dataset: cp.Dataset) -> None:

@@ -105,7 +105,5 @@ def pair_features(
 
 def observed_pairs(log: FeedbackLog, pairs: Pairs) -> ObservedPairs:
     """The log's pairs, on the device of the features."""
-    if (len(pairs.users), len(pairs.items)) != log.shape:
-        raise DataError(f"the features are for {len(pairs.users)} x {len(pairs.items)} pairs, the log for {log.shape}.")
     codes: list[Tensor] = [torch.from_numpy(np.array(code, dtype=np.int64)) for code in (log.users, log.items)]
     return pairs.at(codes[0].to(pairs.users.device), codes[1].to(pairs.users.device))
