@@ -17,7 +17,7 @@ from counterpoise.report.context import ReportContext, load_context, name_of_tes
 from counterpoise.report.facts import gather
 from counterpoise.report.sections import report_page
 from counterpoise.runs import EvaluationData, check_known
-from counterpoise.storage import MANIFEST, check_output, check_writable, to_json, write_texts
+from counterpoise.storage import MANIFEST, check_output, check_writable, read_manifest, to_json, write_texts
 
 REPORT, COMPARISON = "report.html", "comparison.html"
 Baseline = bool | str | Path | DebiasedRecommender
@@ -61,6 +61,7 @@ def write_report(
     if test is not None and not isinstance(test, str):
         came = type(test).__name__
         raise ConfigError(f"`test` must be a file or the name of a dataset for a saved run, got a {came}.")
+    read_manifest(source)  # is it a run? Before its folder is a place to write to
     out = out or Path(source) / REPORT
     check_out(out)
     tested = evaluation_data(test, test_kind, unknown_users, unknown_items)
