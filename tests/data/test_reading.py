@@ -319,7 +319,8 @@ def test_header_of_years_is_no_data(tmp_path: Path) -> None:
 
 def test_given_header_leaves_a_file_with_names_alone(tmp_path: Path) -> None:
     train, test = write(tmp_path, raw(","), "train.csv"), write(tmp_path, HEADER + "2,20,1\n", "test.csv")
-    logs = read_logs({"train": train, "test": test}, header=tuple(RAW_ROWS))
+    with pytest.warns(ReadingWarning, match=r"test\.csv: row 1 has the names of columns, so the header .* not used"):
+        logs = read_logs({"train": train, "test": test}, header=tuple(RAW_ROWS))
     assert rows(logs["train"]) == RAW_ROWS
     assert rows(logs["test"]) == {"user_id": [2], "item_id": [20], "rating": [1]}
 

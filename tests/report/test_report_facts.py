@@ -65,6 +65,7 @@ from counterpoise.report.facts import (
 )
 from counterpoise.report.path import path_of, path_sentence
 from counterpoise.report.sections import report_page
+from counterpoise.report.summary import summary
 from counterpoise.training.summary import correction_sentences, intercept_sentence
 
 
@@ -263,6 +264,12 @@ def test_path_that_ends_before_the_share_says_why(weighted: DebiasedRecommender,
     assert "would do, but what is left is within the tolerance of 5 SD)" in path_sentence(path)
     facts = gather(ReportContext(loose, dataset=dataset))
     assert "The path ended before, at" in report_page(facts)
+
+
+def test_imbalance_that_is_shown_equal_did_not_fall(facts: dict) -> None:
+    near = {"before": {"rms_sd": 0.07634}, "after": {"rms_sd": 0.07611}}
+    found = facts | {"balance": facts["balance"] | {"held_out": near}}
+    assert "Imbalance of held-out functions stayed at 0.076 SD" in method_text({"summary": summary(found)})
 
 
 def test_path_level_and_outcome_model_are_reported(facts: dict, weighted, fitted, dataset: Dataset) -> None:

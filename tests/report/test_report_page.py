@@ -107,6 +107,13 @@ def test_hostile_ids_are_escaped_in_charts() -> None:
     assert str(tag("text", "a < b", class_='"x"')) == '<text class="&#34;x&#34;">a &lt; b</text>'
 
 
+def test_nearly_equal_shares_have_different_tick_labels() -> None:
+    rows = [("log", [Mark(55.787, "")]), ("log, weighted", [Mark(55.785, "")])]
+    tree = ElementTree.fromstring(str(row_chart(rows, "%", "", guides=(), least=1.0)))
+    labels = [element.text for element in tree.iter() if element.attrib.get("class") == "tick middle"]
+    assert len(labels) == len(set(labels)) > 2
+
+
 def test_page_is_small_and_loads_nothing(html: str, page: Page) -> None:
     assert len(html.encode()) < 3_000_000
     loading = [given for _, given in page.tags if "src" in given or given.get("href", "#")[0] not in "#d"]
@@ -286,6 +293,7 @@ def test_comparison_page_has_all_sections(hostile_run: Path, tmp_path: Path, cap
     ("arguments", "words"),
     [
         (["{empty}"], "is not a saved run"),
+        (["{file}"], "is not a saved run"),
         (["{run}", "--test", "{empty}/none.csv"], "none.csv"),
         (["{run}", "--out", "{file}/page.html"], "cannot be written"),
         (["{run}", "--out", "{empty}/page.pdf"], "`out` must end in .html"),

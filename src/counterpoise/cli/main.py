@@ -118,8 +118,8 @@ def _run(words: list[str]) -> int:
         words = join_lists(words)
     try:
         code = app(words, prog_name="counterpoise", standalone_mode=False)
-    except SystemExit as stop:
-        code = stop.code
+    except SystemExit:  # typer's answer where the reader of standard output has gone
+        raise BrokenPipeError from None
     return code if isinstance(code, int) else 0
 
 

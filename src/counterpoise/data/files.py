@@ -191,7 +191,9 @@ def layout_of(
     if lines and lines[0].startswith(("{", "[{")):
         raise DataError(f"{file}: this is JSON. Write one record in each line, to a file that ends in .jsonl.")
     if (columns and set(columns) <= set(first)) or (names is None and not _looks_like_data(rows)):
-        return Layout(chosen, None, sentence)
+        unused = "row 1 has the names of columns, so the header that is given is not used"
+        told = [sentence, unused if names not in (None, tuple(first)) else None]
+        return Layout(chosen, None, "; ".join(filter(None, told)) or None)
     if names is not None:
         shown = ", ".join(map(short_repr, first[:6]))
         odd = f"row 1 looks like names ({shown}) and is read as data, since a header is given"

@@ -70,11 +70,13 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def domain(values: Sequence[float], include: tuple[float, ...] = (), margin: float = 0.04) -> tuple[float, float]:
-    """The range of values with a margin."""
+def domain(
+    values: Sequence[float], include: tuple[float, ...] = (), margin: float = 0.04, least: float = 0.0
+) -> tuple[float, float]:
+    """The range of values with a margin; no shorter than `least`, so that a small difference looks small."""
     known = [value for value in (*values, *include) if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(known), max(known)
-    room = margin * (high - low) or max(abs(high), 1.0) * margin
+    room = max(margin * (high - low), (least - high + low) / 2) or max(abs(high), 1.0) * margin
     return low - room, high + room
 
 
@@ -113,11 +115,15 @@ class Bar:
 
 
 def row_chart(
-    rows: Sequence[tuple[str, Sequence[Mark]]], x_name: str, alt: str, guides: tuple[float, ...] = (0.0,)
+    rows: Sequence[tuple[str, Sequence[Mark]]],
+    x_name: str,
+    alt: str,
+    guides: tuple[float, ...] = (0.0,),
+    least: float = 0.0,
 ) -> Markup:
-    """One row per label with its marks along x; `guides` are dashed vertical lines."""
+    """One row per label with its marks along x, which spans `least` or more; `guides` are dashed vertical lines."""
     ends = [end for _, marks in rows for mark in marks for end in (mark.value, mark.low, mark.high) if end is not None]
-    x = Scale(*domain(ends, guides), LABEL_WIDTH + 8, WIDTH - RIGHT)
+    x = Scale(*domain(ends, guides, least=least), LABEL_WIDTH + 8, WIDTH - RIGHT)
     bottom = TOP + ROW_HEIGHT * len(rows)
     drawn = _x_axis(x, bottom, x_name) + [_line(x(guide), TOP, x(guide), bottom, "guide") for guide in guides]
     longest = int(LABEL_WIDTH / LETTER_WIDTH)

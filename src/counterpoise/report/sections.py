@@ -104,7 +104,8 @@ def _label_rates(rates: Sequence[Facts]) -> Figure:
         ends = [None if end is None else 100 * end for end in (low, high)]
         drawn.append((rate["sample"], [Mark(100 * rate["rate"], tip, styles.get(rate["sample"], "truth"), *ends)]))
         rows.append({**rate, "low": low, "high": high})
-    svg = row_chart(drawn, "% of labels that are positive", "Label rates of the log and of uniform samples", guides=())
+    alt = "Label rates of the log and of uniform samples"
+    svg = row_chart(drawn, "% of labels that are positive", alt, guides=(), least=1.0)
     rate_column = ("rate", "rate", "share", "label rate")
     numbers = records("Label rates", rows, "sample", rate_column, *_interval_columns("share"), ROWS)
     uniform = any(rate["sample"] not in styles for rate in rates)

@@ -235,8 +235,9 @@ def _balance(balance: Facts) -> list[str]:
         return sentences
     if held_out and held_out["after"]:
         before, after = held_out["before"]["rms_sd"], held_out["after"]["rms_sd"]
-        verb = "fell" if after < before else "rose"
-        sentences.append(f"Imbalance of held-out functions {verb} from {before:.3f} to {after:.3f} SD (RMS).")
+        shown, verb = (f"{before:.3f}", f"{after:.3f}"), "fell" if after < before else "rose"
+        change = f"stayed at {shown[1]}" if shown[0] == shown[1] else f"{verb} from {shown[0]} to {shown[1]}"
+        sentences.append(f"Imbalance of held-out functions {change} SD (RMS).")
     changes = [(row["smd_before"], row["smd_after"]) for row in balance["features"]]
     known = [(abs(before), abs(after)) for before, after in changes if before is not None and after is not None]
     worse = sum(after > max(BALANCED_SMD, before + 1e-9) for before, after in known)

@@ -61,7 +61,7 @@ def write_report(
     if test is not None and not isinstance(test, str):
         came = type(test).__name__
         raise ConfigError(f"`test` must be a file or the name of a dataset for a saved run, got a {came}.")
-    read_manifest(source)
+    read_manifest(source)  # is it a run? Before its folder is a place to write to
     out = out or Path(source) / REPORT
     check_out(out)
     tested = evaluation_data(test, test_kind, unknown_users, unknown_items)
