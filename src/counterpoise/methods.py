@@ -1007,7 +1007,7 @@ def counterpoise(feedback: Feedback = "ratings") -> DebiasedRecommender:
     decides how far each of them, and exposure, is trusted, its labels are learned beside those of the log, and
     predictions have its level. Without a probe there is one predictor, without the MNAR likelihood.
     For clicks it is eALS whose directions of personal taste are shrunk to what held-out clicks support, so that users
-    of whom little can be told get nearly the list of all users.
+    with little evidence get nearly the list of all users.
     """
     if feedback == "clicks":
         closed_form = cp.LeastSquares(confidence=4.0, held_out=0.2)

@@ -431,8 +431,8 @@ def with_item_names(dataset: Dataset, configuration: FitConfig) -> Dataset:
         named = names.count(log.item_ids)
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
-    told = f"{named:,} of {counted(log.shape[1], 'item')} by column {names.source}"
-    return replace(dataset, item_names=names.table, description=dataset.description | {"item_names": told})
+    source = f"{named:,} of {counted(log.shape[1], 'item')} by column {names.source}"
+    return replace(dataset, item_names=names.table, description=dataset.description | {"item_names": source})
 
 
 def load_data(configuration: FitConfig, *, reader: Engine | None = None) -> Dataset:

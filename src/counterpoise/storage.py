@@ -4,8 +4,8 @@ A run folder holds data files and one manifest, `run.json`, that names them with
 files beside the old ones under new names and then replaces the manifest, in one atomic step; the old files go last. So
 an interruption at any moment leaves a folder that loads, and a damaged file is noticed when it is read.
 
-One process writes to a folder at a time. Locks end with their process. What a killed process leaves has a name that
-tells it, and the next one that writes there removes it.
+One process writes to a folder at a time. Locks end with their process. What a killed process leaves has a name by
+which the next one that writes there finds and removes it.
 
 Every file that this package reads is opened by `open_file`, which takes regular files alone and never waits.
 """

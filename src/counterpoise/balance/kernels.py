@@ -15,7 +15,7 @@ from counterpoise.errors import ConfigError, check_number
 
 MIXTURE_STEP = 0.25  # of the trapezoid rule in log z: 65 Gaussians stand for an exponential kernel k (or a few more
 # where it is wide), and the relative error of 1 - k is 1e-8; with a step of 0.3 it is 3e-7, with 0.2 1e-10
-MIXTURE_DEPTH = 14.0  # e-folds below a typical distance down to which distances are told apart: a millionth of it
+MIXTURE_DEPTH = 14.0  # e-folds below a typical distance down to which distances are resolved: a millionth of it
 BLOCK_VALUES = 2**20  # kernel values held at once while averaging: 8 MB of float64
 MIN_EXPONENT = -80.0  # exp(-80) counts as 0; denormal numbers, below exp(-700), take ten times as long
 BANDWIDTH_PAIRS = 2000  # pairs of rows from which the median distance is taken

@@ -158,7 +158,7 @@ class GeneralizationBound:
 
     @property
     def vacuous(self) -> bool:
-        """Whether the bound says no more than f being near the ball does: L mean |f - g| + E0 + L M B."""
+        """Whether the bound is no better than that of any f near the ball: L mean |f - g| + E0 + L M B."""
         return self.value >= self.largest_error + self.lipschitz * self.residual
 
     def to_dict(self) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def predictor_norm(
     that matters, since nothing but f on D enters the theorem. Directions that K has lost to rounding are left out.
     Beyond: of g = sum_j alpha_j k(., c_j) at `n_centres` pairs drawn from D, alpha from the ridge regression of f on D
     (`ridge` relative to the mean of the diagonal), M^2 = alpha'K alpha. A smaller ridge gives a larger norm and a
-    smaller residual f - g. Every pair (M, residual) makes a bound; neither says anything without the other.
+    smaller residual f - g. Every pair (M, residual) makes a bound; neither is one without the other.
     A predictor with parameters for each user and item is no smooth function of features: expect one to be large.
 
     `logits`: a function of (user codes, item codes), or a |U| x |I| table. With `observed` pairs and their `weights`

@@ -197,8 +197,8 @@ def layout_of(
     if names is not None:
         shown = ", ".join(map(short_repr, first[:6]))
         odd = f"row 1 looks like names ({shown}) and is read as data, since a header is given"
-        told = [sentence, odd if _text_above_numbers(rows) else None]
-        return Layout(chosen, names, "; ".join(filter(None, told)) or None)
+        guesses = [sentence, odd if _text_above_numbers(rows) else None]
+        return Layout(chosen, names, "; ".join(filter(None, guesses)) or None)
     numbered = [f"column_{number + 1}" for number in range(len(first))]
     if id_col is not None:
         fits, names = len({row[0] for row in rows}) == len(rows), (id_col, *numbered[1:])
@@ -331,12 +331,12 @@ def read_table(
     *,
     nested: bool = False,
     empty: bool = False,
-    told: set[str] | None = None,
+    warned: set[str] | None = None,
 ) -> pl.DataFrame:
     """Some columns of a file, named by their role. {"user": "user_id"} reads `user_id` into the column `user`.
 
     `nested`: also lists, structures and bytes, which Parquet may hold. `empty`: a file may have no rows.
-    `told`: guesses that other files of the same log were warned about; that of this one is added.
+    `warned`: guesses about other files of the same log, which were warned of; that about this one is added.
     """
     _check_readable(file)
     kind = kind_of(file)
@@ -346,19 +346,19 @@ def read_table(
         frame = _read_json_lines(_Text(file, file), columns)
     else:
         layout = layout_of(file, columns.values(), separator, header)
-        warn_of_guess(file, layout, told)
+        warn_of_guess(file, layout, warned)
         frame = _read_text(_Text(file, file), columns, layout)
     if frame.is_empty() and not empty:
         raise DataError(f"{file}: there are no rows of data. Is it the right file?")
     return frame
 
 
-def warn_of_guess(file: Path, layout: Layout, told: set[str] | None = None) -> None:
-    """Warn of what was guessed, unless it is in `told`; there it is added."""
-    if layout.guess is not None and layout.guess not in (told or ()):
+def warn_of_guess(file: Path, layout: Layout, warned: set[str] | None = None) -> None:
+    """Warn of what was guessed, unless it is in `warned`; there it is added."""
+    if layout.guess is not None and layout.guess not in (warned or ()):
         warnings.warn(ReadingWarning(f"{file}: {layout.guess}"), stacklevel=3)
-        if told is not None:
-            told.add(layout.guess)
+        if warned is not None:
+            warned.add(layout.guess)
 
 
 def first_row(file: Path, layout: Layout) -> int:

@@ -174,8 +174,8 @@ def _has_ratings(
         columns = set(header_of(path, separator, header, pair))
     except DataError:  # which reading it will raise
         return True
-    told = feedback == "clicks" or columns <= {*names.values(), "timestamp"}
-    return "rating" in columns or not told or not set(pair) <= columns
+    clicks = feedback == "clicks" or columns <= {*names.values(), "timestamp"}
+    return "rating" in columns or not clicks or not set(pair) <= columns
 
 
 def read_columns(
@@ -187,8 +187,8 @@ def read_columns(
     reads the same when written back ("007" stays text), "timestamp" a number or a date; other roles stay text.
     """
     if is_many(path):
-        told: set[str] = set()
-        return _joined([read_part(file, columns, separator, header, told=told) for file in files_of(path)], path)
+        warned: set[str] = set()
+        return _joined([read_part(file, columns, separator, header, warned=warned) for file in files_of(path)], path)
     return read_part(expanded(path), columns, separator, header, empty=False)
 
 
@@ -199,12 +199,12 @@ def read_part(
     header: Header | None = None,
     *,
     empty: bool = True,
-    told: set[str] | None = None,
+    warned: set[str] | None = None,
 ) -> pl.DataFrame:
-    """One file of a log, as `read_columns` reads it; it may be `empty`. `told`: see `read_table`."""
+    """One file of a log, as `read_columns` reads it; it may be `empty`. `warned`: see `read_table`."""
     if empty and file.stat().st_size == 0:
         return pl.DataFrame(schema=dict.fromkeys(columns, pl.Null))
-    frame = read_table(file, columns, separator, header, empty=empty, told=told)
+    frame = read_table(file, columns, separator, header, empty=empty, warned=warned)
     return frame if kind_of(file) in PARQUET else typed(frame)
 
 
@@ -383,8 +383,8 @@ def read_side_table(path: AnyPath, id_col: str, separator: str | None = None) ->
             raise
     with as_utf8(file) as copy:
         found = _read_side_text(copy, id_col, separator)
-    told = found.source.removeprefix(str(copy)).strip(" ()")
-    words = "; ".join(filter(None, [told, "not UTF-8, read as Windows-1252"]))
+    guess = found.source.removeprefix(str(copy)).strip(" ()")
+    words = "; ".join(filter(None, [guess, "not UTF-8, read as Windows-1252"]))
     return replace(found, source=f"{path} ({words})")
 
 

@@ -4,7 +4,7 @@ If it changes the odds of being observed by at most a factor of Gamma either way
 [w / Gamma, Gamma w] (the marginal sensitivity model; Tan 2006, A Distributional Approach for Causal Inference Using
 Propensity Scores; Zhao, Small and Bhattacharya 2019, Sensitivity Analysis for Inverse Probability Weighting Estimators
 via the Percentile Bootstrap). The range of a mean, of a ratio of sums and of an AUC over all such weights has a closed
-form: at its ends every weight is at one of its two bounds, and a threshold on the values says which. The range of an
+form: at its ends every weight is at one of its two bounds, and a threshold on the values decides which. The range of an
 NDCG has none here; it is bounded from outside.
 """
 

@@ -4,8 +4,8 @@
 
 By maximum likelihood, the mean over D of CE(click -> gamma mu). As a risk `dr` with weights of 1 and label 1 of clicked
 pairs it is mean_D e^ + density x mean over clicks of (e - e^), with e = -log gamma and e^ = -log(1 - gamma mu). Only
-what the exposure model cannot express is told from relevance: it has one number for each item by default, and how much
-of an item's clicks is its exposure, the priors decide. (Lin et al. 2024, ReCRec: Reasoning the Causes of Implicit
+what the exposure model cannot express is identified as relevance: it has one number for each item by default, and the
+priors decide how much of an item's clicks is its exposure. (Lin et al. 2024, ReCRec: Reasoning the Causes of Implicit
 Feedback for Debiased Recommendation, whose posterior targets have the gradient of this likelihood.)
 """
 

@@ -26,7 +26,7 @@ class TriTraining(Imputation):
     """Labels imputed by one of two models, on the pairs where both agree: |first - second| <= `threshold`.
 
     Both are trained with the risk `ips` and these `weights`, the first on the log and the second on as many rows drawn
-    from it with replacement, so they disagree where the log says little: from other starting points alone, the same
+    from it with replacement, so they disagree where the log has few rows: from other starting points alone, the same
     rows lead a regularised model to the same place. The imputed label is the first's probability, and there is none
     where they disagree. With the risk "direct" a third model, the recommender, learns from the mean over the agreeing
     pairs of D: the mean over all pairs of error x [agree] / share of D that agrees.

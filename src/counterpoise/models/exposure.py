@@ -1,7 +1,7 @@
 """Exposure as a covariate of the prediction, with coefficients learned from the labels.
 
-Which pairs were observed is known for every pair of D. Whether it says anything about preference, only labels can
-tell. So a small model of being observed is fitted to the log first, and its three parts enter the predictor:
+Which pairs were observed is known for every pair of D. Whether that depends on preference, only labels can
+show. So a small model of being observed is fitted to the log first, and its three parts enter the predictor:
 
     logit = base logit + v_u a_u + v_i b_i + v_ui <g_u, h_i>
 

@@ -113,10 +113,10 @@ def shard_log(
         return found
     files = [file for file in files if file.stat().st_size]  # a file without a header has no rows either
     layouts: dict[Path, Layout] = {}
-    told: set[str] = set()
+    warned: set[str] = set()
     for file in files + others:
         layouts[file] = layout_of(file, names.values(), separator, header)
-        warn_of_guess(file, layouts[file], told)
+        warn_of_guess(file, layouts[file], warned)
         _check_schema(file, names, layouts[file])
     with NewShards(folder, shard_rows) as new:
         parts = _parts(layouts, new.place)

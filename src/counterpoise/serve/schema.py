@@ -77,7 +77,7 @@ NAME = Field(description="The item's name; only there if the run has names.")
 class Rating(BaseRequest):
     """A rating of a new user."""
 
-    user: Id = Field("new", description="What the user is called in the answer; need not be told for a single one.")
+    user: Id = Field("new", description="The user's id in the answer; needed only for several users.")
     item: Id = Field(description="An item's id.")
     rating: float = Field(allow_inf_nan=False, description="A rating on the scale of the log; 1 for a click.")
 

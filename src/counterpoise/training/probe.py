@@ -11,7 +11,7 @@ the same as without a probe:
     risk on the log + (m / ESS) x mean error on the probe
 
 A row of the log was observed, and its label may have had a part in that. So the labels of the log have an intercept of
-their own, P(label | observed) = sigmoid(logit + shift), learned with everything else: the log says what pairs differ
+their own, P(label | observed) = sigmoid(logit + shift), learned with everything else: the log shows what pairs differ
 by, the probe where they lie. A missingness model has such a shift already, and then it is that one.
 """
 
