@@ -148,12 +148,13 @@ def fit_lines(facts: Mapping[str, Any], rows: int) -> list[str]:
 
 def wrapped(text: str) -> str:
     """Each line of a text, in lines that are not too long."""
-    return "\n".join(textwrap.fill(line, WIDTH) for line in text.splitlines())
+    return "\n".join(textwrap.fill(line, WIDTH, break_on_hyphens=False) for line in text.splitlines())
 
 
 def bullets(title: str, lines: Sequence[str]) -> str:
     """A title and its lines, wrapped."""
-    found = [textwrap.fill(line, WIDTH, initial_indent="- ", subsequent_indent="  ") for line in lines]
+    wrap = textwrap.TextWrapper(WIDTH, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
+    found = [wrap.fill(line) for line in lines]
     return "\n".join([title, *found] if title else found)
 
 
