@@ -24,12 +24,15 @@ def test_progress_is_shown_in_a_terminal_alone(counting: bool, shown: str, monke
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     for terminal, visible in ((Terminal(), True), (Terminal(), False), (io.StringIO(), True)):
+        expected = visible and terminal.isatty()
         monkeypatch.setattr(sys, "stderr", terminal)
-        with working("reading", visible), progress_bar("fitting", visible, counting) as update:
-            assert (update is not None) == (visible and terminal.isatty())
+        with working("reading", visible):
+            pass
+        with progress_bar("fitting", visible, counting) as update:
+            assert (update is not None) == expected
             if update is not None:
                 update(3, 4) if counting else update(3, 4, 0.25)
-        assert all((words in terminal.getvalue()) == (update is not None) for words in ("reading", "fitting", shown))
+        assert all((words in terminal.getvalue()) == expected for words in ("reading", "fitting", shown))
 
 
 def test_notes_on_reading_are_lines_and_other_warnings_as_always(capsys: pytest.CaptureFixture[str]) -> None:

@@ -249,10 +249,13 @@ def _head(file: Path) -> list[str]:
         except FAILURES:
             return []
     if content[:2] == GZIP or content[:2] in ZLIB:
+        unpacker = zlib.decompressobj(wbits=47)
         try:
-            content = zlib.decompressobj(wbits=47).decompress(content, HEAD_SIZE)
+            content = unpacker.decompress(content, HEAD_SIZE)
         except zlib.error:
             return []
+        if unpacker.eof and not content and not unpacker.unused_data:
+            raise DataError(f"{file}: the file is empty.")
     if kind_of(file) not in TABLES and b"\0" in content:
         known = ", ".join(TABLES)
         raise DataError(f"{file}: neither text nor Parquet by its name. Write it as one of {known}.")
@@ -476,8 +479,8 @@ def _read_json_lines(text: _Text, columns: Mapping[str, str]) -> pl.DataFrame:
     names = dict.fromkeys(columns.values())
     try:
         with text.opened() as stream:  # its name would be taken for a pattern
-            _skip_byte_order_mark(stream)
-            frame = pl.scan_ndjson(stream, schema=dict.fromkeys(names, pl.String)).collect()
+            content = _without_byte_order_mark(stream)
+            frame = pl.scan_ndjson(content, schema=dict.fromkeys(names, pl.String)).collect()
     except FAILURES as error:
         raise _broken_json(text, error) from None
     if not text.is_part:
@@ -486,10 +489,12 @@ def _read_json_lines(text: _Text, columns: Mapping[str, str]) -> pl.DataFrame:
     return frame.select(pl.col(name).alias(role) for role, name in columns.items())
 
 
-def _skip_byte_order_mark(stream: IO[bytes]) -> None:
-    """Go to where the text begins."""
-    if stream.read(len(BOM_UTF8)) != BOM_UTF8:
-        stream.seek(0)
+def _without_byte_order_mark(stream: IO[bytes]) -> IO[bytes]:
+    """The stream, or a copy of what follows the mark: not every polars begins where a stream stands."""
+    if stream.read(len(BOM_UTF8)) == BOM_UTF8:
+        return io.BytesIO(stream.read())
+    stream.seek(0)
+    return stream
 
 
 def _json_names(file: Path) -> list[str]:

@@ -117,7 +117,7 @@ def label_slope(x: Numbers, labels: Numbers) -> float:
     for _ in range(NEWTON_STEPS):
         p = _sigmoid(columns @ beta)
         information = (columns.T * (p * (1 - p))) @ columns
-        beta += np.linalg.lstsq(information, columns.T @ (labels - p))[0]
+        beta += np.linalg.lstsq(information, columns.T @ (labels - p), rcond=None)[0]
     return shrink_by_error(float(beta[1]), float(np.linalg.pinv(information)[1, 1]))
 
 
