@@ -853,6 +853,21 @@ def test_home_folder_of_nobody_is_one_line(place: Path) -> None:
         ("bench", "table", "--datasets", nobody, "--methods", "mf", "--seeds", 1),
     ):
         refused(*words)
+    for words in (
+        ("predict", place / "run", place / "train.csv"),
+        ("fit", place / "train.csv", "--threshold", 3, "--method", "mf", "--epochs", 1),
+        ("demo",),
+    ):
+        refused(*words, "--out", nobody, reason="there is no such home folder. Write the path out, or as ./~...")
+
+
+def test_results_are_written_to_the_home_folder(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert run("predict", place / "run", place / "train.csv", "--out", "~/new/p.csv")[0] == 0
+    assert (tmp_path / "new" / "p.csv").is_file()
+    load_model(place / "run").save("~/copy")
+    assert load_model("~/copy").user_ids_ == load_model(tmp_path / "copy").user_ids_
 
 
 def test_name_that_is_no_text_is_refused_to_read_and_can_be_written(place: Path) -> None:

@@ -215,7 +215,7 @@ def write_folder(
 
     The manifest holds `own_facts` and the `facts` of the caller, who may not use the names of the former.
     """
-    folder, entries = Path(folder), {}
+    folder, entries = expanded(folder), {}
     for name, content in files.items():  # `tensors.safetensors` is stored as `tensors.<start of its hash>.safetensors`
         (stem, _, suffix), digest = name.rpartition("."), hashlib.sha256(content).hexdigest()
         entries[name] = {"file": f"{stem}.{digest[:12]}.{suffix}", "sha256": digest}
@@ -251,7 +251,7 @@ def _not_tables(facts: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 def remove_folder(folder: str | Path) -> None:
     """Remove a saved run: its manifest, its files, and the folder itself where nothing else is in it."""
-    folder = Path(folder)
+    folder = expanded(folder)
     files = [entry["file"] for entry in read_manifest(folder)["files"].values()]
     with suppress(OSError):  # what cannot be removed stays
         with write_lock(folder):
@@ -262,7 +262,7 @@ def remove_folder(folder: str | Path) -> None:
 
 def check_folder(folder: str | Path) -> None:
     """Raise `DataError` where a run cannot be written; called before long work. An old run may be replaced."""
-    folder = Path(folder)
+    folder = expanded(folder)
     if (folder / MANIFEST).exists():
         try:
             read_manifest(folder)
@@ -276,7 +276,7 @@ def check_folder(folder: str | Path) -> None:
 
 def check_writable(folder: str | Path) -> None:
     """Raise `DataError` where nothing can be written into a folder, which need not exist yet."""
-    folder = Path(folder)
+    folder = expanded(folder)
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK):
         reason = "no permission to write there" if there.is_dir() else f"{there} is a file"
@@ -288,7 +288,7 @@ def read_folder(folder: str | Path) -> tuple[dict[str, Any], dict[str, bytes]]:
 
     Where another process replaces them meanwhile, the new ones are read.
     """
-    folder = Path(folder)
+    folder = expanded(folder)
     manifest = read_manifest(folder)
     while True:
         try:
@@ -403,6 +403,7 @@ def write_table(frame: pl.DataFrame, path: str | Path) -> None:
 
 
 def _write_output(contents: Mapping[Path, bytes]) -> None:
+    contents = {expanded(path): content for path, content in contents.items()}
     path = next(iter(contents))
     for each in contents:
         check_output(each)

@@ -58,6 +58,10 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         given = dict(values)
         for name, kind in groups.items():
             values[name] = kind(**{field.name: values.pop(field.name) for field in fields(kind)})
+        if values.get("out") is not None:
+            from counterpoise import storage
+
+            values["out"] = given["out"] = storage.expanded(values["out"])
         with _inputs_kept(given):
             command(**values)
 

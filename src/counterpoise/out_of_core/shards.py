@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from counterpoise.data.hashing import splitmix64
 from counterpoise.data.ids import Vocabulary
 from counterpoise.errors import ConfigError, DataError
-from counterpoise.storage import MAX_TEXT_FILE, PARTIAL, ScratchFolder, open_file, parse_json, read_file
+from counterpoise.storage import MAX_TEXT_FILE, PARTIAL, ScratchFolder, expanded, open_file, parse_json, read_file
 
 SHARD_ROWS = 2**20  # 16 MB of codes and ratings
 MANIFEST = "shards.json"
@@ -149,7 +149,7 @@ class Shards:
     @classmethod
     def open(cls, folder: str | Path) -> Shards:
         """The shards that a `ShardWriter` wrote to a folder."""
-        folder = Path(folder)
+        folder = expanded(folder)
         try:
             facts = parse_json(read_file(folder / MANIFEST, links=False, limit=MAX_TEXT_FILE))
             if facts["format_version"] != FORMAT_VERSION:
@@ -233,7 +233,7 @@ class NewShards:
     """
 
     def __init__(self, folder: str | Path, shard_rows: int = SHARD_ROWS) -> None:
-        self.folder, self.shard_rows = Path(folder), shard_rows
+        self.folder, self.shard_rows = expanded(folder), shard_rows
 
     def __enter__(self) -> Self:
         try:

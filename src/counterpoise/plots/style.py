@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from counterpoise.errors import ConfigError, check_choice
-from counterpoise.storage import write_file
+from counterpoise.storage import expanded, write_file
 
 try:
     from matplotlib import rc_context
@@ -63,7 +63,7 @@ def save(figure: Any, path: str | Path) -> None:
     kind, picture = Path(path).suffix[1:], io.BytesIO()
     check_choice("ending", kind, STAMPS)
     figure.savefig(picture, format=kind, metadata={STAMPS[kind]: None})
-    write_file(Path(path), picture.getvalue())
+    write_file(expanded(path), picture.getvalue())
 
 
 def log_x_axis(axes: Any) -> None:

@@ -17,7 +17,7 @@ from counterpoise.report.context import ReportContext, load_context, name_of_tes
 from counterpoise.report.facts import gather
 from counterpoise.report.sections import report_page
 from counterpoise.runs import EvaluationData, check_known
-from counterpoise.storage import MANIFEST, check_output, check_writable, read_manifest, to_json, write_texts
+from counterpoise.storage import MANIFEST, check_output, check_writable, expanded, read_manifest, to_json, write_texts
 
 REPORT, COMPARISON = "report.html", "comparison.html"
 Baseline = bool | str | Path | DebiasedRecommender
@@ -129,7 +129,7 @@ def _damaged_runs(*runs: str | Path) -> Iterator[None]:
 
 def check_out(out: str | Path) -> None:
     """Raise an error where a page cannot be written, before long work."""
-    out = Path(out)
+    out = expanded(out)
     if out.suffix.lower() not in (".html", ".htm"):
         raise ConfigError(f"`out` must end in .html, got {str(out)!r}.")
     if out.with_suffix(".json").name == MANIFEST:
