@@ -53,7 +53,7 @@ OTHER: dict[type, type] = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult, ast.Pow: ast.Mult},
 }
 SKIPPED = ("annotation", "returns", "decorator_list", "type_params", "exc")  # fields: types, and the text of errors
-LOADED = ("hypothesis", "numpy", "pandas", "polars", "pytest", "scipy.stats", "sklearn.linear_model", "torch")
+LOADED = ("cvxpy", "hypothesis", "numpy", "pandas", "polars", "pytest", "scipy.stats", "sklearn.linear_model", "torch")
 MIN_SECONDS, TIMES = 10.0, 6.0  # of the processor: a mistake that makes the tests take more was noticed
 
 
@@ -120,11 +120,12 @@ def is_noticed(module: str, source: str, seconds: float) -> bool:
             nothing = os.open(os.devnull, os.O_RDWR)
             os.dup2(nothing, 1)
             os.dup2(nothing, 2)
+            os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # a second of imports
             import pytest
 
             sys.meta_path.insert(0, Instead(f"counterpoise.{module.replace('/', '.')}", source))
             tests = [str(ROOT / "tests" / name) for name in TESTS[module]]
-            code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", *tests]))
+            code = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow", *tests]))
         os._exit(code)
     return os.waitpid(child, 0)[1] != 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import warnings
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracles_balancing import hinge_by_cvxpy, hinge_objective, quadratic_by_cvxpy
 
-from counterpoise.balance.exponential_family import InMemoryFamily, matrix_rows, pair_rows
+from counterpoise.balance.exponential_family import FamilyPoint, InMemoryFamily, matrix_rows, pair_rows
+from counterpoise.balance.newton import DualProblem
 from counterpoise.balance.penalties import solve_ridge, whitening
 from counterpoise.balance.solver import entropy_balance, worst_case_balance
 from counterpoise.errors import ConfigError, ConvergenceWarning, DataError
@@ -287,6 +289,55 @@ def test_stopping_early_warns_with_what_was_reached():
         entropy_balance(H, targets, max_passes=2)
 
 
+def test_solver_stops_at_its_last_pass():
+    with pytest.warns(ConvergenceWarning, match="stopped after 2 passes"):
+        result = entropy_balance(*problem(), max_passes=2)  # the moments of the rows, and the start
+    assert result.passes == 2
+    assert np.ptp(result.weights) == 0
+
+
+def test_passes_are_counted_and_covariances_reused(monkeypatch):
+    counts = Counter()
+
+    def count(owner, name):
+        own = getattr(owner, name)
+
+        def counted(*arguments):
+            counts[name] += 1
+            return own(*arguments)
+
+        monkeypatch.setattr(owner, name, counted)
+
+    count(InMemoryFamily, "base_moments")
+    count(InMemoryFamily, "at")
+    count(FamilyPoint, "covariance")
+    for seed in range(4):
+        counts.clear()
+        result = entropy_balance(*problem(seed, n=400), 0.01, 1.0)
+        assert result.status == "solved"
+        assert result.passes == counts.total()
+        assert counts["at"] <= 6
+        assert counts["covariance"] <= 2
+
+
+@pytest.mark.parametrize(("tolerance", "strength"), [(0.0, 0.5), (0.0, 5.0), (0.05, 20.0)])
+def test_no_step_raises_the_objective(tolerance, strength, monkeypatch):
+    rises, advanced = [], DualProblem._advanced
+
+    def watched(solver, point, dual, *others):
+        trial, step = advanced(solver, point, dual, *others)
+        before, after = (p.smooth + solver.penalty.value(d) for p, d in ((point, dual), (trial, dual + step)))
+        rises.append((after - before) / (1 + abs(before)))
+        return trial, step
+
+    monkeypatch.setattr(DualProblem, "_advanced", watched)
+    for seed in range(6):
+        for shift in (1.0, 3.0):
+            entropy_balance(*problem(seed, shift=shift), tolerance, strength)
+    assert len(rises) > 30
+    assert max(rises) < 1e-12
+
+
 def test_row_order_and_a_common_shift_change_nothing():
     H, targets = problem(10)
     weights = entropy_balance(H, targets, 0.01, 3.0).weights
@@ -421,6 +472,8 @@ def test_hundred_gaussian_kernels_close_the_gap():
         ({"base_weights": -np.ones(60)}, DataError, ">= 0"),
         ({"max_weight": 0.001}, ConfigError, "`max_weight` must be a number >= 0.0166667"),
         ({"accuracy": 0.0}, ConfigError, "accuracy"),
+        ({"max_passes": 0}, ConfigError, "`max_passes` must be an integer >= 1, got 0"),
+        ({"max_passes": 1.5}, ConfigError, "`max_passes` must be an integer >= 1, got 1.5"),
         ({"H": np.ones((60, 8), complex)}, DataError, "`H` must hold numbers only: got complex128"),
         ({"H": torch.ones((60, 8), dtype=torch.complex128)}, DataError, "`H` must hold numbers only"),
         ({"H": 1e200 * problem()[0]}, DataError, "too large"),
@@ -461,6 +514,27 @@ def test_constant_function_off_target_is_an_error_only_if_hard():
     with pytest.raises(DataError, match=r"functions \[1\] are constant"):
         entropy_balance(H, targets)
     assert np.flatnonzero(entropy_balance(H, targets, strength=3.0).relaxed).tolist() == [1]
+
+
+def test_strength_of_the_worst_case_is_one_unless_given_and_positive():
+    H, targets = problem()
+    expected = worst_case_balance(H, targets, np.eye(8), 1.0)
+    assert np.array_equal(worst_case_balance(H, targets, np.eye(8)).weights, expected.weights)
+    with pytest.raises(ConfigError, match="`strength` must be a number > 0"):
+        worst_case_balance(H, targets, np.eye(8), 0.0)
+
+
+def test_certificate_shows_imbalance_in_standard_deviations_by_size():
+    H, targets = problem()
+    result = entropy_balance(H, targets, strength=0.5, scale=np.full(8, 4.0))
+    tau = result.weights @ H - targets
+    assert result.violation_sd == pytest.approx(abs(tau) / 4, rel=1e-9)
+    assert result.max_violation == max(result.violation_sd)
+    page, before = result._repr_html_(), abs(H.mean(0) - targets) / 4
+    places = [page.index(f"h{place + 1}<") for place in np.argsort(-before)]
+    assert places == sorted(places)
+    assert f"{before.max():.4f}" in page
+    assert f"{result.max_violation:.4f}" in page
 
 
 def test_worst_case_matrix_must_be_positive_definite():
