@@ -31,10 +31,15 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "counterpoise"
 TESTS = {  # of a module, the fastest first
     "risks": ["test_risks.py"],
-    "balance/box_qp": ["balance/test_solver.py"],
+    "balance/box_qp": ["balance/test_inner_problems.py", "balance/test_solver.py"],
     "balance/newton": ["balance/test_solver.py"],
     "balance/solver": ["balance/test_solver.py", "balance/test_covariate_balance.py"],
-    "balance/penalties": ["balance/test_solver.py", "balance/test_covariate_balance.py", "balance/test_path.py"],
+    "balance/penalties": [
+        "balance/test_inner_problems.py",
+        "balance/test_solver.py",
+        "balance/test_covariate_balance.py",
+        "balance/test_path.py",
+    ],
     "balance/exponential_family": ["balance/test_solver.py", "balance/test_estimators.py"],
     "balance/path": ["balance/test_path.py"],
     "balance/selection": ["balance/test_functions.py", "balance/test_greedy_worst_case.py"],
