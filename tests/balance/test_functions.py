@@ -18,7 +18,13 @@ from counterpoise.balance.exponential_family import matrix_rows
 from counterpoise.balance.functions import CustomFunctions, FittedKernels, KernelFunctions, Moments
 from counterpoise.balance.kernels import Exponential, Gaussian
 from counterpoise.balance.population import Pairs, Sample
-from counterpoise.balance.selection import adaptive, ridge_coefficients, solve
+from counterpoise.balance.selection import (
+    adaptive,
+    ridge_coefficients,
+    solve,
+    worst_case_matrix,
+    worst_case_variance,
+)
 from counterpoise.balance.solver import entropy_balance, worst_case_balance
 from counterpoise.errors import ConfigError, DataError
 
@@ -76,6 +82,7 @@ def test_spectral_basis_is_orthonormal_over_the_population():
     fitted = KernelFunctions(Gaussian(), 12, "spectral", 60).fit(pairs)
     values = fitted.values(everything.features(slice(None)))
     assert torch.allclose(values.T @ values / len(values), torch.eye(12).double(), atol=1e-6)
+    assert (values.mean(0) > -1e-12).all()  # of the two signs of an eigenfunction, on every machine
 
 
 def test_leading_eigenfunctions_are_relaxed_last():
@@ -185,6 +192,19 @@ def test_worst_case_bias_is_the_largest_for_its_norm():
     bias = values.mean(0) - mean
     others = rng.normal(size=(1000, 4))
     assert ((others @ bias) ** 2 / np.einsum("ij,jk,ik->i", others, norm, others) <= worst * (1 + 1e-9)).all()
+
+
+def test_worst_case_matrix_and_variance_are_their_formulas():
+    rng = np.random.default_rng(0)
+    gram, between, covariance = (7 * np.cov(rng.normal(size=(4, 30))) for _ in range(3))
+    matrix = worst_case_matrix(*map(torch.tensor, (gram, between)), 0.3)
+    assert np.allclose(matrix, gram + 0.3 * np.trace(gram) / 4 * between)
+    expected = np.trace(np.linalg.solve(matrix.numpy(), covariance))
+    assert worst_case_variance(torch.tensor(covariance), matrix) == pytest.approx(expected)
+    first = np.diag([1.0, 1.0, 1.0, 0.0])  # a direction without norm is left out
+    assert worst_case_variance(torch.tensor(covariance), torch.tensor(first)) == pytest.approx(
+        np.trace(covariance[:3, :3])
+    )
 
 
 def test_adaptive_rule_finds_planted_kernels():

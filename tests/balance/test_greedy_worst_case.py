@@ -173,6 +173,8 @@ def test_rows_are_drawn_by_their_weights() -> None:
     drawn = draw_rows(rows, weights, 4000, torch.Generator().manual_seed(0))
     assert np.bincount(drawn.numpy(), minlength=4) / 4000 == pytest.approx([0, 0.75, 0.25, 0], abs=0.02)
     assert draw_rows(rows, None, 4000, torch.Generator().manual_seed(0)).bincount().min() > 900
+    last = draw_rows(rows, torch.tensor([1.0, 0.0, 0.0, 1.0]), 4000, torch.Generator().manual_seed(0))
+    assert np.bincount(last.numpy(), minlength=4) / 4000 == pytest.approx([0.5, 0, 0, 0.5], abs=0.03)
 
 
 def test_rows_of_weight_zero_are_never_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

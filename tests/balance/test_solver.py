@@ -360,6 +360,26 @@ def test_warm_start_from_a_sample_saves_passes():
     assert abs(result.weights @ H - [0.3, 0.0, -0.2]).max() < 1e-8
 
 
+@pytest.mark.parametrize("max_weight", [None, 0.03])
+@pytest.mark.parametrize("offset", [0.0, 5.0, 100.0, 1e6])
+@pytest.mark.parametrize("float32", [False, True])
+def test_covariance_is_that_of_the_rows_below_the_cap_wherever_they_lie(offset, float32, max_weight):
+    H, targets = problem(3)
+    family = InMemoryFamily(matrix_rows(torch.tensor(H + offset)), torch.tensor(targets + offset), None, max_weight)
+    point = family.at(torch.full((8,), 0.1).double())
+    weights = point.weights.numpy()
+    below = weights < (max_weight or 1.0)
+    assert below.all() == (max_weight is None)
+    share, values = weights[below], H[below]
+    around = values - share @ values / share.sum()
+    expected = (around * share[:, None]).T @ around
+    accuracy = 1e-4 if float32 else 1e-8
+    assert abs(point.covariance(float32).numpy() - expected).max() < accuracy
+    T = np.random.default_rng(0).normal(size=(8, 3))
+    transformed = point.covariance(float32, torch.tensor(T)).numpy()
+    assert abs(transformed - T.T @ expected @ T).max() < 30 * accuracy
+
+
 @pytest.mark.parametrize("offset", [0.0, 1e6])
 def test_standard_deviations_use_all_rows_and_base_weights(offset):
     """A column of few ones has its own deviation, not that of a sample without them."""
