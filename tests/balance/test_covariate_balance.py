@@ -10,13 +10,19 @@ import polars as pl
 import pytest
 
 import counterpoise as cp
-from counterpoise.balance.covariate_balance import Imbalance, imbalances, log_balance
+from counterpoise.balance.covariate_balance import (
+    Imbalance,
+    feature_balance,
+    imbalances,
+    log_balance,
+    standardised_difference,
+)
 from counterpoise.balance.diagnostics import effective_sample_size
 from counterpoise.balance.estimators import balance_frontier
 from counterpoise.cli import console
 from counterpoise.cli.console import love_lines
 from counterpoise.cli.main import main
-from counterpoise.errors import ConfigError
+from counterpoise.errors import ConfigError, DataError
 
 
 def test_log_balance_equals_that_of_all_pairs_enumerated() -> None:
@@ -48,6 +54,55 @@ def test_imbalances_are_in_standard_deviations_largest_first() -> None:
     result = balancer.result_
     assert max(row.before for row in functions) == pytest.approx(max(abs(result.imbalance_before) / result.scale))
     assert max(row.after for row in functions) < 1e-6
+
+
+def test_feature_balance_equals_sums_over_rows() -> None:
+    rng = np.random.default_rng(2)
+    observed, population = rng.integers(0, 6, 40).astype(float), rng.integers(0, 8, 60).astype(float)
+    before, after, others = rng.random(40), rng.random(40), rng.random(60)
+    row = feature_balance("age", observed, before, after, population, others)
+
+    def moments(values, weights):
+        mean = sum(w * x for w, x in zip(weights, values, strict=True)) / sum(weights)
+        square = sum(w * (x - mean) ** 2 for w, x in zip(weights, values, strict=True)) / sum(weights)
+        return mean, square**0.5
+
+    def below(values, weights, point):
+        return sum(w for w, x in zip(weights, values, strict=True) if x <= point) / sum(weights)
+
+    mean, deviation = moments(population, others)
+    assert (row.name, row.population_mean, row.population_sd) == ("age", pytest.approx(mean), pytest.approx(deviation))
+    for weights, found in (
+        (before, (row.mean_before, row.smd_before, row.ks_before, row.sd_ratio_before)),
+        (after, (row.mean_after, row.smd_after, row.ks_after, row.sd_ratio_after)),
+    ):
+        own, spread = moments(observed, weights)
+        largest = max(abs(below(observed, weights, p) - below(population, others, p)) for p in range(8))
+        assert found == pytest.approx((own, (own - mean) / deviation, largest, spread / deviation))
+
+
+def test_feature_constant_in_the_population_has_no_standard_deviations() -> None:
+    ones, same = np.ones(3), np.full(3, 0.1)
+    row = feature_balance("c", np.array([0.1, 0.1, 0.4]), np.array([1.0, 1.0, 0.0]), ones, same, ones / 7)
+    assert (row.population_sd, row.smd_before, row.smd_after) == (0.0, 0.0, None)
+    assert (row.sd_ratio_before, row.sd_ratio_after) == (None, None)
+    assert standardised_difference(-3.0, 3.0, 0.0) is None
+    assert standardised_difference(0.0, 0.0, 0.0) == 0.0
+    assert standardised_difference(2.0, 3.0, 0.5) == -2.0
+
+
+def test_imbalances_of_a_result_are_in_its_scale_with_names() -> None:
+    H = np.random.default_rng(3).normal(size=(80, 3))
+    result = cp.entropy_balance(H, [0.2, -0.1, 0.0], strength=0.01, scale=[1.0, 2.0, 4.0])
+    rows = {row.name: row for row in imbalances(result)}
+    assert sorted(rows) == ["h1", "h2", "h3"]
+    for column, scale in enumerate((1.0, 2.0, 4.0)):
+        row = rows[f"h{column + 1}"]
+        assert row.before == pytest.approx(abs(result.imbalance_before[column]) / scale)
+        assert row.after == pytest.approx(abs(result.imbalance[column]) / scale)
+    assert {row.name for row in imbalances(result, names=["a", "b", "c"])} == {"a", "b", "c"}
+    with pytest.raises(DataError, match="`names` must have 3 names, one for each row, got 2"):
+        imbalances(result, names=["a", "b"])
 
 
 def test_frontier_equals_balancers_fitted_at_each_tolerance() -> None:
