@@ -10,6 +10,7 @@ import pandas as pd
 import polars as pl
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from counterpoise.balance.diagnostics import effective_sample_size
@@ -88,6 +89,23 @@ def test_predicted_weights_equal_fitted_weights():
     for balancer in (KernelBalancer(20, random_state=0), MomentBalancer(2), MomentBalancer(max_weight=0.003)):
         balancer.fit(observed, population)
         assert np.allclose(balancer.predict_weights(observed[:50]), balancer.weights_[:50], rtol=1e-6)
+
+
+def test_predicted_weights_keep_to_the_cap():
+    observed, population = samples()
+    capped = MomentBalancer(max_weight=0.003).fit(observed, population)
+    assert capped.predict_weights(np.vstack([observed - 5, observed + 5])).max() == pytest.approx(0.003)
+    assert MomentBalancer().fit(observed, population).predict_weights(observed - 5).max() > 0.003
+
+
+def test_balancer_that_is_not_fitted_says_so():
+    observed, _ = samples()
+    for ask in ("predict_weights", "score"):
+        with pytest.raises(NotFittedError):
+            getattr(MomentBalancer(), ask)(observed)
+    for ask in ("feature_balances", "balance_table"):
+        with pytest.raises(NotFittedError):
+            getattr(MomentBalancer(), ask)()
 
 
 def test_predicted_weights_assume_uniform_base_weights():
@@ -205,6 +223,26 @@ def test_impossible_feature_is_relaxed_by_name():
     assert report.relaxed == ["x3"]
     assert "Relaxed: x3." in report.summary()
     assert report.to_dict()["relaxed"] == ["x3"]
+
+
+def test_summary_has_the_largest_imbalance_in_standard_deviations():
+    observed, population = samples()
+    report = balance_samples(observed, population, KernelFunctions(n=10), tolerance=0.05)
+    result = report.result
+    assert abs(result.scale - 1).max() > 0.01
+    before, after = (abs(tau / result.scale).max() for tau in (result.imbalance_before, result.imbalance))
+    assert f"largest imbalance {before:.3f} SD before, {after:.2e} SD after" in report.summary()
+
+
+def test_errors_name_the_first_bad_value():
+    observed, population = samples()
+    wrong = observed.copy()
+    wrong[5, 2], wrong[7, 0] = np.inf, np.inf
+    with pytest.raises(DataError, match=r"column 'observed\[:, 2\]', row 5: expected a finite number"):
+        balance_samples(wrong, population)
+    for tables in ((observed * [1, 1, 1e200], population), (observed, population * [1, 1, 1e200])):
+        with pytest.raises(DataError, match=r"feature 2 \(counted from 0\) has values beyond"):
+            balance_samples(*tables)
 
 
 def test_errors_name_bad_tables():
