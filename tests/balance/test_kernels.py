@@ -146,6 +146,16 @@ def test_median_heuristic_gives_kernels_that_vary():
     assert Gaussian().with_bandwidth(torch.ones(10, 2)).bandwidth == 1.0
 
 
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_median_bandwidth_is_that_of_distances_above_zero(size):
+    x = size * torch.randn(41, 2, generator=torch.Generator().manual_seed(0)).double()
+    x[:8], x[20:28] = 1.0, 1.0  # rows that are equal in eight pairs
+    distances = sorted(float((x[row] - x[row + 20]).square().sum()) for row in range(8, 20))
+    below = distances[5]  # torch's median of an even number of values is the lower one
+    assert Gaussian().with_bandwidth(x).bandwidth == pytest.approx(below / 2)
+    assert Exponential().with_bandwidth(x).bandwidth == pytest.approx(below**0.5 / 2)
+
+
 def test_bandwidth_must_be_positive_and_known():
     with pytest.raises(ConfigError, match=r"`bandwidth` must be a number > 0, got -1"):
         Gaussian(-1).with_bandwidth(torch.ones(2, 2))
