@@ -10,13 +10,20 @@ import polars as pl
 import pytest
 from scipy.optimize import minimize
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
 from counterpoise.balance.covariate_balance import imbalances
 from counterpoise.balance.diagnostics import effective_sample_size
-from counterpoise.balance.estimators import KernelBalancer, MomentBalancer, TreatmentBalancer, balance_samples
+from counterpoise.balance.estimators import (
+    KernelBalancer,
+    MomentBalancer,
+    TreatmentBalancer,
+    balance_frontier,
+    balance_samples,
+)
 from counterpoise.balance.functions import Moments
 from counterpoise.balance.solver import entropy_balance
 from counterpoise.errors import ConfigError, DataError, ReadingWarning
@@ -257,6 +264,45 @@ def test_treatments_are_tuned_predicted_and_shown_by_group():
     assert all(f"count as {size:,.0f}" in found.summary() for size in sizes)
     with pytest.warns(ReadingWarning, match=r"Not balanced: id \(an id\)"):
         TreatmentBalancer().fit(x, treated)
+
+
+@pytest.mark.parametrize("target", ["att", "atc"])
+def test_predicted_weights_of_the_target_are_those_of_the_fit(target):
+    x, treated, _, _ = trial(300)
+    found = TreatmentBalancer(target=target).fit(x, treated)
+    assert np.allclose(found.predict_weights(x, treated), found.weights_, rtol=1e-6)
+    alone = x[:5], np.full(5, target == "att")  # new rows need not have both groups
+    size = treated.sum() if target == "att" else (~treated).sum()
+    assert np.allclose(found.predict_weights(*alone), 1 / size)
+    for ask in (lambda b: b.predict_weights(*alone), lambda b: b.score(x, treated), lambda b: b.balance_table()):
+        with pytest.raises(NotFittedError):
+            ask(TreatmentBalancer())
+
+
+def test_summary_of_groups_has_standard_deviations():
+    x, treated, _, _ = trial(300)
+    found = TreatmentBalancer(KernelBalancer(10, random_state=0)).fit(x, treated)
+    for group, balancer in found.balancers_.items():
+        result = balancer.result_
+        assert abs(result.scale - 1).max() > 0.01
+        before, after = (abs(tau / result.scale).max() for tau in (result.imbalance_before, result.imbalance))
+        line = next(line for line in found.summary().splitlines() if line.startswith(group))
+        assert f"imbalance {before:.3f} SD before, {after:.2g} SD after" in line
+
+
+def test_frontier_of_kernels_is_in_standard_deviations():
+    x, treated, _, _ = trial(300)
+    balancer = KernelBalancer(10, random_state=0).fit(x[treated], x)
+    for point in balance_frontier(balancer, [0.05, 0.2]):
+        again = KernelBalancer(10, random_state=0, tolerance=point.tolerance).fit(x[treated], x).result_
+        sizes = abs(again.imbalance / again.scale)
+        assert point.max_imbalance == pytest.approx(sizes.max(), rel=1e-6)
+        assert point.rms_imbalance == pytest.approx((sizes**2).mean() ** 0.5, rel=1e-6)
+        assert (point.rows, point.relaxed) == (treated.sum(), again.relaxed.sum())
+    with pytest.raises(ConfigError, match="`tolerances` must be a number >= 0"):
+        balance_frontier(balancer, [-1.0])
+    with pytest.raises(NotFittedError):
+        balance_frontier(KernelBalancer())
 
 
 @pytest.mark.parametrize(
