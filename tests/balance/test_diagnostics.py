@@ -9,6 +9,7 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
+from counterpoise.balance import diagnostics
 from counterpoise.balance.covariate_balance import balance_table, kolmogorov_smirnov
 from counterpoise.balance.diagnostics import (
     HELD_OUT_SEED,
@@ -132,6 +133,24 @@ def test_held_out_imbalance_is_zero_when_all_is_observed():
     assert max(found["rms_sd"], found["max_sd"]) < 1e-9
 
 
+def test_held_out_imbalance_is_its_formula(monkeypatch):
+    rng = np.random.default_rng(0)
+    x, observed, weights = rng.normal(size=(300, 2)), rng.normal(0.5, 1, size=(100, 2)), rng.random(100)
+    centres = rng.normal(size=(12, 2))
+    monkeypatch.setattr(diagnostics, "_draw_others", lambda *_: torch.tensor(centres))
+    tables = [Sample(torch.tensor(table)) for table in (observed, x)]
+    found = held_out_imbalance(tables[0], torch.tensor(weights), tables[1], Gaussian(1.0))
+
+    def kernel(rows):
+        return np.exp(-((rows[:, None] - centres) ** 2).sum(2) / 2)
+
+    difference = weights @ kernel(observed) / weights.sum() - kernel(x).mean(0)
+    scaled = difference / kernel(x).std(0)
+    assert found["rms_sd"] == pytest.approx((scaled**2).mean() ** 0.5)
+    assert found["max_sd"] == pytest.approx(abs(scaled).max())
+    assert found["mmd"] == pytest.approx((difference @ np.linalg.solve(kernel(centres), difference)) ** 0.5, rel=1e-6)
+
+
 def test_overlap_falls_where_part_of_the_population_is_unseen():
     rng = np.random.default_rng(0)
     population = torch.tensor(rng.normal(size=(3000, 2)))
@@ -148,6 +167,14 @@ def test_diagnosis_gives_json_and_a_summary():
     assert diagnosis.largest_before.name == "age"
     assert "design effect 1.00" in diagnosis.summary()
     assert "(age)" in diagnosis.summary()
+    assert not diagnosis.grew
+    weights = np.ones(observed.n_rows)
+    weights[: len(weights) // 2] = 0.2
+    size = effective_sample_size(weights)
+    weighted = diagnose(observed, weights, population, ["age", "taste", "price"])
+    assert f"{len(weights):,} rows count as {size:,.0f} ({size / len(weights):.0%})" in weighted.summary()
+    sizes = f"{weighted.held_out_before['rms_sd']:.3f} SD before, {weighted.held_out_after['rms_sd']:.4f} SD after"
+    assert sizes in weighted.summary()
 
 
 def test_weights_of_wrong_length_are_an_error():

@@ -61,6 +61,23 @@ def test_targets_and_scales_are_population_means_and_deviations(recipe):
     assert len(fitted.names) == rows.n_functions == len(fitted.targets)
 
 
+def test_moments_of_a_sample_far_from_zero_are_those_of_its_columns():
+    x = 3 * torch.randn(200, 2, generator=torch.Generator().manual_seed(0)).double() + torch.tensor([5.0, -20.0])
+    fitted = Moments(2).fit(Sample(x))
+    values = fitted.values(x)
+    assert torch.allclose(values[:, :2], (x - x.mean(0)) / x.std(0, correction=0))
+    assert torch.allclose(fitted.targets, values.mean(0), atol=1e-9)
+    assert torch.allclose(fitted.scale, values.std(0, correction=0))
+
+
+def test_chance_of_the_worst_case_is_of_the_covariance():
+    pairs, everything, _, _ = world()
+    fitted = KernelFunctions(n=30, select="worst_case", candidates=30).fit(pairs)
+    covariance = np.cov(fitted.values(everything.features(slice(None))).numpy().T, ddof=0)
+    expected = np.trace(np.linalg.solve(fitted.matrix.numpy(), covariance))
+    assert fitted.worst_case_variance == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.parametrize("recipe", RECIPES[2:], ids=lambda r: r.select)
 def test_matrix_population_gives_the_functions_of_pair_tables(recipe):
     """The exact means over D, and so the rule's choice, do not depend on how D is written down."""

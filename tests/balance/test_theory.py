@@ -164,6 +164,32 @@ def test_unexplained_predictor_leaves_a_residual():
     assert found.residual_weighted == pytest.approx(1)
 
 
+def test_weighted_residual_over_all_pairs_is_the_mean():
+    pairs = tables()
+    everywhere, logits = everything(pairs), np.random.default_rng(0).normal(size=(12, 9))
+    found = predictor_norm(logits, pairs, Gaussian(2.0), observed=everywhere, n_centres=20, interpolate_up_to=0)
+    assert found.residual_mean > 0.1
+    assert found.residual_weighted == pytest.approx(found.residual_mean)
+    first = np.zeros(108)
+    first[:9] = 2.0  # any scale, and some may be 0
+    of_one_user = pairs.at(torch.zeros(9, dtype=torch.long), torch.arange(9))
+    options = {"n_centres": 20, "interpolate_up_to": 0}
+    some = predictor_norm(logits, pairs, Gaussian(2.0), observed=everywhere, weights=first, **options)
+    alone = predictor_norm(logits, pairs, Gaussian(2.0), observed=of_one_user, **options)
+    assert some.residual_weighted == pytest.approx(alone.residual_weighted)
+
+
+def test_bound_is_vacuous_from_the_largest_loss_of_such_a_predictor_on():
+    known = {"bias": 0.0, "largest_weight": 1.0, "norm": 1.0, "n_pairs": 10**12, "residual": 0.5}
+    rest = GeneralizationBound(risk=0.0, **known)
+    largest = rest.error_at_zero + rest.lipschitz * (1.0 + 0.5)
+    assert rest.largest_error == pytest.approx(rest.error_at_zero + rest.lipschitz)
+    for excess, words in ((-0.01, "The bound is weak"), (0.01, f"no loss of such a predictor exceeds {largest:.4g}")):
+        bound = GeneralizationBound(risk=largest - rest.value + excess, **known)
+        assert bound.vacuous == (excess > 0)
+        assert words in bound.summary()
+
+
 def test_measured_constants_are_those_of_the_log():
     found, _, observed, logits, errors = world(0)
     log = found.dataset.train
