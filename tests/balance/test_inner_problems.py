@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from counterpoise.balance import box_qp
-from counterpoise.balance.box_qp import robust_cholesky, solve_box_l1
+from counterpoise.balance.box_qp import robust_cholesky, solve_box_l1, solve_positive
 from counterpoise.balance.penalties import Hinge, Quadratic, solve_ridge, whitening
 from counterpoise.errors import DataError
 
@@ -64,6 +64,14 @@ def test_kept_zeros_signs_and_bounds_take_no_interior_point(monkeypatch):
         solve_box_l1(hessian, gradient, np.zeros(8), l1, bound)
 
 
+def test_zero_is_left_where_another_coordinate_moves_its_slope():
+    hessian, gradient = np.array([[1.0, 0.9], [0.9, 1.0]]), np.array([1.8, -2.0])
+    l1, bound, start = np.array([0.5, 0.0]), np.full(2, 50.0), np.zeros(2)
+    value = solve_box_l1(hessian, gradient, start, l1, bound)
+    assert value[0] < 0
+    assert excess_of_optimality(hessian, gradient, start, l1, bound, value) < 1e-9
+
+
 @pytest.mark.parametrize("rank", [None, 5])  # 5: collinear columns
 def test_interior_point_needs_few_steps(rank, monkeypatch):
     steps, advanced = [0], box_qp._advanced
@@ -87,6 +95,13 @@ def test_interior_point_is_never_worse_than_its_start(monkeypatch):
     monkeypatch.setattr(box_qp, "MAX_STEPS", 0)  # what it begins with is no solution
     at_best = gradient + hessian @ best
     assert np.array_equal(box_qp._by_interior_point(hessian, at_best, best, l1, bound), best)
+
+
+def test_only_positive_definite_matrices_are_solved():
+    rng = np.random.default_rng(0)
+    matrix, right = random_hessian(rng, 4), rng.normal(size=4)
+    assert np.allclose(solve_positive(np.tril(matrix), right), np.linalg.solve(matrix, right))  # the lower half
+    assert solve_positive(matrix - 10 * np.eye(4), right) is None
 
 
 def test_ridge_of_a_factor_is_as_small_as_it_can_be():
@@ -167,7 +182,9 @@ def test_path_begins_easily_and_grows_by_tens(seed, exponent, size, start):
 def test_ridge_equations_are_solved(size):
     rng = np.random.default_rng(0)
     matrix, right = size * random_hessian(rng, 6), rng.normal(size=6)
-    assert np.allclose(solve_ridge(matrix, 0.3 * size, right), np.linalg.solve(matrix + 0.3 * size * np.eye(6), right))
+    smallest = np.linalg.eigvalsh(matrix)[0]
+    for ridge in (0.5 * smallest, 2 * smallest):
+        assert np.allclose(solve_ridge(matrix, ridge, right), np.linalg.solve(matrix + ridge * np.eye(6), right))
 
 
 @pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
