@@ -360,6 +360,36 @@ def test_warm_start_from_a_sample_saves_passes():
     assert abs(result.weights @ H - [0.3, 0.0, -0.2]).max() < 1e-8
 
 
+def test_start_at_the_solution_takes_no_step():
+    H, targets = problem(4)
+    size = 10.0 ** np.arange(-4, 4)
+    H, targets = H * size, targets * size
+    for strength in (0.3 / size, 20.0 / size):  # of the first some are relaxed
+        found = entropy_balance(H, targets, 0.001 * size, strength)
+        assert entropy_balance(H, targets, 0.001 * size, strength, start=found.dual, accuracy=1e-7).passes == 2
+    matrix = np.cov(H.T) + np.diag(size**2)
+    worst = worst_case_balance(H, targets, matrix, 50.0)
+    assert worst_case_balance(H, targets, matrix, 50.0, start=worst.dual, accuracy=1e-7).passes == 2
+
+
+def test_start_from_a_sample_is_nearer_than_equal_weights(monkeypatch):
+    rng = np.random.default_rng(0)
+    H = rng.normal(size=(80_000, 3))
+    started = []
+    solve = DualProblem.solve
+
+    def watched(solver, start, *others):
+        started.append(start)
+        return solve(solver, start, *others)
+
+    monkeypatch.setattr(DualProblem, "solve", watched)
+    result = entropy_balance(H, [0.3, 0.0, -0.2])
+    assert len(started) == 2  # a sample of 5,000 rows, and all of them
+    assert (started[0] == 0).all()
+    own = result.dual * H.std(0)  # in standard deviations
+    assert abs(started[1] - own).max() < 0.05 < abs(own).max()
+
+
 @pytest.mark.parametrize("max_weight", [None, 0.03])
 @pytest.mark.parametrize("offset", [0.0, 5.0, 100.0, 1e6])
 @pytest.mark.parametrize("float32", [False, True])
