@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from oracles_balancing import hinge_by_cvxpy, hinge_objective, quadratic_by_cvxpy
 
+from counterpoise.balance import penalties
 from counterpoise.balance.exponential_family import FamilyPoint, InMemoryFamily, matrix_rows, pair_rows
 from counterpoise.balance.newton import DualProblem
 from counterpoise.balance.penalties import solve_ridge, whitening
@@ -121,6 +122,25 @@ def test_worst_case_is_solved_or_warns_at_any_strength(strength, max_weight):
         assert result.status == "solved" or strength == 1e8
         assert np.isfinite(result.weights).all()
         assert result.weights.sum() == pytest.approx(1)
+
+
+def test_steps_that_make_the_gap_diverge_are_shortened(monkeypatch):
+    """Few do, so here all those that leave more than 0.7 of it."""
+    H, targets, matrix = kernel_problem(1.0)
+    expected = worst_case_balance(H, targets, matrix, 1e4).objective
+    shortened, advanced = [], DualProblem._advanced
+
+    def watched(solver, point, dual, step, *others):
+        trial, taken = advanced(solver, point, dual, step, *others)
+        assert np.allclose(trial.dual, solver._untransformed(dual + taken), rtol=1e-12)
+        shortened.append(abs(taken).sum() < 0.4 * abs(step).sum())
+        return trial, taken
+
+    monkeypatch.setattr(penalties, "MAX_GAP_RISE", 0.7)
+    monkeypatch.setattr(DualProblem, "_advanced", watched)
+    result = worst_case_balance(H, targets, matrix, 1e4)
+    assert any(shortened)
+    assert result.objective == pytest.approx(expected, rel=1e-6)
 
 
 def test_gap_is_that_of_the_requested_strength():
