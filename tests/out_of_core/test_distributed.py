@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -160,22 +160,54 @@ def test_three_processes_learn_what_one_learns(log: StreamedLog, method: str) ->
 def test_three_processes_learn_cutpoints_as_one(method: str, tmp_path: Path) -> None:
     graded().train.to_frame().write_parquet(tmp_path / "log.parquet")
     shards = shard_log(tmp_path / "log.parquet", cache=tmp_path / "cache", shard_rows=64)
-    check_three(StreamedLog(shards, threshold=3), method, ORDINAL[method], kept="ordinal")
+    log = StreamedLog(shards, threshold=3)
+    most = 10 * moved_by_rounding(log, method, ORDINAL[method])
+
+    def check(own: torch.Tensor, whole: torch.Tensor) -> None:
+        assert distance(own, whole) < most
+
+    assert most < 0.01
+    check_three(log, method, ORDINAL[method], "ordinal", check)
 
 
-def check_three(log: StreamedLog, method: str, settings: dict[str, Any], kept: str = "scorer") -> None:
+def check_each(own: torch.Tensor, whole: torch.Tensor) -> None:
+    """Every number is the same but for rounding."""
+    torch.testing.assert_close(own, whole, rtol=1e-4, atol=2e-5)
+
+
+def check_three(
+    log: StreamedLog,
+    method: str,
+    settings: dict[str, Any],
+    kept: str = "scorer",
+    check: Callable[[torch.Tensor, torch.Tensor], None] = check_each,
+) -> None:
     model, learner, batches = prepared(log, method, **settings)
     assert getattr(learner, kept) is not None
     expected = train(learner, batches, None, model.training)
     for found, history in by_threads(log, method, settings, 3):
         assert history.loss == pytest.approx(expected.loss, rel=1e-5)
         for own, whole in zip(found.state(), learner.state(), strict=True):
-            assert distance(own, whole) < 1e-4
+            check(own, whole)
 
 
 def distance(own: torch.Tensor, whole: torch.Tensor) -> float:
-    """Of two tables, relative to their size. Adam divides a gradient by its size, so rounding moves single numbers."""
+    """Of two tables, relative to the size of the second."""
     return float(torch.linalg.vector_norm(own - whole) / torch.linalg.vector_norm(whole).clamp(min=1e-6))
+
+
+def moved_by_rounding(log: StreamedLog, method: str, settings: dict[str, Any]) -> float:
+    """How far one process gets from itself where its start is changed by 1e-7, the rounding of float32."""
+    states = []
+    for seed in range(4):
+        model, learner, batches = prepared(log, method, **settings)
+        generator = torch.Generator().manual_seed(seed)
+        for table in learner.state() if seed else ():
+            table.mul_(1 + 1e-7 * torch.randn(table.shape, generator=generator))
+        train(learner, batches, None, model.training)
+        states.append(learner.state())
+    first, *others = states
+    return max(distance(own, whole) for other in others for own, whole in zip(other, first, strict=True))
 
 
 TWO_METHODS = ("dr-jl", "snips")
